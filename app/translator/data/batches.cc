@@ -16,11 +16,11 @@
 namespace qkv::app {
 namespace {
 
-// The last counter word of the draws here; those of the layers are below 16.
+// The last counter word of the two shuffles' random numbers; those of the layers are below 16.
 enum class Order : std::uint32_t { kPairs = 16, kBatches = 17 };
 
-// Fisher-Yates shuffle, from the end: the same everywhere, unlike std::shuffle. The upper half of a
-// word times the bound: non-uniform by at most bound / 2^32.
+// Shuffles by Fisher-Yates, from the end; unlike std::shuffle it is equal everywhere. An index is
+// the upper half of a random word times the bound, which is non-uniform by at most bound / 2^32.
 template <class T>
 void shuffle(std::vector<T>& values, std::uint64_t seed, Index epoch, Order order) {
   for (std::size_t i = values.size(); i > 1; --i) {
@@ -47,7 +47,8 @@ std::vector<Index> all_pairs(std::string_view function, std::span<const PairLeng
   return pairs;
 }
 
-// Sorted by length, otherwise in the given order; each batch is as long as the limit allows.
+// Sorts the sentence pairs by length, stably, and cuts them into batches as long as the limit
+// allows.
 std::vector<std::vector<Index>> cut(std::vector<Index> pairs, std::span<const PairLength> lengths,
                                     Index most_tokens) {
   const auto length = [&](Index pair) { return lengths[static_cast<std::size_t>(pair)]; };

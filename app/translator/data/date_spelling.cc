@@ -15,8 +15,8 @@
 namespace qkv::app {
 namespace {
 
-// How a day is spelled: names in braces are parts of the day, written as for Sunday, 3 May 1987 or
-// a day in September; the rest is literal. Forms are drawn in proportion to their weights.
+// A spelling of a day. Names in braces are parts of the day, written as for Sunday, 3 May 1987 or a
+// day in September; other text is literal. Forms are drawn in proportion to their weights.
 // All-numeric forms must be unambiguous: year last means day first, year first means month second.
 struct Form {
   std::uint32_t weight;
@@ -141,7 +141,7 @@ std::string_view drawn_pattern(core::Draws& draws) {
   return form->pattern;
 }
 
-// The pattern with its fields filled in.
+// Replaces the fields of the pattern by the parts of the day.
 std::string filled(std::string_view pattern, const Parts& parts, core::Draws& draws) {
   std::string text;
   for (std::size_t open = pattern.find('{'); open != pattern.npos; open = pattern.find('{')) {
@@ -154,17 +154,17 @@ std::string filled(std::string_view pattern, const Parts& parts, core::Draws& dr
   return text.append(pattern);
 }
 
-// ASCII only.
+// Case conversion of ASCII letters only.
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-// As written six times in ten, lower case three times, upper case once.
+// Keeps the case six times in ten, changes to lower case three times, to upper case once.
 void change_letters(std::string& text, core::Draws& draws) {
   const std::uint32_t tenth = draws.below(10);
   if (tenth >= 6) std::ranges::transform(text, text.begin(), tenth < 9 ? lower : upper);
 }
 
-// Commas are sometimes left out or preceded by a space.
+// Sometimes removes the commas, or puts a space before the first one.
 void change_commas(std::string& text, core::Draws& draws) {
   if (text.find(',') == text.npos) return;
   const std::uint32_t twentieth = draws.below(20);
@@ -172,7 +172,7 @@ void change_commas(std::string& text, core::Draws& draws) {
   if (twentieth == 4) text.insert(text.find(','), 1, ' ');
 }
 
-// Sometimes a space is doubled.
+// Doubles one space once in sixteen times.
 void double_blank(std::string& text, core::Draws& draws) {
   const auto blanks = static_cast<std::uint32_t>(std::ranges::count(text, ' '));
   if (blanks == 0 || !draws.once_in(16)) return;

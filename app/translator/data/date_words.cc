@@ -27,19 +27,19 @@ constexpr std::string_view kTens[] = {"",      "",      "twenty",  "thirty", "fo
                                       "fifty", "sixty", "seventy", "eighty", "ninety"};
 constexpr std::size_t kShort = 3;  // letters of an abbreviation
 
-// "eighty-seven", sometimes "eighty seven".
+// A number in words, "eighty-seven" or sometimes "eighty seven".
 std::string joined(std::string_view tens, std::string_view ones, core::Draws& draws) {
   return fmt::format("{}{}{}", tens, draws.once_in(3) ? ' ' : '-', ones);
 }
 
-// 1..99
+// The cardinal number 1..99 in words.
 std::string cardinal(unsigned number, core::Draws& draws) {
   if (number < 20) return std::string(kCardinals[number]);
   const std::string_view tens = kTens[number / 10];
   return number % 10 == 0 ? std::string(tens) : joined(tens, kCardinals[number % 10], draws);
 }
 
-// The longer form one time in four, a full stop one time in four.
+// An abbreviation: the longer form one time in four, and a full stop one time in four.
 std::string abbreviated(std::string_view name, std::string_view longer, core::Draws& draws) {
   std::string text(!longer.empty() && draws.once_in(4) ? longer : name.substr(0, kShort));
   if (text.size() < name.size() && draws.once_in(4)) text += '.';
@@ -88,7 +88,7 @@ std::string year_words(int year, core::Draws& draws) {
       century == 20 ? "two thousand" : fmt::format("{} hundred", kCardinals[century]);
   if (rest == 0) return hundreds;
   const std::string last = cardinal(rest, draws);
-  // "nineteen hundred and five" is rare, "two thousand and five" is what people say.
+  // "nineteen hundred and five" is rare, but "two thousand and five" is usual.
   if (century == 20 ? draws.once_in(2) : draws.once_in(8)) {
     return fmt::format("{} {}{}", hundreds, draws.once_in(3) ? "" : "and ", last);
   }

@@ -7,23 +7,24 @@
 
 #include "core/draws.h"
 
-// English words of dates. If there are several spellings, one is drawn at random.
+// English words of dates. A function with `draws` draws one of several spellings at random.
 namespace qkv::app {
 
 std::string_view month_name(unsigned month);      // 1..12: "September"
-std::string_view short_month(unsigned month);     // "Sep"
-std::string_view roman_month(unsigned month);     // "IX"
+std::string_view short_month(unsigned month);     // 1..12: "Sep"
+std::string_view roman_month(unsigned month);     // 1..12: "IX"
 std::string_view weekday_name(unsigned weekday);  // 0..6: "Sunday"
 
-// "Sep", "Sept", "Sep.", "Sept."; "May" has no abbreviation.
+// The month's abbreviation: "Sep", "Sept", "Sep.", "Sept."; "May" has none.
 std::string abbreviated_month(unsigned month, core::Draws& draws);
-// "Tue", "Tues", "Tue."
+// The weekday's abbreviation: "Tue", "Tues", "Tue."
 std::string abbreviated_weekday(unsigned weekday, core::Draws& draws);
-// "3rd"
+// The ordinal number of a day in digits: "3rd"
 std::string ordinal_number(unsigned day);
-// 1..31: "third", "twenty-first", "twenty first"
+// The ordinal number of a day 1..31 in words: "third", "twenty-first", "twenty first"
 std::string ordinal_word(unsigned day, core::Draws& draws);
-// 1900..2099: "nineteen eighty-seven", "nineteen oh five", "two thousand and ten", "twenty ten"
+// A year 1900..2099 in words: "nineteen eighty-seven", "nineteen oh five", "two thousand and ten",
+// "twenty ten"
 std::string year_words(int year, core::Draws& draws);
 
 }  // namespace qkv::app

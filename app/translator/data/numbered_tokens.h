@@ -14,20 +14,19 @@
 
 namespace qkv::app {
 
-// Texts as numbers of their tokens, before there is a vocabulary: the tokens that occur are
-// numbered in the order in which they are first seen. A text takes a tenth of the memory of its
-// tokens.
+// Texts as token numbers before there is a vocabulary. Tokens are numbered in the order in which
+// they first occur. A numbered text takes a tenth of the memory of its tokens.
 class NumberedTexts {
  public:
   using Text = std::vector<std::int32_t>;
 
   void add(std::span<const std::string> tokens) {
     Text& text = texts_.emplace_back();
-    text.reserve(tokens.size() + 1);  // and the end token
+    text.reserve(tokens.size() + 1);  // one more for the end token
     for (const std::string& token : tokens) text.push_back(number(token, 1));
   }
 
-  // The texts of another one after these.
+  // Appends the texts of another object, which is then empty.
   void append(NumberedTexts&& other) {
     Text numbers;
     for (const CountedToken& token : other.tokens_) {
@@ -40,14 +39,14 @@ class NumberedTexts {
     other = {};
   }
 
-  // Of the tokens that are there at least `min_count` times.
+  // The vocabulary of the tokens that occur at least `min_count` times.
   Vocabulary vocabulary(Index min_count) const {
     VocabularyBuilder vocabulary;
     for (const CountedToken& token : tokens_) vocabulary.add(token);
     return vocabulary.build(min_count);
   }
 
-  // Each text as vocabulary.encode() has it. The object is then empty.
+  // The ids of each text as vocabulary.encode() returns them. The object is then empty.
   std::vector<Text> take_ids(const Vocabulary& vocabulary) {
     std::vector<std::string> tokens;
     tokens.reserve(tokens_.size());

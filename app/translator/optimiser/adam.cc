@@ -15,7 +15,8 @@
 namespace qkv::app {
 namespace {
 
-// A parameter that never had a gradient is divided by it, in the parameters' type.
+// The least epsilon: a parameter that never had a gradient is divided by it, in the parameter's
+// type.
 constexpr double kLeastEpsilon = 1e-30;
 
 void check_range(std::string_view name, double value, double end) {
@@ -23,7 +24,7 @@ void check_range(std::string_view name, double value, double end) {
   throw Error("Adam", name, fmt::format("must be in [0,{}), got {}", end, value));
 }
 
-// Of update number `update` of a parameter of this rank.
+// The factors of update number `update` (from 1) for a parameter of this rank.
 template <class T>
 core::AdamFactors<T> factors(const AdamOptions& options, const AdamStep& step, Index update,
                              int rank) {

@@ -14,46 +14,47 @@
 namespace qkv::app {
 
 struct AdamOptions {
-  double beta1 = 0.9;     // of the mean of gradients, in [0,1)
-  double beta2 = 0.999;   // of the mean of their squares, in [0,1)
-  double epsilon = 1e-8;  // in [1e-30,1)
-  // Above 0: AdamW (Loshchilov, Hutter 2019, algorithm 2), whose decay w <- w - rate decay w is
-  // decoupled from the gradient. It applies to parameters with two or more axes; biases, and
-  // vectors such as the v of additive attention, do not decay.
+  double beta1 = 0.9;     // decay of the mean of gradients, in [0,1)
+  double beta2 = 0.999;   // decay of the mean of squared gradients, in [0,1)
+  double epsilon = 1e-8;  // added to the denominator, in [1e-30,1)
+  // The decay rate of AdamW (Loshchilov, Hutter 2019, algorithm 2); 0 is Adam. The decay w <- w -
+  // rate decay w is decoupled from the gradient. It applies to parameters with two or more axes;
+  // biases, and vectors such as the v of additive attention, do not decay.
   double weight_decay = 0;
 };
 
-// What differs from one update to another.
+// The values that differ from one update to another.
 struct AdamStep {
   double learning_rate = 0;
-  double gradient_factor = 1;  // such as clipping's; the gradients in memory stay as they are
+  double gradient_factor = 1;  // such as clipping's factor; the gradients in memory are unchanged
 };
 
 // Adam's state for one parameter.
 struct AdamMoments {
-  std::string name{};  // of the parameter
+  std::string name{};  // name of the parameter
   Tensor m{};          // running mean of the gradient
-  Tensor v{};          // of its square
+  Tensor v{};          // running mean of the squared gradient
 };
 
-// Adam (Kingma, Ba 2015, algorithm 1), for g the gradient and t = 1, 2, ... the update:
+// Adam (Kingma, Ba 2015, algorithm 1). With the gradient g and the update number t = 1, 2, ... it
+// computes
 //   m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
 //   w <- w - rate (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon)
-// Each number is computed independently in the parameter's own type, so its bits depend on nothing
-// else. The moments and the update count are the complete state: after saving and restoring them,
-// training continues with the same bits.
+// Each number is computed independently in the parameter's own type, so that results are
+// bit-identical for any number of threads. The moments and the update count are the complete state:
+// after saving and restoring them, training continues bit-identically.
 class Adam {
  public:
-  // For these parameters. Throws Error for options out of range.
+  // Allocates the moments of these parameters. Throws Error for options out of range.
   Adam(std::span<const TrainedParameter> list, const AdamOptions& options);
 
-  // One update with the given gradients. The list must match the constructor's: the same names,
-  // shapes and dtypes. Throws Error before anything changes.
+  // Takes one update with the given gradients. The list must have the names, shapes and dtypes of
+  // the constructor's list. Throws Error before anything changes.
   void step(std::span<const TrainedParameter> list, double learning_rate) {
     step(list, {.learning_rate = learning_rate}, {});
   }
-  // On the executor, and with the gradients multiplied while they are read: the factor is rounded
-  // to the parameters' type, and so is each product.
+  // Takes one update on the executor, with the gradients multiplied while they are read: the factor
+  // and each product are rounded to the parameters' type.
   void step(std::span<const TrainedParameter> list, const AdamStep& step, const Executor& executor);
 
   Index updates() const noexcept { return updates_; }

@@ -26,8 +26,8 @@ kernels::UpdateKernels<T> plain_loops() {
 template <class T>
 using Pointers = std::vector<T*>;
 
-// Where the gradients of each parameter start in each set: those of parameter p from
-// p * sets.size() on, null for those of another type.
+// The start of each parameter's gradient in each set: the gradient of parameter p in set n is at
+// index p * sets.size() + n. It is null for parameters of another type than T.
 template <class T>
 Pointers<T> starts_in(std::span<const std::vector<TrainedParameter>> sets) {
   Pointers<T> starts;

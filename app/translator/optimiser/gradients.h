@@ -12,15 +12,16 @@
 
 namespace qkv::app {
 
-// A parameter and the loss's gradient with respect to it: the same shape and dtype, float32 or
-// float64, both in C order. The memory is the caller's.
+// A parameter and the loss's gradient with respect to it, of equal shape and dtype, float32 or
+// float64, both in C order. The caller owns the memory.
 struct TrainedParameter {
   std::string name{};
   View value{};
   View gradient{};
 };
 
-// Those of a layer, in the order of its list. Both must outlive the result.
+// The parameters and gradients of a layer, in the order of its list. Both arguments must outlive
+// the result.
 template <class L, class G>
 std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
   std::vector<TrainedParameter> list;
@@ -30,26 +31,26 @@ std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
   return list;
 }
 
-// The Euclidean norm of all gradients together: their squares are summed in float64, in pieces of
-// fixed length (reference/update.h) that are added in the order of the list, so the bits do not
-// depend on threads. NaN if any of them is NaN.
+// The Euclidean norm of all gradients together. The squares are summed in float64, in pieces of
+// fixed length (reference/update.h) that are added in the order of the list, so that the result is
+// bit-identical for any number of threads. It is NaN if any gradient is NaN.
 double gradient_norm(std::span<const TrainedParameter> list, const Executor& executor = {});
 
-// Multiplies every gradient: the product is rounded once, to the gradients' type.
+// Multiplies every gradient. Each product is rounded once, to the gradient's type.
 void scale_gradients(std::span<const TrainedParameter> list, double factor);
 
-// What clipping to the norm `most` multiplies gradients by: 1 for a norm that is not above it, or
-// is NaN or infinite.
+// The factor by which clipping to the norm `most` multiplies gradients. It is 1 for a norm that is
+// not above `most`, or is NaN or infinite.
 double clip_factor(double norm, double most);
 
-// Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013,
-// algorithm 1). Returns the norm before clipping; if it is NaN or infinite, changes nothing and
-// leaves the decision to the caller. `most` is positive; infinity: never.
+// Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013, algorithm
+// 1). Returns the norm before clipping. If it is NaN or infinite, nothing changes, and the caller
+// has to decide. `most` is positive; infinity means no clipping.
 double clip_gradients(std::span<const TrainedParameter> list, double most);
 
-// Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. The
-// order is a fixed tree, ((0+1)+(2+3))+... for each number, so the bits do not depend on threads.
-// The other sets then hold unspecified numbers.
+// Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. Each
+// sum is computed in a fixed tree, ((0+1)+(2+3))+..., so that the result is bit-identical for any
+// number of threads. Afterwards the other sets hold unspecified numbers.
 void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executor& executor = {});
 
 }  // namespace qkv::app

@@ -7,14 +7,14 @@
 
 #include "translator/optimiser/gradients.h"
 
-// Shared by the functions on lists of parameters.
+// Functions that several operations on lists of parameters share.
 namespace qkv::app {
 
-// Throws Error naming `function` and the parameter unless each has values and a gradient as
+// Throws Error naming `function` and the parameter unless each value and gradient is as
 // TrainedParameter requires.
 void check_parameters(std::string_view function, std::span<const TrainedParameter> list);
 
-// Calls f(T{}) for the floating-point type of the dtype, which has been checked.
+// Calls f(T{}) with T = float or double, according to `dtype`, which must be one of the two.
 template <class F>
 decltype(auto) with_real_type(DType dtype, F&& f) {
   return dtype == DType::kFloat32 ? f(float{}) : f(double{});

@@ -13,22 +13,22 @@
 #include "kernels/update_kernels.h"
 #include "translator/optimiser/gradients.h"
 
-// Work on all numbers of some parameters, cut into pieces.
+// Work on all numbers of some parameters, cut into pieces that are the tasks of an executor.
 namespace qkv::app {
 
-// Numbers of a piece: they and those of seven other sets stay in the second-level cache (256 KiB of
-// float32), and 8,192 are enough work for a task. It decides an order of sums, so it depends on
-// nothing.
+// The count of numbers in a piece. A piece and those of seven other sets stay in the second-level
+// cache (256 KiB of float32), and 8,192 are enough work for a task. It is a constant because it
+// determines the order of sums.
 inline constexpr Index kPiece = 8192;
 
-// `count` numbers of parameter number `parameter` from number `first` on.
+// A piece: `count` numbers of the parameter with index `parameter`, from number `first` on.
 struct Piece {
   std::size_t parameter = 0;
   Index first = 0;
   Index count = 0;
 };
 
-// In ascending order; an empty parameter has none.
+// The pieces of all parameters in ascending order; an empty parameter has none.
 inline std::vector<Piece> pieces_of(std::span<const TrainedParameter> list) {
   std::vector<Piece> pieces;
   for (std::size_t p = 0; p < list.size(); ++p) {
@@ -40,7 +40,7 @@ inline std::vector<Piece> pieces_of(std::span<const TrainedParameter> list) {
   return pieces;
 }
 
-// f(piece, n) for each, n its number. f does not throw.
+// Calls f(piece, n) for each piece, n its index. f must not throw.
 template <class F>
 void for_each_piece(const Executor& executor, std::span<const Piece> pieces, const F& f) {
   struct Work {
@@ -56,7 +56,7 @@ void for_each_piece(const Executor& executor, std::span<const Piece> pieces, con
       &work);
 }
 
-// One thing for each type of numbers.
+// A pair of values, one for each type of parameters.
 template <template <class> class Of>
 struct ForTypes {
   Of<float> f32;
@@ -72,7 +72,8 @@ struct ForTypes {
   }
 };
 
-// The kernels of this CPU's target, or plain loops. Throws Error if QKV_TARGET names no target.
+// The kernels of this CPU's target, or plain loops if it has none. Throws Error if QKV_TARGET names
+// no target.
 ForTypes<kernels::UpdateKernels> update_kernels_in_use();
 
 }  // namespace qkv::app

@@ -27,7 +27,7 @@ std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {
   return (std::uint64_t{words[1]} << 32) | words[0];
 }
 
-// The gradients that each shard has.
+// The gradients of one micro-batch: all but those of the output layer.
 std::vector<TrainedParameter> shard_gradients(TranslatorGradients& gradients) {
   auto list = trained_parameters(gradients, gradients);
   std::erase_if(list, [](const auto& p) { return p.name.starts_with("output."); });
@@ -50,17 +50,19 @@ BatchGradients::BatchGradients(const Translator& translator, Executor executor,
   shards_[0].context.set_stop_flag(stop_);
 }
 
-// The shards to the readout, the output layer for the rows of all of them, the shards back.
+// Runs each micro-batch to the readout, then the output layer for the rows of all micro-batches,
+// then each micro-batch's backward pass.
 TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::uint64_t seed,
                                         Index update) {
   const TranslatorConfig& config = translator_.config();
   const auto size = std::ssize(pairs);
   const Index count = shard_count(size);
   add_shards(count);
-  const GruCell::Steps decoder(translator_.parameters().decoder, context_);  // for all shards
+  // For all micro-batches.
+  const GruCell::Steps decoder(translator_.parameters().decoder, context_);
   std::deque<TranslatorPass> passes;
   std::vector<std::int32_t> targets;
-  std::vector<Index> first{0};  // of the rows of each pass
+  std::vector<Index> first{0};  // first row of each pass
   for (Index n = 0; n < count; ++n) {
     const Index begin = n * size / count;
     const Index end = (n + 1) * size / count;
@@ -94,7 +96,7 @@ TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::u
   return loss;
 }
 
-// Those of the output layer are in set 0 alone.
+// Adds sets of gradients up to `count`. Only set 0 has those of the output layer.
 void BatchGradients::add_shards(Index count) {
   while (std::ssize(shards_) < count) {
     shards_.push_back({translator_.zero_gradients()});

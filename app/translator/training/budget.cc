@@ -16,7 +16,7 @@ namespace {
               fmt::format("must be like 10e,5000u,30m: {}, got {}", rule, app::quoted(part)));
 }
 
-// A million years: values in seconds or updates stay far from the limits of their type.
+// A million years: numbers of seconds or updates stay far from the limits of their type.
 constexpr double kMost = 3.2e13;
 
 template <class T>

@@ -11,25 +11,25 @@
 
 namespace qkv::app {
 
-// How far training has come, over all runs.
+// The progress of training over all runs in the folder.
 struct Spent {
-  Index epochs = 0;  // complete ones
+  Index epochs = 0;  // complete epochs
   Index updates = 0;
   double seconds = 0;
 };
 
-// When training ends: at whichever of these comes first.
+// The limits of training, which ends when the first of them is reached.
 struct Budget {
   std::optional<Index> epochs{};
   std::optional<Index> updates{};
   std::optional<double> seconds{};
 };
 
-// "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds (s), minutes (m) or
-// hours (h), each at most once, all positive, none above 3.2e13 (seconds: a million years). Throws
-// Error (argument "budget") saying what is wrong.
+// Parses a budget such as "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds
+// (s), minutes (m) or hours (h), each at most once, positive and at most 3.2e13 (seconds: a million
+// years). Throws Error (argument "budget") that says what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
-// The inverse: "10e,5000u,1800s".
+// A budget as text that parse_budget() reads: "10e,5000u,1800s".
 QKV_API std::string to_string(const Budget& budget);
 
 bool is_spent(const Budget& budget, const Spent& spent);

@@ -11,15 +11,15 @@
 
 namespace qkv::app {
 
-// What decides which parameters are the best. BLEU: as much BLEU with less loss is better too, so
-// that a task on which BLEU reaches 100, or has not left 0, is still told apart.
+// The criterion for the best parameters. With kBleu, equal BLEU with a smaller loss is better too,
+// which still ranks parameters for a task on which BLEU reaches 100 or stays 0.
 enum class BestBy { kBleu, kLoss };
 inline constexpr Choice<BestBy> kBestBy[] = {{"bleu", BestBy::kBleu}, {"loss", BestBy::kLoss}};
 
-// How good some parameters are. These values are worse than those of every validation.
+// The quality of some parameters. The default is worse than that of every validation.
 struct Quality {
   double loss = std::numeric_limits<double>::infinity();
-  double bleu = -1;  // 0 to 100; below: unknown
+  double bleu = -1;  // 0 to 100; negative: unknown
 };
 
 // Parameters whose loss is not finite are never better.
@@ -35,14 +35,14 @@ inline bool is_better(BestBy by, const Quality& one, const Quality& other) noexc
   return one.loss < other.loss;
 }
 
-// The best quality so far, and how long ago it was.
+// The best quality so far, and the number of validations since it was reached.
 class EarlyStopping {
  public:
   // Training ends after this many validations in a row without improvement; 0: never.
   explicit EarlyStopping(Index patience = 0, BestBy by = BestBy::kLoss) noexcept
       : patience_(patience), by_(by) {}
 
-  // Takes the next one: true if it is better than all before.
+  // Takes the quality of the next validation. True if it is better than all before.
   bool take(const Quality& quality) noexcept {
     const bool better = is_better(quality);
     misses_ = better ? 0 : misses_ + 1;

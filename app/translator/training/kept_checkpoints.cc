@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kStart = "checkpoint-";
 constexpr std::string_view kExtension = ".safetensors";
 
-// The updates among these names, ascending.
+// The updates of the checkpoints among these names, ascending.
 std::vector<Index> updates_of(const std::vector<std::string>& names) {
   std::vector<Index> updates;
   for (const std::string& name : names) {
@@ -57,7 +57,8 @@ void keep_last_checkpoints(const LockedFolder& folder, Index most) {
 
 void remove_checkpoints_after(const LockedFolder& folder, Index update) {
   for (const std::string& name : folder.names()) {
-    // "checkpoint-1500.safetensors.4711-3.tmp": a temporary file of the first part.
+    // "checkpoint-1500.safetensors.4711-3.tmp" is a temporary file of
+    // "checkpoint-1500.safetensors".
     const std::size_t end = name.find(kExtension);
     if (end == name.npos) continue;
     const std::string whole = name.substr(0, end + kExtension.size());

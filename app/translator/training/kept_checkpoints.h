@@ -11,26 +11,28 @@
 
 #include "files/locked_folder.h"
 
-// The parameters at some updates of a run, kept in its folder as model files
+// Checkpoints: the parameters at some updates of a run, kept in its folder as model files
 // "checkpoint-1500.safetensors", which `qkv average` averages.
 //
-// One is written at its update, when its parameters are there; those that are too many are removed
-// after a save. So a process killed in between leaves none too few of those before the last
-// save, and some after it, which a resumed run removes: it writes the same again, or, where a
-// clock decides, others.
+// A checkpoint is written at its update, and those that are too many are removed after the next
+// save. If the process is killed in between, none is missing of those before the last save. There
+// may be some from updates after it; a resumed run removes them and writes its own, which differ
+// only where a clock decides.
 namespace qkv::app {
 
 std::string checkpoint_name(Index update);
 
-// The update of a checkpoint's file name; none for another name.
+// The update in a checkpoint's file name; empty for any other name.
 std::optional<Index> checkpoint_update(std::string_view name);
 
-// Those in a folder, in the order of updates. Throws InputError if it cannot be listed.
+// The paths of a folder's checkpoints, in the order of updates. Throws InputError if the folder
+// cannot be listed.
 std::vector<std::string> checkpoint_paths(const std::string& folder);
 
-// Removes all but the last `most`. Throws OutputError, as below.
+// Removes all checkpoints but the last `most`. Throws OutputError.
 void keep_last_checkpoints(const LockedFolder& folder, Index most);
-// Removes those of later updates, and what a killed process left of any.
+// Removes the checkpoints of later updates, and temporary files of checkpoints that a killed
+// process left. Throws OutputError.
 void remove_checkpoints_after(const LockedFolder& folder, Index update);
 
 }  // namespace qkv::app

@@ -23,7 +23,8 @@ namespace {
 
 using Arrays = std::map<std::string, Array>;
 
-// Of a model's settings, which are rows of a name and a value, those that only training reads.
+// The array of a model's settings, rows of name and value, and the settings that only training
+// reads.
 constexpr const char* kSettings = "settings";
 constexpr std::string_view kOfTraining[] = {"dropout", "label_smoothing"};
 
@@ -46,13 +47,14 @@ bool equal_bytes(const Tensor& one, const Tensor& other) {
   return bytes == 0 || std::memcmp(one.view().data(), other.view().data(), bytes) == 0;
 }
 
-// Compares a file with the first.
+// Compares a file with the first one.
 class Comparison {
  public:
   Comparison(const std::string& file, const std::string& first) : file_(file), first_(first) {}
 
   void check(const Arrays& arrays, const Arrays& all) const {
-    // Settings explain the other differences, and vocabularies those of shapes.
+    // Settings are compared first because they explain other differences; vocabularies explain
+    // shapes.
     check_texts(kSettings, arrays, all);
     for (const auto& [name, array] : all) check_texts(name, arrays, all);
     for (const auto& [name, array] : all) check_numbers(name, array, arrays);
@@ -78,7 +80,7 @@ class Comparison {
       fail(fmt::format("{} is {}, and {} in", name, name_of(tensor->dtype()),
                        name_of(want->dtype())));
     }
-    // Counts of tokens say what a model was trained on, not what it is.
+    // Counts of tokens describe the training text; they do not affect the model.
     if (is_real(want->dtype()) || name.ends_with("_counts")) return;
     if (!equal_bytes(*tensor, *want)) fail(fmt::format("{} differs from that in", name));
   }

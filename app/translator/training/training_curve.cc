@@ -18,10 +18,10 @@
 namespace qkv::app {
 namespace {
 
-// A line as it is in the file.
+// A line of the file.
 struct LoggedLine {
   CurvePoint point{};
-  Index epoch = 0;  // complete ones
+  Index epoch = 0;  // count of complete epochs
   bool is_end = false;
 };
 
@@ -43,7 +43,7 @@ class Members {
     if (!(value >= 0)) refuse(name, "a number from 0");
     return value;
   }
-  // None if it is absent, NaN if it is not finite.
+  // The number of that name: empty if it is absent, NaN if it is not finite.
   std::optional<double> number(const char* name) const {
     const SettingValue* value = find_setting(settings_, name);
     if (value == nullptr) return std::nullopt;
@@ -84,7 +84,7 @@ class Members {
   Settings settings_;
 };
 
-// `least`: the update of the line before.
+// Reads one line; `least` is the update of the line before.
 LoggedLine read_line(const Members& members, Index least) {
   LoggedLine line{.epoch = members.count("epoch", 0), .is_end = members.has("end")};
   line.point.update = members.count("update", least);
@@ -96,8 +96,8 @@ LoggedLine read_line(const Members& members, Index least) {
   return line;
 }
 
-// The file has complete epochs, and a line at the end of each: between two of these, updates count.
-// After the last one an epoch is taken to be as long as that.
+// Sets each line's epochs. The file has a line at the end of each epoch, and updates interpolate
+// between two of them. The epoch after the last such line is taken to be as long as the one before.
 void set_epochs(std::vector<LoggedLine>& lines) {
   std::vector<std::pair<double, double>> ends{{0, 0}};  // update, epoch
   for (const LoggedLine& line : lines) {

@@ -11,26 +11,27 @@
 
 namespace qkv::app {
 
-// A line of train.jsonl. What is not in it is absent; NaN stands for what is not finite.
+// A line of train.jsonl. A member that the line lacks is empty; a non-finite number is NaN.
 struct CurvePoint {
   Index update = 0;
-  std::optional<double> epochs{};  // with the part of the one that has begun, once one is complete
-  double seconds = 0;              // of all runs in the folder
-  std::optional<double> loss{};    // of training, since the point before
+  // With the fraction of the current epoch; empty if no epoch is complete.
+  std::optional<double> epochs{};
+  double seconds = 0;            // of all runs in the folder together
+  std::optional<double> loss{};  // mean training loss since the line before
   std::optional<double> valid_loss{};
   std::optional<double> bleu{};
-  bool is_best = false;  // of the validations so far; its parameters were kept
+  bool is_best = false;  // the best validation so far, whose parameters were kept
 };
 
-// The train.jsonl of `path`, which is the folder or that file.
+// The path of train.jsonl, where `path` is that file or its folder.
 QKV_API std::string training_log_of(const std::string& path);
 
-// What happened in a run: the lines of training_log_of(path). Of a line
-// where a run ended, only the validation is there, unless there are no other lines: its loss is
-// that of a few updates, which the next line has again. Nor is it
-// the best once the run went on, which it does without that validation. A point for each line, in
-// their order. Throws InputError for a file that is
-// missing or empty, and with the line for one that training does not write.
+// Reads the progress of a run: one point for each line of training_log_of(path), in their order. A
+// line that marks the end of one run in the folder keeps only its validation, unless all lines are
+// such ends: its loss is the mean over few updates, which the next line includes too. Such a line
+// is not the best if the run was resumed, since resuming discards that validation. Throws
+// InputError for a file that is missing or empty, and with the line for a line that training does
+// not write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
 
 }  // namespace qkv::app

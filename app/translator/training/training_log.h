@@ -7,17 +7,19 @@
 
 #include "translator/training/translation_run.h"
 
-// train.jsonl: an object a line, in the order of updates. docs/translator.md has the fields.
+// The file train.jsonl: one JSON object per line, in the order of updates. docs/translator.md
+// describes the fields.
 namespace qkv::app {
 
 struct LogLine {
   Spent spent{};
-  std::string end{};             // why a run ended here: "budget" or "stopped"; "": it did not
-  std::optional<double> loss{};  // per target token since the last line that has no end
+  // The reason why a run ended here, "budget" or "stopped"; empty if it did not end here.
+  std::string end{};
+  std::optional<double> loss{};  // per target token since the last line without `end`
   double learning_rate = 0;
   double gradient_norm = 0;
-  std::optional<double> clipped{};  // share of the updates of the loss; none without clipping
-  std::optional<double> tokens_per_second{};  // target tokens; as long as the loss
+  std::optional<double> clipped{};            // share of clipped updates; empty without clipping
+  std::optional<double> tokens_per_second{};  // target tokens per second since that line
   std::optional<TrainingValidation> validation{};
 };
 

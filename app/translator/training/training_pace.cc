@@ -7,7 +7,7 @@
 namespace qkv::app {
 namespace {
 
-// Multiples of `every` in (from, to].
+// The number of multiples of `every` in (from, to].
 double multiples(double every, double from, double to) {
   return std::floor(to / every) - std::floor(from / every);
 }
@@ -17,7 +17,7 @@ double batches_done(const Position& at) {
          static_cast<double>(at.batch);
 }
 
-// Of a budget in updates or epochs; none if it has neither.
+// The updates left of a budget in updates or epochs; empty if it has neither.
 std::optional<double> updates_left(const Budget& after, const Position& at) {
   std::optional<double> least;
   const auto take = [&](double updates) { least = std::min(least.value_or(updates), updates); };

@@ -9,15 +9,16 @@
 
 namespace qkv::app {
 
-// Where training is: in the epoch that has begun, so many of its batches are done.
+// The position of training in the current epoch: how many of its batches are done.
 struct Position {
   Spent spent{};
   Index batch = 0;
   Index batches = 0;
 };
 
-// How many validations become due in so many more updates, which take so many seconds. By time it
-// may err by one: when the last one was does not matter.
+// The number of validations that become due in the next `updates` updates, which take `seconds`
+// seconds. It may err by one where they are due by time, because the time of the last one is not
+// considered.
 double validations_due(const Budget& every, const Position& at, double updates, double seconds);
 
 struct Speed {
@@ -25,26 +26,26 @@ struct Speed {
   double seconds_per_validation = 0;
 };
 
-// Until a budget is used up, of those that are given the one that ends first: for one in updates or
-// epochs the updates that are left, and the validations that become due until then; none without a
+// The seconds until the first of the given budgets ends: for a budget in updates or epochs, the
+// time of the remaining updates and of the validations that become due until then. Empty without a
 // budget. `validate_every` is empty if there are no validations.
 std::optional<double> seconds_left(const Budget& after, const Budget& validate_every,
                                    const Position& at, const Speed& speed);
 
-// The clock of one run in a folder: the time of all runs, and the speed of this one.
+// The clock of one run in a folder: the time of all runs so far, and the speed of this one.
 class TrainingPace {
  public:
-  // `seconds` were spent by earlier runs in the folder.
+  // Starts the clock. `seconds` were spent by earlier runs in the folder.
   void start(double seconds);
-  double seconds() const;  // of all runs
+  double seconds() const;  // of all runs in the folder
 
   void add_update(Index target_tokens);
-  // Which took so long.
+  // Counts a validation that took that many seconds.
   void add_validation(double seconds);
 
-  // Of training: the time of validations is not in it.
+  // Target tokens per second of training, without the time of validations.
   double tokens_per_second() const;
-  Speed speed() const;  // on average, in this run
+  Speed speed() const;  // means of this run
 
  private:
   using Clock = std::chrono::steady_clock;

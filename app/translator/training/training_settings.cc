@@ -21,7 +21,7 @@ namespace {
 // Settings that may change when a run is resumed.
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every", "keep"};
 
-// Settings that runs of earlier versions lack, and what those had.
+// Settings that runs of earlier versions lack, with the values that those runs had.
 const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"tied_embeddings", "none"},
                             {"vocab", Index{8000}},
@@ -31,7 +31,7 @@ const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"best", "loss"},
                             {"keep", Index{0}}};
 
-// The list of settings: visit(name, member) for each, with the choices of enumerations.
+// The list of settings: visit(name, member) for each, with the names of an enumeration's values.
 template <class Config, class Visit>
 void for_each_setting(Config& config, Visit& visit) {
   auto& o = config.options;
@@ -106,7 +106,7 @@ struct Writer {
   }
 };
 
-// Sets each setting to its value in a file.
+// Sets each member to the value of its setting in a file.
 struct Reader {
   const Settings& settings;
   const std::string& path;
@@ -179,17 +179,18 @@ std::string text_of(const SettingValue* value) {
 }
 
 struct Difference {
-  std::string name{};  // of the option; of the setting where no option sets it
+  std::string name{};  // the option; the setting's name if no option sets it
   std::string before{};
   std::string after{};
 };
 
-// Adds what may not change, and may be the same. Neighbours that one option sets are one:
-// "--cols: 0,1 -> 1,0".
+// Adds a setting's difference unless it may change; both values may be equal. Adjacent settings
+// that one option sets are one difference: "--cols: 0,1 -> 1,0".
 void compare(const std::string& setting, const SettingValue* was, const SettingValue* is,
              std::vector<Difference>& all) {
   if (std::ranges::find(kMayChange, setting) != std::end(kMayChange)) return;
-  const std::string option = is != nullptr ? option_of(setting) : "";  // else an unknown one
+  // No option for an unknown setting.
+  const std::string option = is != nullptr ? option_of(setting) : "";
   if (!option.empty() && !all.empty() && all.back().name == option) {
     all.back().before += "," + text_of(was);
     all.back().after += "," + text_of(is);
@@ -227,7 +228,7 @@ std::string differences(const Settings& old, const Settings& now) {
   for (const Setting& setting : now) {
     compare(setting.name, find_setting(old, setting.name), &setting.value, all);
   }
-  // The file may have any number; look each up in the short list.
+  // The file may have any number of settings, so each is looked up in the short list.
   for (const Setting& setting : old) {
     if (find_setting(now, setting.name) == nullptr) {
       compare(setting.name, &setting.value, nullptr, all);

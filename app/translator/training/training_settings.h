@@ -7,32 +7,36 @@
 #include "files/settings.h"
 #include "translator/training/translation_run.h"
 
-// config.json: the settings that determine a run.
+// The file config.json: the settings that determine a run.
 namespace qkv::app {
 
-// A fingerprint of a data file.
+// A fingerprint of a data file. `hash` is that of all its sentence pairs, empty without a file.
 struct DataFacts {
-  Index pairs = 0;     // used
-  Index left_out = 0;  // too long
+  Index pairs = 0;     // sentence pairs that are used
+  Index left_out = 0;  // sentence pairs that are too long
   std::string hash{};  // of all pairs; "": no file
 };
 
+// All settings of a run: those of the user and those derived from the data.
 struct RunConfig {
-  TrainingOptions options{};  // the model's vocabulary sizes filled in
+  TrainingOptions options{};  // with the vocabulary sizes of the data
   DataFacts train{};
   DataFacts valid{};
-  std::string subword_hash{};  // of the pieces; "": other tokens
+  std::string subword_hash{};  // of the subword model; empty for other tokens
 };
 
+// The settings of a run as they are written to config.json.
 Settings settings_of(const RunConfig& config);
-// The settings in a file. One that did not exist when the run began has the value that was implied.
+// Reads the settings of a file. A setting that did not exist when the run began has its implied
+// value.
 Settings read_config(const std::string& path);
-// The inverse, for the settings of the file `path`. Throws InputError for a setting that is missing
-// or of another kind. Others are left to differences().
+// The configuration with the settings of the file `path`. Throws InputError for a setting that is
+// missing or of another kind. Unknown settings are ignored; differences() reports them.
 RunConfig config_of(const Settings& settings, const std::string& path);
 
-// "--lr: 0.002 -> 0.001; --seed: 0 -> 1" for settings that affect the result, as options of the
-// command line where one sets them; "": none. (The data's path may change, its contents may not.)
+// The differences in settings that affect the result, as options of the command line where one sets
+// them: "--lr: 0.002 -> 0.001; --seed: 0 -> 1". Empty if there are none. The path of the data may
+// change, but its contents may not.
 std::string differences(const Settings& old, const Settings& now);
 
 }  // namespace qkv::app

@@ -17,10 +17,10 @@
 namespace qkv::app {
 namespace {
 
-// States written before there were such counts lack them: they are as at the beginning.
+// Counters that states of earlier versions lack; they then start at 0.
 constexpr std::string_view kLater[] = {"run.line_done", "run.line_updates", "run.clipped",
                                        "run.valid_seconds"};
-// That of the best parameters; unknown in states written before it was kept.
+// BLEU of the best parameters, which states of earlier versions lack; it is then unknown.
 constexpr const char* kBestBleu = "run.best_bleu";
 
 // The counters and other scalars of the state: visit(name, number).
@@ -93,12 +93,12 @@ bool all_finite(const Tensor& tensor) {
                                            : all(tensor.values<double>());
 }
 
-// What Adam is constructed from: it checks names, shapes and types.
+// The translator's parameters in the form from which Adam takes names, shapes and types.
 std::vector<TrainedParameter> shapes_of(Translator& translator) {
   return trained_parameters(translator, translator);
 }
 
-// During its lifetime the translator has the best parameters.
+// Swaps the translator's parameters with the best ones during its lifetime.
 class Swapped {
  public:
   Swapped(Translator& translator, TranslatorGradients& best)

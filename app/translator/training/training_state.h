@@ -14,14 +14,14 @@
 #include "translator/training/budget.h"
 #include "translator/training/early_stopping.h"
 
-// All state that changes during training, and its files.
+// The state that changes during training, and its files.
 namespace qkv::app {
 
 // The file names of a RUN folder.
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kSourceFile = "source.vocab.json";
 inline constexpr const char* kTargetFile = "target.vocab.json";
-inline constexpr const char* kSubwordFile = "subwords.model";  // instead of the two
+inline constexpr const char* kSubwordFile = "subwords.model";  // replaces both vocabulary files
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kBestFile = "best.safetensors";
 inline constexpr const char* kStateFile = "state.safetensors";
@@ -29,28 +29,31 @@ inline constexpr const char* kLogFile = "train.jsonl";
 inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kSubwordFile,
                                             kModelFile,  kBestFile,   kStateFile,  kLogFile};
 
+// The counters of the state, over all runs in the folder.
 struct Counts {
   Spent spent{};
   Index batch = 0;  // batches of the current epoch that are done
-  // The line of train.jsonl that is due after this update and not written yet: 1, or 2 with
-  // validation.
+  // The line of train.jsonl that is due after this update and not yet written: 1, or 2 with
+  // validation; 0 if none is due.
   Index line_due = 0;
-  // What train.jsonl has of this update: 0 nothing, 1 a line, 2 one with validation.
+  // The line of train.jsonl that this update already has: 0 none, 1 a line, 2 one with validation.
   Index line_done = 0;
-  Index tokens = 0;          // target tokens since the last line
-  double loss = 0;           // their loss
-  double last_loss = 0;      // per token, of the last update
-  double last_norm = 0;      // of its gradient, before clipping
-  double line_seconds = 0;   // when the last line was written
-  Index line_updates = 0;    // since the last line
-  Index clipped = 0;         // of these, the ones whose gradient was clipped
-  double valid_seconds = 0;  // when the last validation ended
+  Index tokens = 0;      // target tokens since the last line
+  double loss = 0;       // sum of the loss over these tokens
+  double last_loss = 0;  // loss per token of the last update
+  double last_norm = 0;  // gradient norm of the last update, before clipping
+  // The time of the last line, plus the time of validations since: training time is counted from
+  // here.
+  double line_seconds = 0;
+  Index line_updates = 0;    // updates since the last line
+  Index clipped = 0;         // updates since the last line whose gradients were clipped
+  double valid_seconds = 0;  // time of the end of the last validation
 };
 
 class TrainingState {
  public:
-  // Takes a model whose parameters are zero. `with_best`: the best parameters are kept separately
-  // from the latest ones.
+  // Takes a model whose parameters are zero. `with_best` means that the best parameters are kept
+  // separately from the latest ones.
   TrainingState(TranslationModel initial, const AdamOptions& options, EarlyStopping stops,
                 bool with_best);
 
@@ -60,14 +63,15 @@ class TrainingState {
   Counts counts{};
   std::string log{};  // all lines of train.jsonl
 
-  // Makes the latest parameters the best.
+  // Copies the latest parameters to the best ones.
   void keep_best();
   bool is_finite() const;
 
-  // Writes train.jsonl, the state, and best and model, in this order. Throws OutputError.
+  // Writes train.jsonl, the state, the best and the latest model, in this order. Throws
+  // OutputError.
   void save(const LockedFolder& folder);
-  // Reads what save() wrote, truncates train.jsonl to the state, and rewrites best and
-  // model. Throws InputError for files that hold anything else.
+  // Reads the files of save(), truncates train.jsonl to the length in the state, and rewrites the
+  // best and the latest model. Throws InputError for files that hold anything else.
   void restore(const LockedFolder& folder);
 
  private:
@@ -76,7 +80,8 @@ class TrainingState {
   void for_each_array(const Visit& visit);
   void write_models(const LockedFolder& folder);
 
-  // Parameters; absent if the latest are the best, unused before the first validation.
+  // The best parameters, unused before the first validation; absent if the latest are always the
+  // best.
   TranslatorGradients best_;
   bool with_best_;
 };

@@ -20,7 +20,7 @@
 namespace qkv::app {
 namespace {
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo).
+// The hash FNV-1a with 64 bits (Fowler, Noll, Vo).
 class Hash {
  public:
   void add(std::string_view bytes) {
@@ -40,15 +40,16 @@ std::string hash_of(std::string_view bytes) {
   return hash.text();
 }
 
-// A pair of a file as text.
+// A sentence pair of a file as text, with its line.
 struct TextLine {
   std::string source{};
   std::string target{};
   Index line = 0;
 };
 
+// All sentence pairs of a file.
 struct TextPairs {
-  std::string name{};  // of the file
+  std::string name{};  // the file's name in messages
   std::vector<TextLine> pairs{};
   DataFacts facts{};
 };
@@ -74,15 +75,15 @@ TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
 
 using Tokens = std::vector<std::string>;
 
-// The pairs of a block of lines that are not too long, as tokens.
+// The sentence pairs of a block of lines that are not too long, as tokens.
 struct SplitBlock {
   NumberedTexts source{};
   NumberedTexts target{};
-  std::optional<TextStyleBuilder> style{};  // of the targets, if wanted
-  std::vector<bool> left_out{};             // of each line
+  std::optional<TextStyleBuilder> style{};  // style of the targets, if requested
+  std::vector<bool> left_out{};             // true for each line whose sentence pair is too long
 };
 
-// What is in the pairs of a file.
+// The sentence pairs of a file as token numbers.
 struct SplitPairs {
   NumberedTexts source{};
   NumberedTexts target{};
@@ -96,16 +97,16 @@ struct SplitPairs {
   }
 };
 
-// Splits pairs into tokens, some lines at a time on the executor. What comes out does not depend on
-// how many: it is put together in the order of the lines.
+// Splits sentence pairs into tokens, some lines at a time on the executor. The result does not
+// depend on the number of threads: it is assembled in the order of the lines.
 class PairSplitter {
  public:
   PairSplitter(const Tokenizer& tokenizer, const TrainingOptions& options,
                const std::atomic<bool>* stop)
       : tokenizer_(tokenizer), options_(options), stop_(stop) {}
 
-  // Leaves out the pairs that are too long. Adds the targets of the others to a style, if there is
-  // one.
+  // Removes the sentence pairs that are too long from `read`. Adds the targets of the others to
+  // `style`, which may be null.
   SplitPairs split(TextPairs& read, TextStyleBuilder* style) const {
     const auto lines = static_cast<Index>(read.pairs.size());
     std::vector<SplitBlock> blocks(static_cast<std::size_t>((lines + kLines - 1) / kLines));
@@ -132,7 +133,7 @@ class PairSplitter {
   }
 
  private:
-  static constexpr Index kLines = 1024;  // of a block
+  static constexpr Index kLines = 1024;  // lines of a block
 
   void add_line(const std::string& name, const TextLine& line, SplitBlock& block) const {
     if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("train");
@@ -171,7 +172,7 @@ class PairSplitter {
   const std::atomic<bool>* stop_;
 };
 
-// The first `most` sentences with all their references.
+// The first `most` different sentences with all their references.
 std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs, Index most) {
   Sentences sentences;
   std::vector<Index> firsts;
@@ -188,7 +189,7 @@ std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs,
   return result;
 }
 
-// From both sides: names and numbers are the same pieces in both languages.
+// Learns subwords from both texts, since names and numbers have equal pieces in both languages.
 Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOptions& options,
                           const std::atomic<bool>* stop) {
   std::size_t n = 0;

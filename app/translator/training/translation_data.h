@@ -22,17 +22,17 @@
 // The data of a run as token ids.
 namespace qkv::app {
 
-// A validation sentence to translate, and one of its pairs.
+// A validation sentence to translate, and the index of the first sentence pair that has it.
 struct TranslatedSentence {
   Sentence text{};
   Index pair = 0;
 };
 
-// Pairs of one file; each side ends in the end token.
+// The sentence pairs of one file as ids; each text ends in the end token.
 struct EncodedPairs {
   std::vector<std::vector<std::int32_t>> source{};
   std::vector<std::vector<std::int32_t>> target{};
-  // Of the validation pairs, the first `valid_translate` sentences as they are in the file.
+  // The first `valid_translate` sentences of the validation data, in the order of the file.
   std::vector<TranslatedSentence> sentences{};
   DataFacts facts{};
 
@@ -46,16 +46,17 @@ struct TranslationData {
   EncodedPairs train{};
   EncodedPairs valid{};
   Tokenizer tokenizer{};
-  std::string subword_hash{};  // of the pieces, if the tokens are pieces
-  Vocabulary source{};         // of the training pairs; of subwords, both are all pieces
+  std::string subword_hash{};  // hash of the subword model; empty for other tokens
+  // The vocabularies of the training data; with subwords both are those of all pieces.
+  Vocabulary source{};
   Vocabulary target{};
-  TextStyle style{};  // of the targets
+  TextStyle style{};  // of the target texts
 };
 
-// Subwords are learned from both sides of all training pairs, unless they are given. Throws
-// InputError for files without a usable pair, with the line for an empty field; Error for options
-// that ask for too many or too few subwords; Cancelled if the flag (which may be null) becomes
-// true.
+// Reads the training and validation data. Subwords are learned from both texts of all training
+// sentence pairs unless they are given. Throws InputError for files without a usable sentence pair,
+// with the line for an empty field; Error if too many or too few subwords are requested; Cancelled
+// if the flag (which may be null) becomes true.
 TranslationData read_translation_data(const TrainingOptions& options,
                                       const std::optional<Subwords>& subwords,
                                       const std::atomic<bool>* stop);

@@ -48,15 +48,16 @@ void check_options(const TrainingOptions& o) {
   learning_rate(o.schedule, 1);
 }
 
-// As it is kept in config.json.
+// A path as config.json keeps it: absolute, except for standard input.
 std::string kept_path(const std::string& path) {
   return path.empty() || path == "-" ? path : std::filesystem::absolute(path).string();
 }
 
-// Accepts a run, or a folder that is empty except for leftovers of a killed process.
+// Accepts a run, or a folder that is empty except for files that a killed process left.
 void check_folder(const LockedFolder& folder) {
   for (const char* name : kRunFiles) folder.remove_leftovers(name);
-  for (const char* name : kRunFiles) static_cast<void>(folder.file(name));  // no links
+  // Throws for symbolic links.
+  for (const char* name : kRunFiles) static_cast<void>(folder.file(name));
   if (folder.holds(kConfigFile)) return;
   const auto names = folder.names();
   if (names.empty()) return;
@@ -65,7 +66,7 @@ void check_folder(const LockedFolder& folder) {
                                 app::quoted(names.front()), kConfigFile));
 }
 
-// Throws unless the run in the folder has these settings.
+// Throws RunMismatch unless the run in the folder has these settings.
 void check_same_run(const LockedFolder& folder, const Settings& now) {
   const std::string changed = differences(read_config(folder.file(kConfigFile)), now);
   if (changed.empty()) return;
@@ -74,8 +75,8 @@ void check_same_run(const LockedFolder& folder, const Settings& now) {
       folder.path(), changed));
 }
 
-// The pieces that a run in the folder began with. They are learned again if it has not saved
-// anything.
+// The subword model of the run in the folder. It is empty if the run has none or has not saved
+// anything: then the model is learned again.
 std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
   if (options.tokenization != Tokenization::kSubword) return std::nullopt;
   const std::string path = folder.file(kSubwordFile);
@@ -87,7 +88,7 @@ std::optional<Subwords> kept_subwords(const LockedFolder& folder, const Training
     }
   }
   if (!folder.holds(kConfigFile)) return std::nullopt;
-  // Learning takes time: first whether it is the same run, as far as is known without its data.
+  // Learning takes time, so first the settings that are known without the data are compared.
   const std::string config = folder.file(kConfigFile);
   RunConfig same = config_of(read_config(config), config);
   const Index sizes[] = {same.options.model.source_tokens, same.options.model.target_tokens};
@@ -101,7 +102,7 @@ std::optional<Subwords> kept_subwords(const LockedFolder& folder, const Training
   return std::nullopt;
 }
 
-// Checks what the folder has and writes what it lacks.
+// Compares the settings with the folder's and writes the files that it lacks.
 void set_up(const LockedFolder& folder, const RunConfig& config, const TranslationData& data) {
   const Settings now = settings_of(config);
   const std::string path = folder.file(kConfigFile);
@@ -146,7 +147,7 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
 }
 
 bool holds_run(const std::string& folder) {
-  std::error_code failed;  // what cannot be seen is not there: using it will say why
+  std::error_code failed;  // a folder that cannot be read holds no run; using it will report why
   return std::filesystem::exists(std::filesystem::path(folder) / kConfigFile, failed);
 }
 

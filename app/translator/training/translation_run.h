@@ -25,79 +25,86 @@
 #include "translator/training/budget.h"
 #include "translator/training/early_stopping.h"
 
-// Training a translator in a RUN folder, which is plain files:
+// Trains a translator in a RUN folder, which holds plain files:
 //   config.json         every setting, including defaults, and the data's pair counts and hashes
-//   source.vocab.json, target.vocab.json; of subwords: subwords.model, SentencePiece's model file
+//   source.vocab.json, target.vocab.json; with subwords instead: subwords.model, SentencePiece's
+//                       model file
 //   model.safetensors   the latest parameters
-//   best.safetensors    the best in validation; before the first, and without validation, the
-//                       latest
+//   best.safetensors    the best parameters in validation; before the first, and without
+//                       validation, the latest
 //   state.safetensors   the checkpoint: parameters, the best ones, Adam's moments, counters
-//   train.jsonl         a line for each epoch, each validation, and where a run ended
-//   checkpoint-N.safetensors   the parameters at the last validations, if asked for
+//   train.jsonl         a line for each epoch, each validation, and each end of a run
+//   checkpoint-N.safetensors   the parameters at the last validations, if requested
 //
-// Each file is written to a temporary name, synced and renamed: it is the old or the new one,
-// complete. The state alone says where a run stands; it holds the parameters, so it needs no other
-// file to match it. A save writes train.jsonl first, then the state, then best and model. If the
-// process ends between two of these, nothing is lost: resuming truncates train.jsonl to the length
-// recorded in the state and rewrites best and model from the state.
+// Each file is written to a temporary name, synced and renamed, so that it is either the complete
+// old or the complete new one. The state alone determines where a run stands; it holds the
+// parameters, so it needs no other file to match it. A save writes train.jsonl first, then the
+// state, then best and model. If the process ends between two of them, nothing is lost: resuming
+// truncates train.jsonl to the length recorded in the state and rewrites best and model from the
+// state.
 //
-// An interrupted and resumed run has bit for bit the parameters of an uninterrupted one, for any
-// number of threads: batches are a function of (seed, epoch), dropout of (seed, update, shard),
-// the learning rate of the update; a batch is split into shards by its size alone, and their
-// gradients are summed in a fixed tree. (A time budget ends by the clock, and --after is
-// not part of the configuration: what follows is the same again.) Validations do not change
-// parameters, whatever they depend on; where they are due by time, the clock decides which
-// parameters are the best, are kept, or end the run by early stopping. The validation at the end of
-// a budget is in train.jsonl, marked as such, and takes no part in early stopping: in an
-// uninterrupted run there would be none.
+// The parameters of an interrupted and resumed run are bit-identical to those of an uninterrupted
+// one, for any number of threads: batches depend on (seed, epoch), dropout on (seed, update,
+// micro-batch), and the learning rate on the update; a batch is split into micro-batches by its
+// size alone, and their gradients are summed in a fixed tree. A budget is not part of the
+// configuration: where a run ends does not change its updates. Validations do not change
+// parameters; where they are due by time, the clock decides which parameters are the best, are
+// kept, or end the run by early stopping. The validation at the end of a budget is in train.jsonl,
+// marked as such, and takes no part in early stopping: an uninterrupted run would not have it.
 namespace qkv::app {
 
+// The options of a run.
 struct TrainingOptions {
-  // Data: tab-separated text, one pair a line; "-" is standard input. The folder keeps the absolute
-  // path, so that the run goes on from any directory.
+  // The path of the training data: tab-separated text, one sentence pair per line; "-" is standard
+  // input. The folder keeps the absolute path, so that the run can be resumed from any directory.
   std::string data{};
-  std::string valid{};      // likewise; "": none
-  Index source_column = 0;  // from 0
-  Index target_column = 1;
+  std::string valid{};      // path of the validation data; empty: none
+  Index source_column = 0;  // index of the source's column, from 0
+  Index target_column = 1;  // index of the target's column, from 0
   Tokenization tokenization = Tokenization::kCharacter;
-  SubwordOptions subwords{};  // if these are the tokens
+  SubwordOptions subwords{};  // for Tokenization::kSubword
   LetterCase letters = LetterCase::kKept;
-  Index min_count = 1;     // rarer tokens are unknown; 1 for subwords, which never are
-  Index max_length = 200;  // pairs with more tokens on either side are left out
+  // Rarer tokens are unknown. It must be 1 for subwords, which are never unknown.
+  Index min_count = 1;
+  Index max_length = 200;  // sentence pairs with more tokens in either text are left out
 
-  TranslatorConfig model{};  // sizes of the vocabularies: from the data
+  TranslatorConfig model{};  // the data determines the sizes of the vocabularies
 
-  // Training. The loss is the mean over the target tokens of a batch.
+  // The loss of an update is the mean over the target tokens of a batch of at most so many tokens.
   Index batch_tokens = 2048;
   Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
   double clip = 1;  // maximum norm of the gradients; infinity: no clipping
   AdamOptions adam{};
-  // Also writes a line to train.jsonl. A time is counted from the end of one validation to the
-  // next, over all runs in the folder.
+  // The interval of validations, each of which writes a line to train.jsonl. A time is counted from
+  // the end of one validation to the next, over all runs in the folder.
   Budget validate_every{.epochs = 1};
-  Index valid_translate = 2000;  // validation sentences, from the first, that are translated
-  BestBy best = BestBy::kBleu;   // which validation is the best
-  Index patience = 0;            // validations without improvement before the end; 0: none
+  // The number of validation sentences, from the first, that are translated.
+  Index valid_translate = 2000;
+  BestBy best = BestBy::kBleu;  // the criterion for the best validation
+  // The run ends after that many validations in a row without improvement; 0: never.
+  Index patience = 0;
   std::uint64_t seed = 0;
 
-  // These may change from one run in the folder to the next.
-  Budget after{.epochs = 10};         // of all runs together
-  Budget save_every{.updates = 500};  // updates, seconds; the end always saves
-  Index keep = 0;  // checkpoints at the last validations (or where they would be, without any)
+  // The following options may change from one run in the folder to the next.
+  Budget after{.epochs = 10};         // the budget of all runs together
+  Budget save_every{.updates = 500};  // in updates or seconds; the end always saves
+  // The number of last checkpoints to keep, which are written when a validation is due, even
+  // without validation data.
+  Index keep = 0;
   Executor executor{};
 };
 
-// Progress of training, reported after each update.
+// The progress of training, reported after each update.
 struct TrainingProgress {
   Spent spent{};
-  Index batch = 0;  // of the current epoch, from 1
+  Index batch = 0;  // count in the current epoch, from 1
   Index batches = 0;
-  double loss = 0;                       // per target token of the last update
-  double tokens_per_second = 0;          // target tokens, with end tokens, of this run
-  std::optional<double> seconds_left{};  // of the budget that ends first
+  double loss = 0;                       // per target token, of the last update
+  double tokens_per_second = 0;          // target tokens, with end tokens, in this run
+  std::optional<double> seconds_left{};  // until the first budget ends
 };
 
-// A sentence of the validation data with its first reference, and what the model made of it.
+// A sentence of the validation data, its translation by the model and its first reference.
 struct ValidationSample {
   std::string source{};
   std::string translation{};
@@ -105,24 +112,24 @@ struct ValidationSample {
 };
 
 // The result of a validation: the mean loss over target tokens (including end tokens), without
-// dropout and smoothing, and the greedy translations of the first `translated` sentences: the
-// pairs with one source are one sentence with several references.
+// dropout and label smoothing, and scores of the greedy translations of the first `translated`
+// sentences. Sentence pairs with equal sources are one sentence with several references.
 struct ValidationScore {
   double loss = 0;  // its exponential is the perplexity
-  double bleu = 0;  // of 100, as `qkv score` has it
-  Index exact = 0;  // translations that are a reference
+  double bleu = 0;  // 0 to 100, as `qkv score` computes it
+  Index exact = 0;  // translations that equal a reference
   Index translated = 0;
-  ValidationSample sample{};  // another one at each update
+  ValidationSample sample{};  // a different sentence at each update
 };
 
 // A validation, reported when it is done.
 struct TrainingValidation {
   Spent spent{};
-  Index batch = 0;  // of the current epoch, from 1
+  Index batch = 0;  // count in the current epoch, from 1
   Index batches = 0;
   ValidationScore score{};
-  bool is_best = false;  // so far
-  // The share of updates since the last line of train.jsonl whose gradients were clipped; none if
+  bool is_best = false;  // better than all validations before
+  // The share of updates since the last line of train.jsonl whose gradients were clipped; empty if
   // there were no updates, or no clipping.
   std::optional<double> clipped{};
 };
@@ -130,36 +137,40 @@ struct TrainingValidation {
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
   std::function<void(const TrainingValidation&)> validation{};
-  // If set, the run is saved and ends. May be null; must outlive the call.
+  // If it becomes true, the run is saved and ends. It may be null and must outlive the call.
   const std::atomic<bool>* stop = nullptr;
 };
 
 enum class TrainingEnd { kBudget, kPatience, kStopped };
 
+// The outcome of a run.
 struct TrainingReport {
   TrainingEnd end = TrainingEnd::kBudget;
-  Spent spent{};                   // by all runs
-  std::optional<Index> resumed{};  // the update from which this run resumed
+  Spent spent{};                   // by all runs in the folder
+  std::optional<Index> resumed{};  // the update from which this run resumed; empty: it began
+  // Sentence pairs of the training data that are used, and those that are longer than max_length.
   Index pairs = 0;
   Index left_out = 0;       // longer than max_length
   Index source_tokens = 0;  // sizes of the vocabularies
   Index target_tokens = 0;
   Index parameters = 0;
-  double loss = 0;                         // of the last update
-  std::optional<ValidationScore> valid{};  // of the latest parameters
-  Quality best{};                          // of best.safetensors
-  BestBy best_by = BestBy::kBleu;          // what made it the best
+  double loss = 0;  // per target token, of the last update
+  // The validation of the latest parameters.
+  std::optional<ValidationScore> valid{};
+  Quality best{};                  // of best.safetensors
+  BestBy best_by = BestBy::kBleu;  // the criterion for the best
 };
 
-// A loss or a gradient that is not finite. That update is discarded; the folder holds
-// the last checkpoint.
+// The error of a loss or gradient that is not finite. That update is discarded; the folder holds
+// the last save.
 class QKV_API Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   ~Diverged() override;
 };
 
-// The folder holds a run with another configuration or other data. what() shows each difference.
+// The error of a folder that holds a run with another configuration or other data. what() shows
+// each difference.
 class QKV_API RunMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -173,17 +184,17 @@ class QKV_API RunMismatch : public std::runtime_error {
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
 
-// Whether the folder holds a run: a config.json.
+// True if the folder holds a run, that is a config.json.
 QKV_API bool holds_run(const std::string& folder);
 
-// The options with which the run in a folder goes on: its own, except those settings of `typed`
-// that `given` names as config.json does ("learning_rate"), and the executor of `typed`. Whether
-// the result is the same run is for train_translation() to say. Throws InputError for a folder
+// The options with which the run in a folder resumes: its own, except for the settings that `given`
+// names as config.json does ("learning_rate"), which are taken from `typed`, as is the executor.
+// train_translation() checks that the result is the same run. Throws InputError for a folder
 // without a run or with a config.json that cannot be read; Error for an unknown name.
 QKV_API TrainingOptions options_of_run(const std::string& folder, const TrainingOptions& typed,
                                        std::span<const std::string> given);
 
-// The names of the settings that an option of the command line sets: "--cols" sets two.
+// The names of the settings that an option of the command line sets; "--cols" sets two.
 QKV_API std::vector<std::string> settings_of_option(std::string_view option);
 
 enum class RunModel { kBest, kLast };
@@ -191,15 +202,15 @@ enum class RunModel { kBest, kLast };
 // The paths of a RUN folder's files, whether or not they exist.
 QKV_API std::vector<std::string> run_files(const std::string& folder);
 
-// The model files that keep the parameters at the last validations, in the order of updates. Throws
-// InputError for a folder that cannot be read.
+// The paths of the checkpoints in a folder, in the order of updates. Throws InputError for a folder
+// that cannot be read.
 QKV_API std::vector<std::string> run_checkpoints(const std::string& folder);
 
-// Whether a run gives a file of its folder this name as it keeps a checkpoint.
+// True if the name is that of a checkpoint in a RUN folder.
 QKV_API bool is_checkpoint_name(std::string_view name);
 
-// The translator of a RUN folder. Throws InputError for missing or malformed files, Cancelled
-// if `stop` is set.
+// Reads the best or latest model of a RUN folder. Throws InputError for missing or malformed files,
+// Cancelled if `stop` is set.
 QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which,
                                                 const std::atomic<bool>* stop = nullptr);
 

@@ -17,10 +17,11 @@
 namespace qkv::app {
 namespace {
 
+// The kinds of lines in Counts::line_due and Counts::line_done.
 constexpr Index kLine = 1;
 constexpr Index kValidation = 2;
 
-// Whether something that happens every this many updates or epochs is due after this update.
+// True if an action that happens every so many updates or epochs is due after this update.
 bool is_due(const Budget& every, const Counts& counts) {
   const bool epoch_ended = counts.batch == 0;
   return (every.updates && counts.spent.updates % *every.updates == 0) ||
@@ -56,8 +57,8 @@ void Training::begin() {
   pace_.start(saved_seconds_);
 }
 
-// A save writes the state before any parameters, so if only parameters exist, the state was
-// removed.
+// Throws InputError if parameters exist without a state. A save writes the state before any
+// parameters, so the state must have been removed.
 void Training::check_nothing_is_lost() const {
   for (const char* name : {kModelFile, kBestFile}) {
     if (!folder_.holds(name)) continue;
@@ -72,24 +73,24 @@ void Training::run() {
   try {
     loop();
   } catch (const Cancelled&) {
-    // In the middle of an update or a validation, which is repeated on resuming.
+    // The update or validation that was interrupted is repeated when the run is resumed.
   }
   finish();
 }
 
-// A run ends anywhere, and an uninterrupted one would not have stopped there: what is done here
-// changes train.jsonl, but nothing that a resumed run computes with.
+// Validates and saves at the end of a run. An uninterrupted run would not have stopped here, so
+// this changes train.jsonl, but nothing that a resumed run computes with.
 void Training::finish() {
   bool validated = false;
   if (!options_.valid.empty() && !is_stopped()) {
-    if (!is_saved_) save();  // a validation may take long; a process killed in it loses nothing
+    if (!is_saved_) save();  // a process killed in a long validation then loses nothing
     validated = try_to_score();
   }
   write_end_line(validated);
   if (!is_saved_) save();
 }
 
-// The line of where a run ended, unless there is one of this update that says as much.
+// Writes the line that marks the run's end, unless this update already has a line with as much.
 void Training::write_end_line(bool validated) {
   Counts& counts = state_.counts;
   const Index kind = validated ? kValidation : kLine;
@@ -118,8 +119,8 @@ bool Training::is_over() const {
   return is_stopped() || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
 }
 
-// By time: since the end of the last one, so that however long they take, there is training between
-// them.
+// True if a validation is due after this update. A time is counted from the end of the last
+// validation, so that there is training between two of them, however long they take.
 bool Training::is_validation_due() const {
   const Counts& counts = state_.counts;
   const auto& seconds = options_.validate_every.seconds;
@@ -134,7 +135,7 @@ bool Training::is_save_due() const {
          (seconds && state_.counts.spent.seconds - saved_seconds_ >= *seconds);
 }
 
-// The next batch of the epoch.
+// Takes one update with the next batch of the epoch.
 void Training::update() {
   Counts& counts = state_.counts;
   if (batches_epoch_ != counts.spent.epochs) {
@@ -159,7 +160,7 @@ void Training::update() {
   ask_for_line();
 }
 
-// Takes one step of Adam on a batch's gradients, or changes nothing.
+// Takes one step of Adam on a batch's gradients. Throws Diverged before anything changes.
 void Training::learn_from(const TranslationLoss& loss) {
   Counts& counts = state_.counts;
   const auto list = gradients_.list(state_.model.translator);
@@ -168,7 +169,8 @@ void Training::learn_from(const TranslationLoss& loss) {
   const Index update = counts.spent.updates + 1;
   if (!std::isfinite(loss.loss)) fail(fmt::format("the loss is {}", loss.loss), update);
   if (!std::isfinite(norm)) fail(fmt::format("the norm of the gradient is {}", norm), update);
-  // Gradients of a sum over tokens; they become the mean's, and are clipped, where they are read.
+  // The gradients are those of a sum over tokens. The factor makes them those of the mean, and
+  // clips them.
   state_.adam.step(list,
                    {.learning_rate = learning_rate(options_.schedule, counts.spent.updates + 1),
                     .gradient_factor = clip_factor(norm, options_.clip) / tokens},
@@ -202,7 +204,7 @@ void Training::ask_for_line() {
   if (due && !validate) counts.valid_seconds = counts.spent.seconds;
 }
 
-// Now, not after a validation, which may be interrupted.
+// Writes a checkpoint, at once and not after a validation, which may be interrupted.
 void Training::keep() {
   if (options_.keep == 0) return;
   check_finite();
@@ -226,7 +228,7 @@ void Training::write_line() {
   counts.line_seconds = counts.spent.seconds;
 }
 
-// Adds a line to train.jsonl; `is_best` is that of the validation, if there was one, which is told.
+// Adds a line to train.jsonl. `is_best` is given if there was a validation, which is then reported.
 void Training::add_line(const char* end, std::optional<bool> is_best) {
   state_.counts.spent.seconds = pace_.seconds();
   const Counts& counts = state_.counts;
@@ -269,7 +271,8 @@ void Training::save() {
   saved_seconds_ = state_.counts.spent.seconds;
 }
 
-// Its time is counted as the run's, but not in the speed of training.
+// The validation of the current parameters. Its time counts as the run's, but not in the training
+// speed.
 const ValidationScore& Training::score() {
   if (score_) return *score_;
   const double start = pace_.seconds();
@@ -283,7 +286,7 @@ const ValidationScore& Training::score() {
 
 Quality Training::quality() { return {score().loss, score().bleu}; }
 
-// False if the flag was set meanwhile.
+// Validates the current parameters. False if the flag was set meanwhile.
 bool Training::try_to_score() {
   try {
     score();

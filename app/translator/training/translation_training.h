@@ -14,10 +14,10 @@
 
 namespace qkv::app {
 
-// One run in a folder: its data, its state, and the loop.
+// One run in a folder: its data, its state, and the training loop.
 class Training {
  public:
-  // `options` has the sizes of the vocabularies. All arguments must outlive the object.
+  // `options` must have the sizes of the vocabularies. All arguments must outlive the object.
   Training(const TrainingOptions& options, const TranslationData& data, const LockedFolder& folder,
            const TrainingHooks& hooks);
 
@@ -26,9 +26,9 @@ class Training {
   // Trains until a budget is used up, validation stops improving or the flag is set; then validates
   // once more, unless the flag is set, and saves.
   void run();
-  // After run(). If the latest parameters beat the best in validation, they become
-  // best.safetensors, but not part of the state: a resumed run must not depend on where this one
-  // ended.
+  // The report after run(). If the latest parameters are better in validation than the best, they
+  // are written to best.safetensors, but not to the state: a resumed run must not depend on where
+  // this one ended.
   TrainingReport report();
 
  private:
@@ -65,13 +65,13 @@ class Training {
   std::vector<std::vector<Index>> batches_{};  // of the current epoch
   Index batches_epoch_ = -1;
 
-  // For this run alone.
+  // State of this run alone, which is not saved.
   std::optional<Index> resumed_{};
   TrainingPace pace_{};
   Index saved_update_ = 0;
   double saved_seconds_ = 0;
   bool is_saved_ = false;
-  std::optional<ValidationScore> score_{};  // of the current parameters
+  std::optional<ValidationScore> score_{};  // of the current parameters, if they were validated
 };
 
 }  // namespace qkv::app

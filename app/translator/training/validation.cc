@@ -19,7 +19,7 @@ constexpr Index kBatchTokens = 4096;
 
 constexpr Index kNotTranslated = -1;
 
-// Of each pair the place of the sentence it stands for, or kNotTranslated.
+// For each sentence pair the index of the sentence that it represents, or kNotTranslated.
 std::vector<Index> places_of(const EncodedPairs& pairs) {
   std::vector<Index> places(pairs.source.size(), kNotTranslated);
   for (std::size_t n = 0; n < pairs.sentences.size(); ++n) {
@@ -28,7 +28,8 @@ std::vector<Index> places_of(const EncodedPairs& pairs) {
   return places;
 }
 
-// The loss of these pairs; the translations of those that stand for a sentence go to its place.
+// Computes the loss of a batch of sentence pairs, and writes the translation of each sentence that
+// they represent to its index in `translations`.
 TranslationLoss validate_batch(const TranslationModel& model, const EncodedPairs& pairs,
                                std::span<const Index> batch, std::span<const Index> all_places,
                                Context& context, std::span<std::string> translations) {
@@ -53,7 +54,7 @@ TranslationLoss validate_batch(const TranslationModel& model, const EncodedPairs
   return loss;
 }
 
-// Compares as `qkv score` does, so that its figures for the same pairs are the same.
+// Scores as `qkv score` does, so that both give equal figures for equal sentences.
 CorpusScore compare(std::span<const TranslatedSentence> sentences,
                     std::span<const std::string> translations) {
   std::vector<SentenceCounts> counts;
@@ -63,8 +64,9 @@ CorpusScore compare(std::span<const TranslatedSentence> sentences,
   return corpus_score(counts);
 }
 
-// Multiplicative hashing (Knuth, volume 3, section 6.4): updates that are multiples of the same
-// number, as those of validations are, still reach different pairs.
+// The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4):
+// updates at which validations occur are multiples of one number, and still show different
+// sentences.
 std::size_t sample_of(Index update, std::size_t count) {
   return ((static_cast<std::uint64_t>(update) * 0x9E3779B97F4A7C15U) >> 32U) % count;
 }

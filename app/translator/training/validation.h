@@ -11,9 +11,9 @@
 
 namespace qkv::app {
 
-// The loss of all pairs, and how the first of them are translated. `update` chooses the sample:
-// validations of different updates show different pairs. The same bits on any executor. Throws
-// Cancelled if the flag (which may be null) is set.
+// Computes the loss of all sentence pairs and translates the first sentences. `update` selects the
+// sample, so that validations of different updates show different sentences. The result is
+// bit-identical on any executor. Throws Cancelled if the flag (which may be null) is set.
 ValidationScore validate(const TranslationModel& model, const EncodedPairs& pairs, Index update,
                          const Executor& executor, const std::atomic<bool>* stop);
 
