@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv average`: a model whose parameters are the means of those of others.
+// `qkv average`: writes a model whose parameters are the means of those of other models.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -52,7 +52,7 @@ struct AverageOptions {
   qkv::app::ParameterStorage storage = qkv::app::ParameterStorage::kUnchanged;
 };
 
-// The last checkpoints of a run.
+// The paths of the last checkpoints of a run, all of them if `last` is empty.
 std::vector<std::string> checkpoints(const std::string& folder, const std::optional<Index>& last) {
   std::vector<std::string> files = qkv::app::run_checkpoints(folder);
   if (files.empty()) {
@@ -100,8 +100,8 @@ void check(const AverageOptions& options) {
   check_place(options.output);
 }
 
-// The files that are the run's own, to which an output must not be written: also a checkpoint that
-// is not there, which the run would count as one of its own later.
+// The run's own files, to which the output must not be written. They include a checkpoint that does
+// not exist if the output has its name, since the run would later count it as one of its own.
 std::vector<std::string> own_files(const std::string& folder, const std::string& output) {
   std::vector<std::string> files = qkv::app::run_files(folder);
   for (std::string& file : qkv::app::run_checkpoints(folder)) files.push_back(std::move(file));
@@ -129,7 +129,7 @@ void check_other(const AverageOptions& options, const std::vector<std::string>& 
 void write(const AverageOptions& options, const qkv::app::TranslationModel& mean) {
   try {
     qkv::app::write_model_file(options.output, mean, {.storage = options.storage});
-  } catch (const qkv::Error& error) {  // of a number that is too large for 16 bits
+  } catch (const qkv::Error& error) {  // about a number that is too large for 16 bits
     using Storage = qkv::app::Choice<qkv::app::ParameterStorage>;
     const auto* dtype =
         std::ranges::find(qkv::app::kParameterStorages, options.storage, &Storage::value);

@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Each adds one command, which runs from the parser's callback. `common` must outlive the
-// application.
+// Each function adds one command to `program`; the command runs from the parser's callback.
+// `common` must outlive the application.
 void add_gen(const Command& program, const Common& common);
 void add_split(const Command& program, const Common& common);
 void add_train(const Command& program, const Common& common);

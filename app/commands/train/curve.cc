@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv curve`: how the losses and BLEU of runs went.
+// `qkv curve`: the losses and BLEU of runs over their training.
 #include "commands/train/curve.h"
 
 #include <cmath>
@@ -40,7 +40,7 @@ struct CurveOptions {
 using qkv::app::InputError;
 using qkv::app::kMostDrawn;
 
-// Of the horizontal axes: each must be one that a picture has.
+// Checks that a picture can show each point on every horizontal axis.
 void check_places(const Curve& curve) {
   qkv::Index line = 0;
   for (const auto& point : curve.points) {
@@ -57,9 +57,10 @@ void check_places(const Curve& curve) {
   }
 }
 
-// A run without anything to draw is a mistake even among others.
+// Checks that a run has a value to draw; a run without one is an error even if others have some.
 void check_values(const Curve& curve) {
-  std::optional<std::pair<qkv::Index, double>> hidden;  // the first one: its line and value
+  // The first value too large to draw, with its line.
+  std::optional<std::pair<qkv::Index, double>> hidden;
   qkv::Index line = 0;
   for (const auto& point : curve.points) {
     ++line;

@@ -11,20 +11,21 @@
 #include "picture/chart.h"
 #include "translator/training/training_curve.h"
 
-// `qkv curve`: the forms of its result.
+// The results of `qkv curve` in its output forms.
 
 enum class CurveAxis { kUpdates, kEpochs, kTime };
 inline constexpr Choice<CurveAxis> kCurveAxes[] = {
     {"updates", CurveAxis::kUpdates}, {"epochs", CurveAxis::kEpochs}, {"time", CurveAxis::kTime}};
 
+// The learning curve of one run.
 struct Curve {
-  std::string run{};  // as it was named
+  std::string run{};  // the run as the user named it
   std::vector<qkv::app::CurvePoint> points{};
 };
 
-// Throws UsageError for epochs of a run that has completed none.
+// A chart of all curves. Throws UsageError for an axis of epochs if a run has completed none.
 qkv::app::Chart chart_of(const std::vector<Curve>& curves, CurveAxis axis);
-// A table for each run.
+// A text with one table for each run.
 std::string text_of(const std::vector<Curve>& curves);
 nlohmann::ordered_json json_of(const std::vector<Curve>& curves);
 

@@ -26,7 +26,7 @@ using qkv::app::ChartStroke;
 using qkv::app::CurvePoint;
 using Number = std::optional<double> CurvePoint::*;
 
-// Seconds, or a unit in which a long time is a small number.
+// A unit of time, chosen so that a long time is a small number.
 struct TimeUnit {
   const char* name;
   double seconds;
@@ -42,7 +42,7 @@ TimeUnit unit_for(const std::vector<Curve>& curves) {
                             : TimeUnit{"hours", kHour};
 }
 
-// Where points are on the horizontal axis, and what it is called.
+// The position of points on the horizontal axis, and the axis's name.
 class Place {
  public:
   Place(CurveAxis axis, const std::vector<Curve>& curves) : axis_(axis), unit_(unit_for(curves)) {
@@ -82,7 +82,7 @@ class Place {
   TimeUnit unit_;
 };
 
-// The validation whose parameters best.safetensors has.
+// The point of the validation whose parameters are in best.safetensors; null if there is none.
 const CurvePoint* best_of(const Curve& curve) {
   const CurvePoint* best = nullptr;
   for (const CurvePoint& point : curve.points) {
@@ -101,9 +101,9 @@ std::string remark_of(const Curve& curve) {
   return text;
 }
 
-// The points with a loss of training. Where an epoch ends just after a validation, the loss is that
-// of a few updates, which says little and would be a step of its own: it is drawn as part of the
-// next line, or of the one before if it is the last.
+// The points with a training loss, as they are drawn. Where an epoch ends just after a validation,
+// the loss is that of few updates, which says little and would be a step in the curve. It is merged
+// into the next point, or into the one before if it is the last.
 std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   std::vector<CurvePoint> points;
   std::ranges::copy_if(all, std::back_inserter(points),
@@ -114,7 +114,7 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
     updates.push_back(static_cast<double>(points[n].update - before));
   }
   const auto has_place = [&](std::size_t n) {
-    return std::abs(*points[n].loss) < qkv::app::kMostDrawn;  // not so for NaN
+    return std::abs(*points[n].loss) < qkv::app::kMostDrawn;  // false for NaN
   };
   const auto is_short_beside = [&](std::size_t n, std::size_t other) {
     constexpr double kPart = 0.25;
@@ -123,7 +123,7 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   };
   std::vector<CurvePoint> drawn;
   for (std::size_t n = 0; n < points.size(); ++n) {
-    // n - 1 wraps around at 0, to what is no neighbour either.
+    // At 0, n - 1 wraps around to an index past the end, which has no neighbour.
     const bool is_short =
         points.size() > 1 && is_short_beside(n, n - 1) && is_short_beside(n, n + 1);
     const bool is_last = n + 1 == points.size();
@@ -141,7 +141,7 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   return drawn;
 }
 
-// One number of all points that have it.
+// Adds one number of all points that have it as a series of each curve.
 class SeriesMaker {
  public:
   SeriesMaker(const std::vector<Curve>& curves, const Place& place)

@@ -57,13 +57,13 @@ Example example(const GenOptions& options, Index n) {
                                       : qkv::app::reverse_example(options.seed, n);
 }
 
-// The lines as blocks of text, about a thousand lines each.
+// The lines as blocks of text, a few thousand lines each.
 class ExampleBlocks {
  public:
   ExampleBlocks(const GenOptions& options, const Common& common)
       : options_(options), progress_(common, "gen") {}
 
-  // Empty at the end. Throws Cancelled after a signal.
+  // The next block, empty at the end. Throws Cancelled after a signal.
   std::string_view next() {
     constexpr Index kBlock = 4096;
     if (stop_flag().load()) throw qkv::Cancelled("gen");
@@ -89,7 +89,7 @@ void run(const GenOptions& options, const Common& common, bool has_split) {
   ExampleBlocks lines(options, common);
   const auto next = [&] { return lines.next(); };
   if (options.output != "-") return qkv::app::write_blocks(options.output, next);
-  // Streamed: the reader of a pipe may close it early.
+  // Lines are written one block at a time, because the reader of a pipe may close it early.
   for (std::string_view block = next(); !block.empty(); block = next()) print(block);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv score`: how well translations match what people wrote.
+// `qkv score`: compares translations with those that people wrote.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -68,7 +68,8 @@ struct ScoreOptions {
   OutputOptions outputs{};
 };
 
-// Calls take(begin, end) for consecutive items whose lengths make a full batch for the model.
+// Calls take(begin, end) for consecutive ranges of items whose lengths make a full batch for the
+// model.
 template <class Length, class Take>
 void for_each_batch(Batch batch, std::size_t items, const Length& length, const Take& take) {
   std::size_t begin = 0;
@@ -82,7 +83,7 @@ void for_each_batch(Batch batch, std::size_t items, const Length& length, const 
   }
 }
 
-// Runs a model on the pairs.
+// Computes a model's loss and translations of the sentence pairs.
 class ModelRun {
  public:
   ModelRun(const TranslationModel& model, const qkv::app::SearchOptions& search,
@@ -144,7 +145,7 @@ std::vector<SentenceCounts> counts_of(const std::vector<Sentence>& sentences,
   return counts;
 }
 
-// The first reference that is not the same as the very first; null if there is none.
+// The first reference that differs from the very first one; null if there is none.
 const std::string* next_reference(const Sentence& sentence) {
   const std::string first = qkv::app::folded_text(sentence.references[0]);
   const auto next = std::ranges::find_if(sentence.references, [&](const std::string& reference) {
@@ -208,7 +209,7 @@ Scores score_file(const ScoreOptions& options, const Common& common) {
   return compare(options, data, read_translations(options.hypotheses, data));
 }
 
-// What the arguments mean: with --hypotheses there is no RUN.
+// Assigns the positional arguments: with --hypotheses there is no RUN.
 void resolve(ScoreOptions& options) {
   if (!options.hypotheses.empty()) {
     if (!options.data.empty()) {
@@ -241,7 +242,7 @@ void run(ScoreOptions options, const Common& common) {
   write_outputs(options.outputs, results, common);
 }
 
-// The options of a model, which --hypotheses does without.
+// Adds the options of a model, which exclude --hypotheses.
 void add_model_options(const Command& command, ScoreOptions& options, const Option& hypotheses) {
   add_run_model(command, options.model);
   add_search(command, options.search);

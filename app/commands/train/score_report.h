@@ -11,17 +11,18 @@
 
 #include "text/corpus_score.h"
 
-// What `qkv score` found, as text and as JSON.
+// The results of `qkv score`, as text and as JSON.
 
-// Of the sentences with several references, each with its first one only: how the translations do,
-// and how the next reference does in their place.
+// Scores of the sentences with several references when only the first one counts: those of the
+// translations, and those of the next reference as if it were a translation.
 struct OneReference {
   qkv::app::CorpusScore translations{};
   qkv::app::CorpusScore humans{};
   qkv::app::Signature signature{};
 };
 
-// Other translations of the same sentences, and whether the difference could be chance.
+// Other translations of the same sentences, their scores, and the probability of a difference by
+// chance.
 struct Rival {
   std::string file{};
   qkv::app::CorpusScore score{};
@@ -30,11 +31,12 @@ struct Rival {
 };
 
 struct Scores {
+  // All results of one call.
   qkv::Index pairs = 0;
-  std::optional<qkv::app::TranslationLoss> loss{};  // of a model on all pairs
+  std::optional<qkv::app::TranslationLoss> loss{};  // of a model, on all sentence pairs
   qkv::app::CorpusScore score{};
   qkv::app::Signature signature{};
-  std::optional<OneReference> one_reference{};  // if a sentence has several
+  std::optional<OneReference> one_reference{};  // empty if no sentence has several references
   std::optional<Rival> rival{};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv split`: divides pairs into those to train on and those to test with.
+// `qkv split`: divides sentence pairs into training, validation and test data.
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -61,7 +61,7 @@ marks, which models read alike. Sources are compared with sources, targets with 
 The same table, numbers and seed give the same files on every machine, and a smaller --hold-out is
 part of a larger one. The table is held in memory.)";
 
-// The parts with their files.
+// The parts of a split and the names of their files.
 struct PartName {
   Part part;
   const char* name;
@@ -88,7 +88,7 @@ struct SplitOptions {
   }
 };
 
-// Numbers texts in the order in which they come; the same texts have the same number.
+// Numbers texts in the order in which they come; equal texts have equal numbers.
 class TextNumbers {
  public:
   std::uint32_t of(std::string_view text) {
@@ -101,9 +101,10 @@ class TextNumbers {
   std::unordered_map<std::string, std::uint32_t> numbers_{};
 };
 
+// The table, with each sentence pair as two text numbers.
 struct Table {
-  std::string text{};               // the lines, each with a line feed
-  std::vector<std::size_t> ends{};  // of lines in the text
+  std::string text{};               // all lines, each with a line feed
+  std::vector<std::size_t> ends{};  // end of each line in `text`
   std::vector<PairOfTexts> pairs{};
   Index sources = 0;
   Index targets = 0;
@@ -114,7 +115,7 @@ struct Table {
   }
 };
 
-// Throws InputError for a line without text in either column.
+// Reads the table. Throws InputError for a line without text in either column.
 Table read_table(const SplitOptions& options, const Common& common) {
   Progress progress(common, "split");
   qkv::app::ParallelTextOptions reading;
@@ -145,7 +146,7 @@ Table read_table(const SplitOptions& options, const Common& common) {
   return table;
 }
 
-// How much of a table is in a part.
+// The size of a part of a table, in different sources and in sentence pairs.
 struct PartCount {
   Index sources = 0;
   Index pairs = 0;
@@ -167,7 +168,8 @@ PartCounts counts_of(const Table& table, const qkv::app::Parts& parts) {
   return counts;
 }
 
-// Throws InputError if there is less than was asked for, or nothing left to train on.
+// Divides the table. Throws InputError if there are fewer sources than requested, or no sentence
+// pair is left to train on.
 qkv::app::Parts divide(const SplitOptions& options, const Table& table) {
   const qkv::app::HoldOut& wanted = options.hold_out;
   if (table.sources <= wanted.test) {
@@ -196,7 +198,7 @@ class PartBlocks {
   PartBlocks(const Table& table, const qkv::app::Parts& parts, Part part)
       : table_(table), parts_(parts), part_(part) {}
 
-  // Empty at the end. Throws Cancelled after a signal.
+  // The next block, empty at the end. Throws Cancelled after a signal.
   std::string_view next() {
     constexpr std::size_t kBlock = std::size_t{1} << 16;
     if (stop_flag().load()) throw qkv::Cancelled("split");
@@ -215,8 +217,8 @@ class PartBlocks {
   std::string block_;
 };
 
-// The folder of the files, made if it is not there, and removed with the object if nothing was
-// written to it.
+// The folder of the files. It is created if it is missing, and then removed with the object if
+// nothing was written to it.
 class OutputFolder {
  public:
   explicit OutputFolder(const std::string& path) : path_(path) {
@@ -225,7 +227,7 @@ class OutputFolder {
     if (failed) throw OutputError(path, failed.message());
   }
   ~OutputFolder() {
-    std::error_code ignored;  // it is not empty
+    std::error_code ignored;  // fails if it is not empty
     if (made_) std::filesystem::remove(path_, ignored);
   }
   OutputFolder(const OutputFolder&) = delete;
@@ -236,7 +238,7 @@ class OutputFolder {
   bool made_ = false;
 };
 
-// All files are written before the first is renamed into place.
+// Writes all files, then renames them into place: none appears before all are written.
 void write_parts(const SplitOptions& options, const Table& table, const qkv::app::Parts& parts) {
   const OutputFolder folder(options.folder);
   std::list<StagedFile> files;
@@ -250,8 +252,8 @@ void write_parts(const SplitOptions& options, const Table& table, const qkv::app
   for (StagedFile& file : files) file.commit();
 }
 
-// Before anything is read: whether the files can be written, and do not stand beside one of another
-// split.
+// Checks before anything is read that the files can be written, and that the folder holds no file
+// of another split that would remain.
 void check_folder(const SplitOptions& options) {
   std::error_code failed;
   if (!std::filesystem::exists(options.folder, failed)) return check_place(options.folder);
@@ -303,7 +305,7 @@ Json json_summary(const SplitOptions& options, const Table& table, const PartCou
 }
 
 void run(SplitOptions options, const Common& common) {
-  // Without a slash at the end, which has no name of its own.
+  // A slash at the end is removed, because a path with it has no file name.
   const std::filesystem::path folder(options.folder);
   if (!folder.has_filename() && folder.has_relative_path()) {
     options.folder = folder.parent_path().string();

@@ -41,7 +41,7 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
   TestPairs read;
   read.name = input_name(path);
   qkv::app::for_each_row(path, reading, [&](const auto& fields, Index line) {
-    // A reference may be empty: nothing is the right translation of some noise.
+    // A reference may be empty: the correct translation of noise is no text.
     if (qkv::app::is_blank(fields[0])) {
       throw InputError::at_line(
           read.name, line, fmt::format("expected text in column {}, got none", columns.source));

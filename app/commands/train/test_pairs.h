@@ -12,32 +12,34 @@
 #include "commands/shell/console.h"
 #include "text/sentences.h"
 
-// What `qkv score` reads: pairs, and translations that were made elsewhere.
+// The input of `qkv score`: sentence pairs, and translations that were made elsewhere.
 
+// The columns of source and target in a line, from 0.
 struct PairColumns {
   qkv::Index source = 0;
   qkv::Index target = 1;
 };
 
-// The pairs of a file, in its order.
+// The sentence pairs of a file, in its order.
 struct TestPairs {
-  std::string name{};  // of the file in messages
+  std::string name{};  // the file's name in messages
   std::vector<qkv::app::TextPair> pairs{};
-  std::vector<std::size_t> lengths{};  // what `check` returned for each
-  qkv::app::Sentences sentences{};     // of the pairs, grouped by source
+  std::vector<std::size_t> lengths{};  // the result of `check` for each sentence pair
+  qkv::app::Sentences sentences{};     // the sentence pairs, grouped by source
 };
 
-// Called for each pair with its line; may throw InputError; returns how long it is.
+// A check of a sentence pair at its line. It returns the number of tokens, and may throw
+// InputError.
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// Throws InputError for an empty source. A reference may be empty.
+// Reads and checks sentence pairs. Throws InputError for an empty source; a reference may be empty.
 TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
                           const CheckPair& check, const Common& common);
 
-// The translations in a file, a line each, of the sentences of the pairs: a line for each sentence,
-// in the order of their first pairs, or a line for each pair, of which a sentence's first counts.
-// Throws InputError for any other number of lines.
+// Reads translations of the sentences, one per line. A file has either a line for each sentence, in
+// the order of their first sentence pairs, or a line for each sentence pair, of which a sentence's
+// first is used. Throws InputError for any other number of lines.
 std::vector<std::string> read_translations(const std::string& path, const TestPairs& pairs);
 
 #endif  // QKV_COMMANDS_TRAIN_TEST_PAIRS_H_

@@ -84,7 +84,7 @@ struct TrainOptions {
   std::string folder{};
 };
 
-// A library error about an option: "--lr: must be positive, got -1".
+// The text of a library's error about an option: "--lr: must be positive, got -1".
 std::string said_of_option(const qkv::Error& error) {
   const std::string& argument = error.argument();
   const std::string option = qkv::app::option_of(argument == "rate" ? "learning_rate" : argument);
@@ -94,7 +94,7 @@ std::string said_of_option(const qkv::Error& error) {
                                              : fmt::format("{}: {}", option, text.substr(rule));
 }
 
-// "10e,5000u,30m".
+// Adds an option whose value is a budget such as "10e,5000u,30m".
 void add_budget(const Command& command, const std::string& name, Budget& target,
                 const std::string& help) {
   command
@@ -112,25 +112,25 @@ void add_budget(const Command& command, const std::string& name, Budget& target,
       .type_name("BUDGET");
 }
 
-// The names that config.json has for the settings that are given on the command line.
+// The names in config.json of the settings that the command line gives.
 std::vector<std::string> settings_given(const Command& command) {
   std::vector<std::string> settings;
   for (const std::string& option : command.given()) {
     if (option == "--output") continue;
     const std::vector<std::string> its = qkv::app::settings_of_option(option);
     settings.insert(settings.end(), its.begin(), its.end());
-    if (its.empty()) settings.push_back(option);  // unknown, which options_of_run() says
+    if (its.empty()) settings.push_back(option);  // unknown; options_of_run() reports it
   }
   return settings;
 }
 
-// The command that goes on with the run.
+// The command that resumes the run.
 std::string resuming(const TrainOptions& options) {
   const bool is_piped = options.training.data == "-";
   return fmt::format("qkv train {}{}", is_piped ? "- -o " : "", options.folder);
 }
 
-// Without -o, what is named must be a folder with a run.
+// Reports why training cannot begin without -o: the named path is not a folder with a run.
 [[noreturn]] void refuse_without_folder(const std::string& named) {
   std::error_code failed;
   if (std::filesystem::is_directory(named, failed)) {
@@ -147,7 +147,7 @@ std::string resuming(const TrainOptions& options) {
                    "with qkv train FOLDER");
 }
 
-// Checks that a file of the run is where it was; `moved` is the command if it is elsewhere.
+// Checks that a data file of the run still exists. `moved` is the command to use if it has moved.
 void check_kept(const std::string& path, const char* what, const std::string& moved) {
   if (path.empty()) return;
   if (path == "-") {
@@ -155,11 +155,11 @@ void check_kept(const std::string& path, const char* what, const std::string& mo
         fmt::format("{} came from standard input, so it must be given again: {}", what, moved));
   }
   std::error_code failed;
-  if (std::filesystem::exists(path, failed) || failed) return;  // reading it says what failed
+  if (std::filesystem::exists(path, failed) || failed) return;  // reading it reports the failure
   throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
 }
 
-// Of options that are given: those of other tokens.
+// Checks that no given option applies only to other kinds of tokens.
 void check_tokens(const TrainingOptions& options, const std::vector<std::string>& given) {
   const bool has_subwords = options.tokenization == qkv::app::Tokenization::kSubword;
   const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
@@ -174,7 +174,7 @@ void check_tokens(const TrainingOptions& options, const std::vector<std::string>
   }
 }
 
-// Finds the folder that the command line means, and the options of a run in it.
+// Sets the folder of the run and, if it holds one, the options with which it resumes.
 void resolve(TrainOptions& options, const Command& command) {
   std::vector<std::string> given = settings_given(command);
   const std::string named = options.training.data;
@@ -209,12 +209,12 @@ void resolve(TrainOptions& options, const Command& command) {
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
   const bool says_when = std::ranges::count(given, "validate_every") > 0;
-  if (says_when && options.training.keep == 0) {  // --keep goes by it too
+  if (says_when && options.training.keep == 0) {  // --keep uses it too
     throw UsageError("--valid-freq requires --valid");
   }
 }
 
-// When there was nothing left to train.
+// Warns if there was nothing left to train.
 void warn_if_idle(const TrainOptions& options, const TrainingReport& report, const Common& common) {
   if (report.resumed != report.spent.updates) return;
   if (report.end == TrainingEnd::kPatience) {
@@ -229,8 +229,8 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
   }
 }
 
-// Parameters, their gradients and two moments of Adam, as float32: of the encoder's layers, the
-// most of a model that this machine cannot hold.
+// Checks that memory suffices for the encoder's parameters, their gradients and Adam's two moments,
+// as float32. The encoder is most of a model that this machine cannot hold.
 void check_memory(const qkv::app::TranslatorConfig& model) {
   constexpr double kBytes = 4 * sizeof(float);
   const auto H = static_cast<double>(model.hidden);

@@ -18,7 +18,7 @@ using qkv::app::TrainingEnd;
 using qkv::app::TrainingReport;
 using qkv::app::ValidationScore;
 
-// "2 min 5 s"
+// A duration as text: "2 min 5 s".
 std::string duration(double seconds) {
   constexpr double kMostShown = 3.2e13;  // a million years
   const auto whole = static_cast<Index>(std::llround(std::min(seconds, kMostShown)));
@@ -27,7 +27,7 @@ std::string duration(double seconds) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
-// "epoch 1.50, update 366"
+// A position in training as text: "epoch 1.50, update 366".
 std::string place(const Spent& spent, Index batch, Index batches) {
   const double part = batches > 0 ? static_cast<double>(batch) / static_cast<double>(batches) : 0.0;
   return fmt::format("epoch {:.2f}, update {}", static_cast<double>(spent.epochs) + part,
@@ -43,7 +43,7 @@ std::string clipped(const std::optional<double>& share) {
   return share ? fmt::format(", clipped {:.0f} % of updates", 100 * *share) : "";
 }
 
-// What --best compared.
+// The best value of the criterion --best.
 std::string best_of(const TrainingReport& report) {
   switch (report.best_by) {
     case BestBy::kBleu:
@@ -57,7 +57,7 @@ std::string best_of(const TrainingReport& report) {
 }  // namespace
 
 std::string text_of(const qkv::app::TrainingProgress& progress) {
-  // Short, for terminals of 80 columns: these are target tokens, as the help says.
+  // The line is short for terminals of 80 columns. Its tokens are target tokens, as the help says.
   std::string line = place(progress.spent, progress.batch, progress.batches);
   if (progress.seconds_left) line += fmt::format(", {} left", duration(*progress.seconds_left));
   return line +
@@ -65,7 +65,7 @@ std::string text_of(const qkv::app::TrainingProgress& progress) {
 }
 
 std::string text_of(const qkv::app::TrainingValidation& validation) {
-  constexpr int kMostColumns = 400;  // train.jsonl has them whole
+  constexpr int kMostColumns = 400;  // train.jsonl has the whole texts
   const qkv::app::ValidationSample& sample = validation.score.sample;
   std::string text = fmt::format("{}, validation: {}{}{}",
                                  place(validation.spent, validation.batch, validation.batches),

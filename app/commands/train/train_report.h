@@ -6,14 +6,15 @@
 
 #include "translator/training/translation_run.h"
 
-// What `qkv train` says, while it runs and at its end.
+// The texts of `qkv train`, during training and at its end.
 
 std::string text_of(const qkv::app::TrainingProgress& progress);
-// Some lines: the figures, then a sentence, its translation and its reference.
+// A line with the scores, then a sentence, its translation and its reference on a line each.
 std::string text_of(const qkv::app::TrainingValidation& validation);
 std::string text_of(const qkv::app::TrainingReport& report, const std::string& folder);
 
-// A budget that a run which has spent so much has not used up: this one once more.
+// A budget with which a run that has used up `after` can continue: `after` added to what it has
+// spent.
 std::string longer(const qkv::app::Budget& after, const qkv::app::Spent& spent);
 
 #endif  // QKV_COMMANDS_TRAIN_TRAIN_REPORT_H_

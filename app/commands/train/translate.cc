@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv translate`: a line in, its translation out.
+// `qkv translate`: translates each line to one line.
 #include "commands/train/translate.h"
 
 #include <algorithm>
@@ -72,7 +72,7 @@ class LineTranslator {
     context_.set_stop_flag(&stop_flag());
   }
 
-  // Throws InputError for a line that is too long.
+  // Adds a line. Throws InputError for a line that is too long.
   void add(std::string_view text, const std::string& file, Index line) {
     tokens_ += count_tokens(model_, text, file, line);
     texts_.emplace_back(text);
@@ -100,7 +100,7 @@ class LineTranslator {
   std::size_t tokens_ = 0;
 };
 
-// No more input is pending: a person or program writing it may be waiting for an answer.
+// True if no more input is pending: a person or program writing it may be waiting for an answer.
 bool is_waiting() {
   struct pollfd input {};
   input.fd = STDIN_FILENO;
@@ -108,7 +108,7 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// The lines of a file that were too long to translate.
+// The lines of a file that were too long to translate, which are reported or counted.
 class BadLines {
  public:
   BadLines(std::string file, const TranslateOptions& options, const Common& common)
@@ -120,7 +120,7 @@ class BadLines {
     if (count_ <= kMostNamed) named_ += fmt::format("{}{}", count_ == 1 ? "" : ", ", error.line());
   }
 
-  // After the last line, or the last before a malformed one.
+  // Warns of the skipped lines, after the last of `lines` lines or the last before a malformed one.
   void warn_of_skipped(Index lines) const {
     if (skips_ && count_ > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
   }
@@ -144,7 +144,7 @@ class BadLines {
   std::string named_{};
 };
 
-// Calls done() when all lines are translated.
+// Translates all lines of the source, and calls done() when they are translated.
 void translate_all(const Source& source, const TranslateOptions& options, const Common& common,
                    LineTranslator& lines, const std::function<void()>& done) {
   if (source.file.empty()) {
@@ -173,7 +173,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
       return true;
     });
   } catch (const qkv::app::InputError&) {
-    lines.flush();  // those before the malformed one
+    lines.flush();  // translates the lines before the malformed one
     bad.warn_of_skipped(count);
     throw;
   }
@@ -191,7 +191,7 @@ void check_unknown(const TranslateOptions& options, const TranslationModel& mode
       "be copied");
 }
 
-// What --show will not show.
+// Warns if --show has nothing to show.
 void warn_of_show(const TranslateOptions& options, const TranslationModel& model,
                   const Common& common) {
   if (!options.show) return;
@@ -208,7 +208,7 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
          "\n";
 }
 
-// "--attn FILE": an output that holds the attention of all lines.
+// Adds "--attn FILE": an output that holds the attention of all lines.
 void add_attention_file(const Command& command, OutputOptions& outputs) {
   command
       .add_parsed(

@@ -10,40 +10,46 @@
 #include "commands/shell/outputs.h"
 #include "commands/train/translation.h"
 
-// `qkv translate`: lines -> translations, streamed or to files.
+// The options and output forms of `qkv translate`, which translates lines to lines or to files.
 
+// The arguments of `qkv translate`.
 struct TranslateOptions {
   std::string run{};
-  bool has_run = false;              // "" is none, but may be a text
-  std::vector<std::string> input{};  // a file, or the words of a text; none or "-": standard input
+  // True if RUN was given. An empty RUN names no model, but may be the text of a linked model.
+  bool has_run = false;
+  // A file, or the words of a text; none or "-": standard input.
+  std::vector<std::string> input{};
   struct Flag {
     bool given = false;
   };
-  std::vector<Flag> linked{};  // for each linked model; then RUN is the first word of the text
+  // One flag for each linked model. If one is given, RUN is the first word of the text.
+  std::vector<Flag> linked{};
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
-  bool skip_bad = false;  // lines that are too long are no error
+  bool skip_bad = false;  // lines that are too long are not an error
   OutputOptions outputs{};
 };
 
+// A line with its translation.
 struct TranslatedLine {
   std::string line{};
   qkv::app::TranslatedText translation{};
 };
 
-// Whether there is attention to show.
+// True if the translation has attention weights to show.
 bool has_attention(const TranslatedLine& line);
 
 // A translation as a line of text, with its log-probability if requested.
 std::string line_of(const TranslatedLine& translated, const TranslateOptions& options);
 
-// The forms of files; `lines` must outlive them, and may be filled later.
+// The results in the output forms. `lines` must outlive them, and may be filled later.
 Results translate_forms(const std::vector<TranslatedLine>& lines, const TranslateOptions& options);
 
-// Rows are tokens of the translation, columns those of the line. There must be attention.
+// A picture of the attention weights: rows are tokens of the translation, columns those of the
+// line. `translated` must have attention.
 qkv::app::Picture alignment(const TranslatedLine& translated);
 
 #endif  // QKV_COMMANDS_TRAIN_TRANSLATE_H_

@@ -23,14 +23,14 @@ using qkv::app::NamedView;
 using qkv::app::Strings;
 using qkv::app::TranslatedText;
 
-// Limit on the bytes of a file's maps, which are all in memory at once.
+// The most bytes of a file's maps, which are all in memory at once.
 constexpr double kMostMapBytes = 1e9;
 
-// Rows are the translation's tokens.
+// The names of the axes: rows are the translation's tokens.
 constexpr const char* kRowName = "target";
 constexpr const char* kColumnName = "source";
 
-// A vocabulary may hold line breaks, or escape sequences for a terminal.
+// A text without line breaks and control characters, which a vocabulary may hold.
 std::string on_one_line(std::string_view text) {
   std::string line;
   for (std::size_t at = 0; at < text.size();) {
@@ -48,20 +48,20 @@ std::string on_one_line(std::string_view text) {
   return line;
 }
 
-// Throws if there is no attention to show.
+// Throws UsageError if no line has attention to show.
 void check_attention(const std::vector<TranslatedLine>& lines) {
   if (std::ranges::none_of(lines, has_attention)) {
     throw UsageError("no attention to write: the model has none, or the lines are empty");
   }
 }
 
-// All maps in one array, each padded to the longest: an attention file of N examples.
+// The maps of all lines in one array, each padded to the longest: an attention file of N examples.
 struct Maps {
   qkv::Tensor attn{};  // [N,Tq,Tk] float32
-  qkv::Tensor mask{};  // the same, false where padded
+  qkv::Tensor mask{};  // [N,Tq,Tk] bool, false where padded
   Strings src{};       // [N,Tk]
   Strings tgt{};       // [N,Tq]
-  Strings axes{};      // what rows and columns are
+  Strings axes{};      // names of rows and columns
   Strings line{};      // [N]
   Strings translation{};
   qkv::Tensor log_probability{};  // [N] float64
@@ -118,7 +118,8 @@ Maps maps_of(const std::vector<TranslatedLine>& lines) {
   return maps;
 }
 
-// [N,1,1,Tq,Tk]: lines are the attention file's examples, with one layer and head.
+// Maps [N,Tq,Tk] as [N,1,1,Tq,Tk]: lines are the attention file's examples, with one layer and
+// head.
 qkv::ConstView as_examples(const qkv::Tensor& maps) {
   return qkv::reshape(maps.view(), {maps.size(0), 1, 1, maps.size(1), maps.size(2)});
 }
@@ -134,7 +135,7 @@ std::vector<NamedView> arrays_of(const Maps& maps) {
           {"log_probability", maps.log_probability.view()}};
 }
 
-// For a single line.
+// The picture of the only line. Throws UsageError for several lines.
 qkv::app::Picture picture_of(const std::vector<TranslatedLine>& lines) {
   if (lines.size() != 1) {
     throw UsageError(

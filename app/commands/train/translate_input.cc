@@ -19,7 +19,7 @@ namespace {
 
 using qkv::app::TranslationModel;
 
-// The models that need no file.
+// The linked models, which need no file.
 constexpr LinkedModel kLinkedModels[] = {
     {"--demo", qkv::app::english_french_model,
      "without RUN: translate English TEXT, or a file, to French with a model that is linked into "
@@ -32,7 +32,8 @@ std::size_t index_of(const LinkedModel& model) {
   return static_cast<std::size_t>(&model - std::begin(kLinkedModels));
 }
 
-// What is to be translated: with a linked model there is no RUN, but a word in its place.
+// The words to translate. With a linked model there is no RUN, so the first word stands in its
+// place.
 std::vector<std::string> words_of(const TranslateOptions& options) {
   std::vector<std::string> words = options.input;
   if (linked_model(options) != nullptr && options.has_run) {
@@ -46,14 +47,14 @@ bool is_file(const std::string& name) {
   return std::filesystem::exists(name, error);
 }
 
-// "runs" of "runs/lines", "/" of "/tmp/lines"; empty without a slash.
+// The first folder of a path: "runs" of "runs/lines", "/" of "/tmp/lines"; empty without a slash.
 std::string first_folder(const std::string& name) {
   const std::size_t end = name.find('/');
   return end == name.npos ? "" : name.substr(0, std::max<std::size_t>(end, 1));
 }
 
-// Names that are meant to be files even if there is none: one word with a letter, and an extension
-// or a first folder that exists. "3/5/1987", "U.S.A" and "and/or" are texts.
+// True for a name that is meant to be a file even if there is none: one word with a letter, and an
+// extension or a first folder that exists. "3/5/1987", "U.S.A" and "and/or" are texts.
 bool is_path(const std::string& name) {
   const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
@@ -100,7 +101,7 @@ void check_model_choice(const TranslateOptions& options) {
   }
 }
 
-// An existing file, or a name that is meant to be one, is a file; anything else is a text.
+// A word is a file if it exists or is_path(); all other words are a text.
 Source source_of(const TranslateOptions& options) {
   const LinkedModel* const linked = linked_model(options);
   const std::vector<std::string> words = words_of(options);

@@ -9,31 +9,31 @@
 #include "commands/shell/command.h"
 #include "commands/train/translate.h"
 
-// What `qkv translate` translates, and with which model.
+// The input and the model of `qkv translate`.
 
-// A model that is part of the program.
+// A model that is part of the program, with the option that selects it and that option's help text.
 struct LinkedModel {
   const char* option;
   qkv::app::TranslationModel (*model)();
   const char* help;
 };
 
-// An option for each linked model.
+// Adds a flag for each linked model.
 void add_linked_models(const Command& command, TranslateOptions& options);
-// The one that is asked for; null: that of a RUN.
+// The linked model that the options request; null if they name a RUN.
 const LinkedModel* linked_model(const TranslateOptions& options);
-// Throws UsageError unless one model is asked for.
+// Throws UsageError unless the options request exactly one model.
 void check_model_choice(const TranslateOptions& options);
 
-// The lines of a file, or one text.
+// The input: the lines of a file, or one text.
 struct Source {
-  std::string file{};  // "-": standard input; empty: the text
+  std::string file{};  // "-": standard input; empty: the input is `text`
   std::string text{};
 };
-// Throws UsageError for words that are neither a file nor a text.
+// The input that the options name. Throws UsageError for words that are neither a file nor a text.
 Source source_of(const TranslateOptions& options);
 
-// Throws InputError for a RUN that is not there, or is something else.
+// Reads the requested model. Throws InputError for a RUN that is missing or is something else.
 qkv::app::TranslationModel model_of(const TranslateOptions& options);
 
 #endif  // QKV_COMMANDS_TRAIN_TRANSLATE_INPUT_H_

@@ -20,7 +20,7 @@ namespace {
 using qkv::Index;
 
 constexpr Index kWidestBeam = 1000;
-constexpr std::size_t kMostTokens = 4096;  // of a text
+constexpr std::size_t kMostTokens = 4096;  // of one text
 
 }  // namespace
 

@@ -12,7 +12,7 @@
 #include "commands/shell/options.h"
 #include "translator/training/translation_run.h"
 
-// Shared by `qkv translate` and `qkv score`: the model and the search options.
+// The model and search options that `qkv translate` and `qkv score` share.
 
 inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::RunModel::kBest},
                                                             {"last", qkv::app::RunModel::kLast}};
@@ -20,33 +20,34 @@ inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::R
 inline constexpr const char* kRunHelp =
     "the folder that qkv train wrote, or its model.safetensors or best.safetensors";
 
-// --cols S,T, from 0
+// Adds --cols S,T, the columns from 0.
 void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);
 
-// --model best|last
+// Adds --model best|last.
 void add_run_model(const Command& command, qkv::app::RunModel& model);
-// --beam N, --length-penalty X
+// Adds --beam N and --length-penalty X.
 void add_search(const Command& command, qkv::app::SearchOptions& search);
 // Throws UsageError for a penalty out of range.
 void check_search(const qkv::app::SearchOptions& search);
 
-// The tokens of a text, at `line` of `file`. Throws InputError for more than 4,096: attention
-// takes quadratic memory.
+// The number of tokens of a text, at `line` of `file`. Throws InputError for more than 4,096, since
+// attention takes quadratic memory.
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, qkv::Index line);
 
-// Lines or pairs, and their tokens, that are given to the model together.
+// The purpose of lines or sentence pairs that are given to the model together.
 enum class Batch {
-  kPass,    // through the model at once: takes memory for all their tokens
-  kSearch,  // to be translated: the model takes some after others, but waits at the end
+  kPass,  // one pass of the model, which takes memory for all their tokens
+  // A search: the model takes more lines as others end, but fewer than fit at the end.
+  kSearch,
 };
-// Whether they are a full one.
+// True if `lines` lines with `tokens` tokens are a full batch.
 bool is_full(Batch batch, std::size_t lines, std::size_t tokens);
 
-// The files that read_model() may read; for check_inputs().
+// The files that read_model() may read, for check_inputs().
 std::vector<std::string> model_files(const std::string& path);
 
-// From the folder that `qkv train` wrote, or from a model file. Throws InputError.
+// Reads a model from the folder that `qkv train` wrote, or from a model file. Throws InputError.
 qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunModel model);
 
 #endif  // QKV_COMMANDS_TRAIN_TRANSLATION_H_

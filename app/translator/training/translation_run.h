@@ -148,10 +148,9 @@ struct TrainingReport {
   TrainingEnd end = TrainingEnd::kBudget;
   Spent spent{};                   // by all runs in the folder
   std::optional<Index> resumed{};  // the update from which this run resumed; empty: it began
-  // Sentence pairs of the training data that are used, and those that are longer than max_length.
-  Index pairs = 0;
-  Index left_out = 0;       // longer than max_length
-  Index source_tokens = 0;  // sizes of the vocabularies
+  Index pairs = 0;                 // sentence pairs of the training data that are used
+  Index left_out = 0;              // sentence pairs that are longer than max_length
+  Index source_tokens = 0;         // sizes of the vocabularies
   Index target_tokens = 0;
   Index parameters = 0;
   double loss = 0;  // per target token, of the last update
