@@ -47,7 +47,7 @@ std::vector<std::size_t> SearchQueue::take(Index most) {
   return {first, first + count};
 }
 
-// ---- lane -----------------------------------------------------------------------------------
+// ---- decoding batch -------------------------------------------------------------------------
 
 SearchLane::SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context)
     : model_(model), decoder_(decoder), context_(context) {

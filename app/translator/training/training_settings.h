@@ -14,7 +14,7 @@ namespace qkv::app {
 struct DataFacts {
   Index pairs = 0;     // sentence pairs that are used
   Index left_out = 0;  // sentence pairs that are too long
-  std::string hash{};  // of all pairs; "": no file
+  std::string hash{};  // of all sentence pairs; "": no file
 };
 
 // All settings of a run: those of the user and those derived from the data.

@@ -26,7 +26,7 @@
 #include "translator/training/early_stopping.h"
 
 // Trains a translator in a RUN folder, which holds plain files:
-//   config.json         every setting, including defaults, and the data's pair counts and hashes
+//   config.json         every setting, including defaults, and the data's counts and hashes
 //   source.vocab.json, target.vocab.json; with subwords instead: subwords.model, SentencePiece's
 //                       model file
 //   model.safetensors   the latest parameters
@@ -70,7 +70,8 @@ struct TrainingOptions {
 
   TranslatorConfig model{};  // the data determines the sizes of the vocabularies
 
-  // The loss of an update is the mean over the target tokens of a batch of at most so many tokens.
+  // The loss of an update is the mean over the target tokens of a batch, which has at most
+  // batch_tokens tokens, padding included.
   Index batch_tokens = 2048;
   Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
   double clip = 1;  // maximum norm of the gradients; infinity: no clipping

@@ -21,7 +21,7 @@ namespace {
 constexpr Index kLine = 1;
 constexpr Index kValidation = 2;
 
-// True if an action that happens every so many updates or epochs is due after this update.
+// True if an action at intervals of updates or epochs is due after this update.
 bool is_due(const Budget& every, const Counts& counts) {
   const bool epoch_ended = counts.batch == 0;
   return (every.updates && counts.spent.updates % *every.updates == 0) ||

@@ -55,7 +55,7 @@ struct Picture {
   std::optional<double> highest{};  // top of the range kAll; none: the largest finite weight
   int columns = 0;                  // panels in a row; 0: automatic (terminals: as many as fit)
   CellTitles cell_titles = CellTitles::kUsual;
-  // Of SVG, PNG and PDF; empty: DejaVu Sans Mono, for whose widths the layout is made.
+  // The font of SVG, PNG and PDF; empty: DejaVu Sans Mono, for whose widths the layout is made.
   std::string font{};
 };
 

@@ -20,7 +20,8 @@ namespace qkv::app {
 // The algorithm that learns pieces of words and splits text into them.
 enum class SubwordAlgorithm {
   kUnigram,  // the likeliest pieces of a unigram model: Kudo 2018, section 3.2
-  kBpe,      // merges the most frequent pair again and again: Sennrich et al. 2016, section 3.2
+  kBpe,      // merges the most frequent two neighbours again and again: Sennrich et al. 2016,
+             // section 3.2
 };
 
 // A subword model: pieces of words that SentencePiece (Kudo and Richardson 2018) learned from text,

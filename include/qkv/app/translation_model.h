@@ -27,7 +27,7 @@ struct TranslationModel {
   TextStyle style{};      // of the target language
 };
 
-// What replaces "<unk>" in the text of a translation.
+// The text that replaces "<unk>" in a translation.
 enum class UnknownTokens {
   kKept,  // "<unk>" stays
   // It is replaced by the source token, as typed, that had the largest attention weight at its
