@@ -165,11 +165,11 @@ void add_average(const Command& program, const Common&) {
       .required()
       .type_name("FILE");
   add_number(command, "--last", options->last, Bounds<Index>{1, kMostNumbers},
-             "of a folder: the last so many checkpoints (default: all that it has)");
+             "how many of a folder's last checkpoints to average (default: all of them)");
   add_choice(
       command, "--dtype", options->storage, qkv::app::kParameterStorages,
-      "how the file stores parameters (default f32); of 16 bits: half as large, each rounded "
-      "once");
+      "type of the parameters in the file (default f32); 16 bits halve its size and round each "
+      "parameter once");
   command.footer(kAverageFooter);
   command.callback([options] { run(*options); });
 }

@@ -269,7 +269,7 @@ void check_folder(const SplitOptions& options) {
       }
     } else if (std::filesystem::exists(path, failed)) {
       throw UsageError(
-          fmt::format("{} is of another split, and stays without --valid: remove it, "
+          fmt::format("{} belongs to another split and would remain without --valid: remove it, "
                       "or use another folder",
                       path));
     }

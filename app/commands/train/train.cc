@@ -48,7 +48,7 @@ constexpr const char* kTrainFooter = R"(Examples:
 Trains a translator with attention (Bahdanau, Cho, Bengio 2015) on lines of source, tab, target,
 using Adam with warm-up and decay, in batches of pairs of similar length.
 
-qkv train RUN goes on with a run: its settings and the paths of its data are in the folder. --after
+qkv train RUN resumes a run: its settings and the paths of its data are in the folder. --after
 counts all runs together; its units are e (epochs), u (updates), s, m, h (time), whichever ends
 first. Other settings that are given must be those of the run; only --after, --save-freq, --keep
 and --threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
@@ -143,8 +143,8 @@ std::string resuming(const TrainOptions& options) {
         fmt::format("--output is required to train on a file: qkv train {} -o FOLDER", named));
   }
   throw InputError(named,
-                   "No such file or folder; a run begins with qkv train DATA -o FOLDER and goes on "
-                   "with qkv train FOLDER");
+                   "No such file or folder; a run begins with qkv train DATA -o FOLDER and is "
+                   "resumed with qkv train FOLDER");
 }
 
 // Checks that a data file of the run still exists. `moved` is the command to use if it has moved.
@@ -181,7 +181,7 @@ void resolve(TrainOptions& options, const Command& command) {
   if (qkv::app::holds_run(named)) {
     if (!options.folder.empty()) {
       throw UsageError(
-          fmt::format("{} holds a run, which goes on in its own folder, without -o: "
+          fmt::format("{} holds a run, which is resumed in its own folder, without -o: "
                       "qkv train {}",
                       named, named));
     }
@@ -222,7 +222,7 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
                              report.spent.updates));
   }
   if (report.end == TrainingEnd::kBudget) {
-    warn(common, fmt::format("nothing was trained: the budget of {} is used up; to go on: {} "
+    warn(common, fmt::format("nothing was trained: the budget of {} is used up; to resume: {} "
                              "--after {}",
                              to_string(options.training.after), resuming(options),
                              longer(options.training.after, report.spent)));
@@ -263,7 +263,7 @@ void run(TrainOptions options, const Command& command, const Common& common) {
   options.training.executor = qkv::Executor::threads(common.threads);
   const TrainingReport report = train(options, common);
   if (report.end == TrainingEnd::kStopped) {
-    warn(common, fmt::format("stopped and saved at update {}; to go on: {}", report.spent.updates,
+    warn(common, fmt::format("stopped and saved at update {}; to resume: {}", report.spent.updates,
                              resuming(options)));
     throw qkv::Cancelled("train");
   }
@@ -275,8 +275,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
   command
       .add_option(
           "DATA", o.data,
-          "source, tab, target, one pair a line; - is standard input; or the folder of a run "
-          "to go on with")
+          "lines of source, tab, target; - is standard input; or the folder of a run to resume")
       .required()
       .type_name("");
   add_columns(command, o.source_column, o.target_column);
@@ -358,7 +357,7 @@ void add_train(const Command& program, const Common& common) {
   const auto options = std::make_shared<TrainOptions>();
   const auto lower = std::make_shared<bool>(false);
   const auto tied = std::make_shared<bool>(false);
-  command.add_option("-o,--output", options->folder, "folder of the run, to begin or to go on with")
+  command.add_option("-o,--output", options->folder, "folder of the run to begin or to resume")
       .type_name("FOLDER");
   add_data_options(command, options->training, *lower);
   add_model_options(command, options->training.model, *tied);

@@ -285,17 +285,18 @@ void add_translate(const Command& program, const Common& common) {
   add_linked_models(command, *options);
   add_run_model(command, options->model);
   add_search(command, options->search);
-  add_choice(command, "--unknown", options->unknown, kUnknownTokens,
-             "in place of <unk>: copy the word that the model looked at most (default where it has "
-             "attention), or keep <unk>");
+  add_choice(
+      command, "--unknown", options->unknown, kUnknownTokens,
+      "in place of <unk>: copy the source word with the largest attention weight (default with "
+      "attention), or keep <unk>");
   add_number(
       command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
-      "maximum length of a translation, with its end (default: 2 x that of the line, with its end, "
-      "+ 10)");
+      "maximum number of tokens of a translation, its end token included (default: 2 x the line's "
+      "tokens, its end token included, + 10)");
   command.add_flag("--scores", options->scores,
-                   "after each translation a tab and its natural log-probability");
+                   "print a tab and the natural log-probability after each translation");
   command.add_flag("--show", options->show,
-                   "below each translation, where each of its tokens looked");
+                   "draw below each translation what each of its tokens attends to");
   command.add_flag("--skip-bad", options->skip_bad,
                    "lines that are too long are no error: one warning counts and names them");
   add_outputs(command, options->outputs, "txt");

@@ -23,10 +23,10 @@ using qkv::app::TranslationModel;
 constexpr LinkedModel kLinkedModels[] = {
     {"--demo", qkv::app::english_french_model,
      "without RUN: translate English TEXT, or a file, to French with a model that is linked into "
-     "the "
-     "program"},
+     "the program"},
     {"--dates", qkv::app::date_model,
-     "the same from dates, as English writes them, to ISO 8601 with another model"}};
+     "without RUN: translate dates, as English writes them, to ISO 8601 with a model that is "
+     "linked into the program"}};
 
 std::size_t index_of(const LinkedModel& model) {
   return static_cast<std::size_t>(&model - std::begin(kLinkedModels));

@@ -50,7 +50,7 @@ void add_columns(const Command& command, Index& source, Index& target) {
 
 void add_run_model(const Command& command, qkv::app::RunModel& model) {
   add_choice(command, "--model", model, kRunModels,
-             "of a folder: best (default), the one that was best in validation, or last");
+             "which model of a folder to use: the best in validation (default) or the last");
 }
 
 void add_search(const Command& command, qkv::app::SearchOptions& search) {

@@ -113,7 +113,7 @@ void check_gradients(const TranslatorLayers& layers, const TranslatorGradients& 
   };
   if (at.first == want.end() && at.second == got.end()) return;
   throw Error("Translator::loss_and_gradients", "gradients",
-              fmt::format("must be those of zero_gradients(): {} is wanted, got {}",
+              fmt::format("must be those of zero_gradients(): expected {}, got {}",
                           shown(at.first, want), shown(at.second, got)));
 }
 

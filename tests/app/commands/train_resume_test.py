@@ -101,8 +101,8 @@ class GoesOn(TrainCase):
         self.begin("RUN", "9e,4u")
         before = self.files("RUN")
         done = self.resume("RUN")
-        self.assertEqual(done.err, "qkv: nothing was trained: the budget of 9e,4u is used up; to go "
-                                   "on: qkv train RUN --after 10e,8u\n")
+        self.assertEqual(done.err, "qkv: nothing was trained: the budget of 9e,4u is used up; to "
+                                   "resume: qkv train RUN --after 10e,8u\n")
         self.assertIn("updates 4, ", done.out)
         self.assertEqual(self.files("RUN"), before)
         self.assertEqual(self.resume("RUN", "--quiet").err, "")
@@ -142,7 +142,7 @@ class GoesOn(TrainCase):
                          "qkv: the data of the run came from standard input, so it must be given "
                          "again: qkv train - -o RUN < DATA\n")
         done = self.run_qkv("train", "-", "-o", "RUN", input=data)
-        self.assertIn("to go on: qkv train - -o RUN --after 10u\n", done.err)
+        self.assertIn("to resume: qkv train - -o RUN --after 10u\n", done.err)
 
 
 if __name__ == "__main__":

@@ -170,7 +170,7 @@ class Resume(TrainCase):
             self.assertEqual((process.returncode, out), (code, b""))
             at = self.updates(folder)
             self.assertRegex(err.decode(), rf"(?m)^qkv: stopped and saved at update {at}; "
-                                           f"to go on: qkv train {folder}$")
+                                           f"to resume: qkv train {folder}$")
             self.train(folder, "--after", f"{at + 5}u", *valid)
             self.train(f"WHOLE{code}", "--after", f"{at + 5}u", *valid)
             self.same_run(folder, f"WHOLE{code}")

@@ -138,7 +138,7 @@ TEST_F(TranslatorCalls, GradientsOfAnotherModel) {
   };
   const std::string prefix =
       "Translator::loss_and_gradients: gradients must be those of zero_gradients(): ";
-  EXPECT_EQ(message({}), prefix + "source_embedding.weight float32 [7,3] is wanted, got nothing");
+  EXPECT_EQ(message({}), prefix + "expected source_embedding.weight float32 [7,3], got nothing");
   for (const TranslatorAttention attention : kEveryAttention) {
     if (attention == TranslatorAttention::kAdditive) continue;
     const Translator other = random_translator(small_config(attention, DType::kFloat32));
@@ -154,11 +154,11 @@ TEST_F(TranslatorCalls, GradientsOfAnotherModel) {
   const Translator exact = random_translator(small_config(TranslatorAttention::kAdditive));
   EXPECT_EQ(message(exact.zero_gradients()),
             prefix +
-                "source_embedding.weight float32 [7,3] is wanted, got "
+                "expected source_embedding.weight float32 [7,3], got "
                 "source_embedding.weight float64 [7,3]");
   auto without = translator_.zero_gradients();
   without.output.bias = {};
-  EXPECT_EQ(message(std::move(without)), prefix + "output.bias float32 [6] is wanted, got nothing");
+  EXPECT_EQ(message(std::move(without)), prefix + "expected output.bias float32 [6], got nothing");
 }
 
 }  // namespace
