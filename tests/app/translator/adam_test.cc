@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adam and AdamW against their formulas, and what a saved state is worth.
+// Tests Adam and AdamW against their formulas, and training that resumes from saved moments.
 #include "translator/optimiser/adam.h"
 
 #include <cmath>
@@ -24,7 +24,8 @@ using test::complaint;
 using test::numbers;
 using test::Weights;
 
-// Kingma and Ba's algorithm 1 and Loshchilov and Hutter's algorithm 2, in long double, as written.
+// Kingma and Ba's algorithm 1 and Loshchilov and Hutter's algorithm 2, in long double, as
+// published.
 struct Oracle {
   using Real = long double;
 
@@ -61,14 +62,14 @@ double furthest_from_oracle(DType dtype, const AdamOptions& options, double scal
     const std::vector<double> got = numbers(weights.values);
     for (std::size_t i = 0; i < got.size(); ++i) {
       const double difference = std::abs(got[i] - static_cast<double>(oracle.w[i]));
-      if (!(difference <= furthest)) furthest = difference;  // NaN too
+      if (!(difference <= furthest)) furthest = difference;  // true for NaN as well
     }
   }
   return furthest;
 }
 
-// Weights are about 1 and every update rounds them once: 200 half units in the last place at most,
-// and their root when the signs differ.
+// The bounds: weights are about 1, and every update rounds them once, which is 200 half units in
+// the last place at most, or their root if the signs differ.
 TEST(Adam, IsItsFormula) {
   for (const double scale : {1e-6, 1.0, 1e3}) {
     EXPECT_LT(furthest_from_oracle(DType::kFloat64, {}, scale), 1e-13) << scale;
@@ -82,8 +83,8 @@ TEST(Adam, DecaysMatricesOnly) {
   EXPECT_LT(furthest_from_oracle(DType::kFloat32, options, 1), 1e-5);
 }
 
-// w = 1, rate 0.1, gradients 0.5, -0.25, 2, worked out from the formula with 30 digits; torch's
-// Adam and (weight_decay = 0.1) AdamW give these digits too.
+// The case w = 1, rate 0.1, gradients 0.5, -0.25, 2, computed from the formula with 30 digits.
+// torch's Adam and (with weight_decay = 0.1) AdamW give equal digits.
 TEST(Adam, NumbersWorkedOut) {
   const auto run = [](double weight_decay) {
     Tensor w(DType::kFloat64, {1, 1});
@@ -109,7 +110,8 @@ TEST(Adam, NumbersWorkedOut) {
   EXPECT_NEAR(decayed[2], 0.77885687152227444064, 1e-15);
 }
 
-// A matrix that decays and a vector that does not, both of several pieces, and small ones.
+// Parameters that decay (a matrix) and that do not (a vector), both of several pieces, and small
+// ones.
 struct LargeWeights {
   explicit LargeWeights(DType dtype) {
     const Dims shapes[] = {{3, kPiece + 1}, {2 * kPiece}, {0}, {1}, {1, 1}};
@@ -125,7 +127,7 @@ struct LargeWeights {
   std::vector<TrainedParameter> list{};
 };
 
-// Three updates; the numbers of all parameters and moments.
+// The numbers of all parameters and moments after three updates.
 std::vector<double> updated(DType dtype, const AdamOptions& options, const Executor& executor) {
   LargeWeights weights(dtype);
   Adam adam(weights.list, options);
@@ -140,14 +142,14 @@ std::vector<double> updated(DType dtype, const AdamOptions& options, const Execu
   return numbers(all);
 }
 
-// The first update from zero moments, number by number.
+// The first update from zero moments, computed number by number.
 template <class T>
 void check_first_update(const AdamOptions& options) {
   LargeWeights weights(dtype_of<T>);
   const std::vector<double> before = numbers(weights.values);
   const std::vector<double> gradients = numbers(weights.gradients);
   const auto matrix = static_cast<std::size_t>(weights.values[0].element_count());
-  const std::size_t last = before.size() - 1;  // the [1,1]
+  const std::size_t last = before.size() - 1;  // index of the [1,1] parameter
   Adam adam(weights.list, options);
   adam.step(weights.list, {.learning_rate = 0.01, .gradient_factor = 0.3}, {});
   EXPECT_EQ(numbers(weights.gradients), gradients);
@@ -182,7 +184,8 @@ TEST(Adam, HasTheSameBitsOnAnyThreads) {
   }
 }
 
-// Scaled before or in the step: the same, for a factor that scaling rounds alike.
+// Scaling the gradients before the step or in it gives equal results, for a factor that both round
+// alike.
 TEST(Adam, MultipliesGradientsWhileItReadsThem) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     Weights read(dtype);
@@ -193,7 +196,7 @@ TEST(Adam, MultipliesGradientsWhileItReadsThem) {
     scale_gradients(scaled.list(), 0.25);
     second.step(scaled.list(), 0.01);
     EXPECT_EQ(numbers(read.values), numbers(scaled.values));
-    // Steps hardly depend on the size of gradients, but moments do.
+    // Updates hardly depend on the size of gradients, but moments do.
     for (std::size_t p = 0; p < first.moments().size(); ++p) {
       const auto m_and_v = [p](Adam& adam) {
         std::vector<Tensor> both;
@@ -222,7 +225,7 @@ TEST(Adam, WhatIsNoNumberStaysWhereItIs) {
   }
 }
 
-// Moments and the count are all there is to know.
+// The moments and the update count are the complete state.
 TEST(Adam, GoesOnFromItsMoments) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     Weights whole(dtype);

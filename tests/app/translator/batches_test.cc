@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches: every pair once, within the limit, little padding, the same everywhere.
+// Tests that batches hold every sentence pair once, keep the limit, have little padding and are
+// reproducible.
 #include "translator/data/batches.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 using Batches = std::vector<std::vector<Index>>;
 using test::complaint;
 
-// Sources of 1 to 50 tokens, targets a little longer or shorter.
+// Lengths of sources of 1 to 50 tokens, and of targets that are a little longer or shorter.
 std::vector<PairLength> random_lengths(int count) {
   std::mt19937 random(7);
   std::vector<PairLength> lengths;
@@ -31,7 +32,7 @@ std::vector<PairLength> random_lengths(int count) {
   return lengths;
 }
 
-// What a batch costs: its padded tokens; `filled` of them are no padding.
+// The tokens of a batch with padding; `filled` counts those without.
 Index padded(const std::vector<PairLength>& lengths, const std::vector<Index>& batch,
              Index& filled) {
   PairLength longest;
@@ -66,7 +67,7 @@ TEST(Batches, EachPairOnceWithinTheLimitWithLittlePadding) {
         EXPECT_TRUE(tokens <= most || batch.size() == 1) << tokens;
         EXPECT_FALSE(batch.empty());
       }
-      // Drawn without regard to length, batches of 4096 tokens would be half padding.
+      // In batches of 4096 tokens without regard to length, half of the tokens would be padding.
       EXPECT_GT(static_cast<double>(filled), 0.9 * static_cast<double>(all)) << most;
     }
   }
@@ -81,7 +82,7 @@ TEST(Batches, ALongPairIsABatchOfItsOwn) {
   EXPECT_TRUE(std::ranges::is_permutation(drawn, want));
 }
 
-// What the batch before could not take is no measure for the next.
+// A sentence pair that did not fit into one batch starts the next with its own lengths alone.
 TEST(Batches, EachBatchIsMeasuredByItsOwnPairs) {
   const std::vector<PairLength> lengths{{9, 1}, {1, 11}, {1, 11}};
   EXPECT_EQ(sorted_batches(lengths, 24), (Batches{{0}, {1, 2}}));
@@ -96,7 +97,7 @@ TEST(Batches, SeedAndEpochDecide) {
   const std::vector<PairLength> lengths = random_lengths(500);
   const Batches first = epoch_batches(lengths, {300, 5}, 1);
   EXPECT_EQ(first, epoch_batches(lengths, {300, 5}, 1));
-  const Index far = Index{1} << 32;  // the upper half of the number counts
+  const Index far = Index{1} << 32;  // differs only in the upper half of its bits
   const std::uint64_t high = (std::uint64_t{1} << 32) + 5;
   for (const Batches& other :
        {epoch_batches(lengths, {300, 5}, 2), epoch_batches(lengths, {300, 6}, 1),
@@ -107,24 +108,26 @@ TEST(Batches, SeedAndEpochDecide) {
       for (const auto& batch : batches) all.insert(batch.size());
       return all;
     };
-    EXPECT_EQ(sizes(first), sizes(other));  // only order and neighbours change
+    // Only the order and the sentence pairs of a batch change.
+    EXPECT_EQ(sizes(first), sizes(other));
   }
 }
 
-// Every machine draws these; computed from the definition by the Philox of tests/oracle_philox.py.
+// Batches that every machine must draw, computed by their definition with the Philox of
+// tests/oracle_philox.py.
 TEST(Batches, TheNumbersAreFixed) {
   const std::vector<PairLength> alike(10, PairLength{1, 1});
   EXPECT_EQ(epoch_batches(alike, {6, 42}, 3), (Batches{{6, 0, 3}, {9, 8, 1}, {2, 4, 7}, {5}}));
 }
 
-// Pairs of equal length: each comes first, in the first batch, about as often as another.
+// Sentence pairs of equal length should come first, in the first batch, equally often.
 TEST(Batches, NoPairIsPreferred) {
   const std::vector<PairLength> alike(12, PairLength{1, 1});
   std::vector<int> first(12);
   for (Index epoch = 0; epoch < 1200; ++epoch) {
     ++first[static_cast<std::size_t>(epoch_batches(alike, {6, 1}, epoch)[0][0])];
   }
-  // 100 each, deviation 9.6: six of them.
+  // The expected count is 100 with deviation 9.6; the bound is six deviations.
   for (const int count : first) EXPECT_NEAR(count, 100, 58);
 }
 

@@ -25,7 +25,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr Index kFirstToken = 2;  // neither padding nor the start
 
-// All continuations, sorted.
+// The expected result: all continuations, sorted.
 template <class T>
 std::vector<Continuation> all_of(const std::vector<ContinuedRow<T>>& rows, Index V) {
   std::vector<Continuation> all;
@@ -44,7 +44,8 @@ std::vector<Continuation> all_of(const std::vector<ContinuedRow<T>>& rows, Index
   return all;
 }
 
-// Logits of `rows` hypotheses: few different numbers have ties, others none.
+// Logits of `rows` hypotheses. A small number of different values gives ties, a large one gives
+// none.
 template <class T>
 std::vector<T> logits(Index rows, Index V, bool ties) {
   std::mt19937_64 random(static_cast<std::uint64_t>(rows * V));

@@ -41,10 +41,11 @@ TEST(EarlyStopping, WithoutPatienceThereIsNoEnd) {
   EXPECT_EQ(stopping.misses(), 99);
 }
 
-// More BLEU, whatever the loss; as much BLEU with less loss; never without a loss.
+// More BLEU is better, whatever the loss; equal BLEU with less loss is better; no loss is never
+// better.
 TEST(EarlyStopping, ByBleu) {
   EarlyStopping stopping(3, BestBy::kBleu);
-  EXPECT_TRUE(stopping.take({2, 0}));  // a first one of no use is better than none
+  EXPECT_TRUE(stopping.take({2, 0}));  // a poor first one is better than none
   EXPECT_TRUE(stopping.take({1.5, 0}));
   EXPECT_FALSE(stopping.take({1.5, 0}));
   EXPECT_TRUE(stopping.take({1.9, 20}));

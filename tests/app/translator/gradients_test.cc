@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Norms, clipping, and sums whose order nobody changes.
+// Tests norms, clipping, and sums in a fixed order.
 #include "translator/optimiser/gradients.h"
 
 #include <algorithm>
@@ -34,14 +34,14 @@ TEST(Gradients, NormIsTheRootOfAllSquares) {
     for (const double g : numbers(weights.gradients)) sum += g * g;
     EXPECT_NEAR(gradient_norm(weights.list()), std::sqrt(sum), 1e-14 * std::sqrt(sum));
   }
-  // Squares that float32 cannot hold.
+  // The squares of these numbers overflow float32.
   Weights large(DType::kFloat32, 1, 1e30);
   EXPECT_NEAR(gradient_norm(large.list()) / gradient_norm(Weights(DType::kFloat32).list()), 1e30,
               1e23);
   EXPECT_EQ(gradient_norm({}), 0);
 }
 
-// Sizes around the pieces that the executor runs.
+// Shapes with sizes around that of a piece.
 const std::vector<Dims> kPieces{{kPiece - 1}, {0, 3},       {kPiece},
                                 {1},          {kPiece + 1}, {3 * kPiece + 5}};
 
@@ -56,7 +56,7 @@ struct Pieces {
   std::vector<TrainedParameter> list{};
 };
 
-// In pieces, each summed as the reference has it, one after the other.
+// The expected norm: pieces, each summed by the reference, added in order.
 template <class T>
 double norm_by_pieces(const Pieces& pieces) {
   double sum = 0;
@@ -115,7 +115,8 @@ TEST(Gradients, NormsThatAreNoNumbersAreReportedOnly) {
   }
 }
 
-// Five sets of one number: ((0 + 1) + (2 + 3)) + 4, in numbers whose sum tells the order.
+// Sums five sets of one number, ((0 + 1) + (2 + 3)) + 4, with numbers whose sum depends on the
+// order.
 TEST(Gradients, TheTreeIsFixed) {
   const std::vector<double> x{1, 0x1p-53, 0x1p-53, 0x1p-53, 0x1p-54};
   std::vector<Tensor> tensors;
@@ -128,7 +129,7 @@ TEST(Gradients, TheTreeIsFixed) {
   sum_tree(sets);
   const double want = ((x[0] + x[1]) + (x[2] + x[3])) + x[4];
   EXPECT_EQ(tensors[0].values<double>()[0], want);
-  // One after the other, and from the end.
+  // Summing from the first to the last, or from the last to the first, gives other results.
   EXPECT_NE(want, (((x[0] + x[1]) + x[2]) + x[3]) + x[4]);
   EXPECT_NE(want, x[0] + (x[1] + (x[2] + (x[3] + x[4]))));
 }
@@ -157,7 +158,7 @@ TEST(Gradients, SumsHaveTheSameBitsOnAnyThreads) {
   }
 }
 
-// Of parameters of several pieces, some of them in float64.
+// Sums parameters of several pieces, some of them in float64.
 TEST(Gradients, SumsOfPiecesAreTheTree) {
   for (const int threads : {1, 2, 3}) {
     std::vector<Pieces> owners;

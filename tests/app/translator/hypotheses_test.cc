@@ -20,7 +20,7 @@ using app::Hypotheses;
 using app::Normaliser;
 using Path = std::vector<std::int32_t>;
 
-// A number identifying a path: the attention for the next token.
+// A number that identifies a path, used as the attention for the next token.
 float looked_at(const Path& path) {
   double sum = 0;
   for (const std::int32_t token : path) sum = std::fmod(7 * sum + token, 9973);
@@ -30,7 +30,7 @@ float looked_at(const Path& path) {
 constexpr Index kVocabulary = 6;
 constexpr Index kSteps = 700;
 
-// By log-probabilities [live,kVocabulary] of the next token.
+// The likeliest continuations by log-probabilities [live,kVocabulary] of the next token.
 std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
                                        const std::vector<double>& log_probabilities) {
   std::vector<ContinuedRow<double>> rows;
@@ -43,8 +43,8 @@ std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
                                 layers::choice_kernels_in_use<double>(context, "test"));
 }
 
-// The best after so many steps that dead ends are removed many times. Before the last steps only
-// the likeliest hypothesis of step `end` ends, and later ones are less likely.
+// The best translation after so many steps that unreachable nodes are removed many times. Before
+// the last steps only the likeliest hypothesis of step `end` ends, and later ones are less likely.
 app::Translation best_of(Index beam, Index end) {
   std::mt19937_64 random(static_cast<std::uint64_t>(beam));
   Hypotheses hypotheses({.beam = beam}, kSteps);
@@ -62,7 +62,7 @@ app::Translation best_of(Index beam, Index end) {
       attention.push_back(static_cast<float>(step));
       attention.push_back(looked_at(paths[k]));
     }
-    // The attention is of two source tokens, of which the last one is its end.
+    // The attention is over two source tokens, the second of which is the end token.
     hypotheses.advance(likeliest_of(hypotheses, log_probabilities), attention, 2);
     std::vector<Path> next;
     for (Index k = 0; k < hypotheses.live(); ++k) {

@@ -16,7 +16,7 @@
 #include "tests/app/translator/translators.h"
 #include "tests/support/compare.h"
 
-// What a translator learns from pairs.
+// Loss and gradients of a translator on sentence pairs, and their comparison.
 namespace qkv::test {
 
 struct Learned {
@@ -40,7 +40,7 @@ inline ValuesByName values_by_name(const app::TranslatorGradients& gradients) {
   return all;
 }
 
-// Each gradient, within a fraction of its own largest number.
+// Compares each gradient within a fraction of its own largest number.
 inline void expect_gradients(const app::TranslatorGradients& got, const ValuesByName& want,
                              double bound, const std::string& replay) {
   const ValuesByName values = values_by_name(got);
@@ -53,7 +53,7 @@ inline void expect_gradients(const app::TranslatorGradients& got, const ValuesBy
   }
 }
 
-// Pairs together give the sum of what each gives alone.
+// Expects that several sentence pairs together give the sum of the results of each alone.
 inline void expect_sum_of_pairs(const Translator& translator,
                                 const std::vector<app::TokenPair>& pairs, double bound,
                                 const std::string& replay) {

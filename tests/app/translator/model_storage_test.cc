@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model files whose parameters have 16 bits.
+// Tests model files whose parameters have 16 bits.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -25,7 +25,7 @@ using test::complaint;
 using test::Directory;
 using test::small_model;
 
-// A float rounded to a type of 16 bits and back, from its bits alone: to nearest, ties to even.
+// A float rounded to a type of 16 bits and back by arithmetic alone: to nearest, ties to even.
 double rounded_to(double value, int digits, int least_exponent) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -37,7 +37,7 @@ struct NarrowType {
   ParameterStorage storage;
   const char* name;
   int digits;
-  int least_exponent;  // of the smallest number's bit
+  int least_exponent;  // exponent of the smallest number's bit
 };
 constexpr NarrowType kNarrowTypes[] = {{ParameterStorage::kFloat16, "float16", 11, -24},
                                        {ParameterStorage::kBFloat16, "bfloat16", 8, -133}};
@@ -55,10 +55,11 @@ TEST(ModelStorage, ParametersOfHalfTheSizeAreRoundedOnce) {
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       SCOPED_TRACE(std::string(type.name) + " of " + std::string(name_of(dtype)));
       TranslationModel model = small_model({.dtype = dtype});
-      set_first(model, "output.bias", 1 + 0x1p-11);             // between two numbers of float16
-      set_first(model, "start.bias", 1 + 0x1p-8);               // between two of bfloat16
-      set_first(model, "readout.bias", 1 + 0x1p-11 + 0x1p-40);  // in float64 just above the tie
-      set_first(model, "start.weight", 3 * 0x1p-25);            // below the normal ones of float16
+      set_first(model, "output.bias", 1 + 0x1p-11);  // between two numbers of float16
+      set_first(model, "start.bias", 1 + 0x1p-8);    // between two of bfloat16
+      // In float64 just above the midpoint.
+      set_first(model, "readout.bias", 1 + 0x1p-11 + 0x1p-40);
+      set_first(model, "start.weight", 3 * 0x1p-25);  // below the normal numbers of float16
       write_model_file(directory / "m", model, {.storage = type.storage});
       const TranslationModel read = read_model_file(directory / "m");
       std::vector<double> want;
@@ -76,7 +77,7 @@ TEST(ModelStorage, ParametersOfHalfTheSizeAreRoundedOnce) {
         }
       });
       EXPECT_EQ(n, want.size());
-      // What has been rounded stays the same.
+      // Writing rounded parameters again changes nothing.
       write_model_file(directory / "again", read, {.storage = type.storage});
       EXPECT_EQ(test::read(directory / "again"), test::read(directory / "m"));
       EXPECT_TRUE(std::ranges::equal(read.source.tokens(), model.source.tokens()));
@@ -100,10 +101,12 @@ TEST(ModelStorage, NumbersThatDoNotFitAreRefused) {
   EXPECT_TRUE(directory.names().empty());
   EXPECT_EQ(refusal(-65519, ParameterStorage::kFloat16), "no exception");
   EXPECT_EQ(refusal(-65520, ParameterStorage::kBFloat16), "no exception");
-  EXPECT_EQ(refusal(INFINITY, ParameterStorage::kUnchanged), "no exception");  // as ever
+  // Non-finite numbers are kept in their own type.
+  EXPECT_EQ(refusal(INFINITY, ParameterStorage::kUnchanged), "no exception");
 }
 
-// Two bytes for each parameter, and four for each token's count unless that needs more.
+// The file has two bytes for each parameter, and four for each token's count unless a count needs
+// eight.
 TEST(ModelStorage, OfHalfTheSizeIsHalfTheSize) {
   const Directory directory;
   const auto bytes_of = [&](const TranslationModel& model, ParameterStorage storage) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts as numbers of their tokens, and what is read from a file of pairs on any number of threads.
+// Tests texts as numbers of their tokens, and reading a file of sentence pairs on any number of
+// threads.
 #include "translator/data/numbered_tokens.h"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ TEST(NumberedTexts, GiveTheVocabularyAndTheIdsOfTheirTokens) {
   }
 }
 
-// As many lines as fill more than two blocks; some too long.
+// So many lines that they fill more than two blocks; some are too long.
 std::string lines(Index count) {
   std::string text;
   for (Index n = 0; n < count; ++n) {
@@ -87,7 +88,7 @@ TEST(TranslationData, IsTheSameOnAnyThreads) {
     EXPECT_EQ(got.train.facts.hash, want.train.facts.hash);
     EXPECT_EQ(got.train.facts.left_out, want.train.facts.left_out);
   }
-  // Each pair is what its own line says.
+  // Each sentence pair holds the text of its own line.
   options.executor = {};
   options.max_length = 100;
   const TranslationData all = data_of(options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output layer for all rows of a batch; passes that end at the readout.
+// Tests the output layer on all rows of a batch, and passes that end at the readout.
 #include "translator/passes/output_pass.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::vector<std::int32_t> random_targets(Index count, Index V) {
   return targets;
 }
 
-// What the layers alone give for all rows at once.
+// The expected results: the layers alone on all rows at once.
 struct Whole {
   TranslationLoss loss;
   Tensor d_rows;
@@ -67,7 +67,8 @@ struct Whole {
   }
 };
 
-// Rows around the 384 that are computed at a time, and around the 128 of a block of the sum.
+// Counts of rows around the 384 that are computed at a time, and around the 128 of a block of the
+// sum.
 TEST(OutputPass, IsTheLayerOnAllRowsToTheBit) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const test::Network& network : test::kEveryNetwork) {
@@ -112,7 +113,8 @@ TEST(OutputPass, OfNoRowsIsNothing) {
   EXPECT_EQ(pass.loss().tokens, 0);
 }
 
-// A row for each target, step by step; a pair's rows do not depend on the padding beside it.
+// There is one row for each target, step by step; the rows of a sentence pair do not depend on
+// padding.
 TEST(TranslatorPass, HasNoRowsForPadding) {
   const auto config = test::odd_config(test::TranslatorAttention::kAdditive, DType::kFloat32);
   const Translator translator = test::random_translator(config, 3, 0.3);

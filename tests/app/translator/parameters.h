@@ -12,7 +12,7 @@
 
 namespace qkv::test {
 
-// A matrix, a vector and an empty one, with gradients, all normal numbers.
+// A matrix, a vector and an empty parameter with gradients; all numbers are normal.
 struct Weights {
   explicit Weights(DType dtype, std::uint64_t seed = 1, double scale = 1) {
     values.push_back(random_tensor(dtype, {5, 7}, seed));
@@ -44,7 +44,7 @@ struct Weights {
   std::vector<Tensor> gradients{};
 };
 
-// All elements of some tensors, one after the other.
+// The elements of some tensors, one tensor after the other.
 inline std::vector<double> numbers(const std::vector<Tensor>& tensors) {
   std::vector<double> all;
   for (const Tensor& tensor : tensors) {

@@ -20,7 +20,7 @@ using std::chrono::days;
 using std::chrono::sys_days;
 using std::chrono::year;
 
-// A model's documented command reproduces it only as long as the lines do not change.
+// The documented command of a model reproduces it only as long as these lines do not change.
 TEST(Tasks, ExamplesArePinned) {
   EXPECT_EQ(date_example(0, 0).source, "JANUARY THE FOURTEENTH, 1933");
   EXPECT_EQ(date_example(0, 0).target, "1933-01-14");
@@ -33,7 +33,7 @@ TEST(Tasks, RefuseNumbersBelowZero) {
   EXPECT_THROW(reverse_example(0, -1), Error);
 }
 
-// A source has one target, whatever is drawn.
+// A source has only one target, whatever is drawn.
 TEST(Dates, ASpellingMeansOneDay) {
   std::map<std::string, std::string> meanings;
   for (Index n = 0; n < 40000; ++n) {
@@ -50,7 +50,7 @@ TEST(Dates, ATenthOfTheDaysAreTheTests) {
     if (is_test_day(day)) ++test;
   }
   EXPECT_EQ(all, 73049);
-  EXPECT_NEAR(test / 73049.0, 0.1, 0.005);  // four and a half deviations
+  EXPECT_NEAR(test / 73049.0, 0.1, 0.005);  // the bound is four and a half deviations
 }
 
 TEST(Dates, YearsHaveWords) {
@@ -81,7 +81,8 @@ TEST(Draws, AreAsLikelyAsEachOther) {
   for (const int count : counts) EXPECT_NEAR(count, 10000, 500);
 }
 
-// With a bound of three quarters of 2^32, omitting the rejection would favour every third number.
+// With a bound of three quarters of 2^32, drawing without rejection would favour every third
+// number.
 TEST(Draws, LargeBoundsAreDrawnAgain) {
   core::Draws draws(7, core::DrawStream::kReverse, 1);
   int thirds[3] = {};

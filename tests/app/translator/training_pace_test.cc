@@ -8,7 +8,8 @@ namespace {
 
 using app::parse_budget;
 
-// In an epoch of 10 batches after 2 of them, 34 updates in all (an earlier epoch had more).
+// A position after 2 of an epoch's 10 batches and 34 updates in all (an earlier epoch had more
+// batches).
 constexpr Position kAt{{.epochs = 3, .updates = 34, .seconds = 100}, 2, 10};
 
 TEST(TrainingPace, CountsTheValidationsThatBecomeDue) {
@@ -37,7 +38,7 @@ TEST(TrainingPace, ValidationsAreInTheTimeThatIsLeft) {
   EXPECT_EQ(left("44u", "5u"), 20 + 2 * 30);
   EXPECT_EQ(left("5e", "1e"), 18 * 2 + 2 * 30);
   EXPECT_EQ(left("5e", "15s"), 18 * 2 + 2 * 30);
-  EXPECT_EQ(left("150s", "5u"), 50);  // whatever happens in it
+  EXPECT_EQ(left("150s", "5u"), 50);  // a time budget includes validations
   EXPECT_EQ(left("44u,150s", "5u"), 50);
   EXPECT_EQ(left("44u,150s", ""), 20);
   EXPECT_EQ(left("99s", ""), 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of training: shards, validation, the differences of two configurations.
+// Tests the parts of training: micro-batches, validation, the differences of two configurations.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -32,7 +32,7 @@ using test::random_translator;
 using test::small_config;
 using test::Tokens;
 
-// Pairs of 1 to 6 tokens and an end, in the vocabularies of small_config().
+// Sentence pairs of 1 to 6 tokens and an end token, in the vocabularies of small_config().
 struct Pairs {
   explicit Pairs(int count) {
     std::mt19937 random(11);
@@ -58,14 +58,14 @@ TEST(Shards, LeaveEnoughPairsInEach) {
   for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
 }
 
-// Every network, so that a tied weight is in it too.
+// The test covers every network, so that a tied weight is included.
 TEST(Shards, AddUpToTheBatch) {
   for (const test::Network& network : test::kEveryNetwork) {
     app::TranslatorConfig config =
         with(small_config(test::TranslatorAttention::kAdditive), network);
     config.dropout = 0;
     app::Translator translator = random_translator(config);
-    const Pairs pairs(150);  // four shards of unequal sizes
+    const Pairs pairs(150);  // four micro-batches of unequal sizes
     BatchGradients batch(translator, Executor(), nullptr);
     batch.compute(Pairs(300).list, 5, 1);  // previous contents do not matter
     const app::TranslationLoss got = batch.compute(pairs.list, 5, 1);
@@ -95,8 +95,8 @@ TEST(Shards, AddUpToTheBatch) {
   }
 }
 
-// The bytes of a batch's gradients: four shards, and more target tokens than the output layer takes
-// at a time.
+// The bytes of a batch's gradients, with four micro-batches and more target tokens than the output
+// layer computes at a time.
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
                                          const test::Network& network = {}) {
   app::Translator translator = random_translator(
@@ -128,7 +128,7 @@ TEST(Shards, DrawDropoutBySeedAndUpdate) {
   EXPECT_NE(one, gradient_bytes(Executor(), 5, 4));
 }
 
-// Two shards of the same pairs drop different numbers.
+// Two micro-batches of equal sentence pairs must draw different dropout.
 TEST(Shards, DrawDropoutEachByItself) {
   app::TranslatorConfig config = small_config(test::TranslatorAttention::kAdditive);
   config.dropout = 0.5;
@@ -208,11 +208,11 @@ TEST(Validation, IsTheLossOfAllPairsTogether) {
   EXPECT_EQ(other.bleu, score.bleu);
 }
 
-// Targets that are the translations themselves, except one.
+// The targets are the translations themselves, except one.
 TEST(Validation, CountsWhatIsTranslatedExactly) {
   Task task(0);
-  // Of the special tokens only the end is ever the likeliest, with this seed and bias after 1 to 10
-  // letters.
+  // With this seed and bias, the end token is the only special token that is ever the likeliest,
+  // after 1 to 10 letters.
   task.model.translator = random_translator(small_config(test::TranslatorAttention::kAdditive), 53);
   for_each_parameter(task.model.translator, [](const auto& p) {
     if (p.name != "output.bias") return;
@@ -229,7 +229,7 @@ TEST(Validation, CountsWhatIsTranslatedExactly) {
   const auto all = std::ssize(task.pairs.sentences);
   EXPECT_EQ(task.validate().exact, all);
   EXPECT_EQ(task.validate().translated, all);
-  // A letter that the model does not know is another one, whatever it writes.
+  // A letter that the model does not know differs from every translation.
   task.add({"a", "?"});
   const app::ValidationScore score = task.validate();
   EXPECT_EQ(score.exact, all);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of a translation for any model.
+// Tests properties that a translation of any model has.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -39,7 +39,7 @@ void expect_same_bits(const Translation& got, const Translation& want, const std
 }
 
 TEST(Translate, TheOthersTheirOrderAndThreadsChangeNoBit) {
-  // More than a lane has room for.
+  // More sources than a decoding batch has room for.
   const std::vector<Tokens> sources = many_sentences(290, 5);
   std::vector<Tokens> reversed(sources.rbegin(), sources.rend());
   for (const TranslatorAttention attention : kEveryAttention) {
@@ -174,7 +174,8 @@ TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
   }
 }
 
-// What a lane computes on is made from the caller's context.
+// Decoding batches on several threads have the forced path and the stop flag of the caller's
+// context.
 TEST(Translate, LanesHaveTheCallersPathAndStop) {
   const Translator translator =
       random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32), 3, 0.3);
@@ -223,10 +224,11 @@ TEST(Translate, NeitherPaddingNorTheStartIsAToken) {
   const Translator translator = constant_translator({9, 8, 0, 1, 2});
   EXPECT_EQ(translate(translator, {{3, 2}}, {.most_tokens = 2})[0].tokens, Tokens({4, 4}));
   EXPECT_EQ(translate(translator, {{3, 2}}, {.beam = 9, .most_tokens = 2})[0].tokens,
-            Tokens({4, 2}));  // the one that ends
+            Tokens({4, 2}));  // the hypothesis that ends
 }
 
-// p(end) = 0.3 and p(4) = 0.6: ending at once is better in total, repeated 4s per token.
+// With p(end) = 0.3 and p(4) = 0.6, ending at once is better in total, and repeated 4s are better
+// per token.
 TEST(Translate, LengthPenaltyComparesByToken) {
   const Translator translator =
       constant_translator({-99, -99, std::log(0.3), std::log(0.1), std::log(0.6)});
@@ -250,7 +252,7 @@ TEST(Translate, OfEqualTokensTheLowestIsChosen) {
             Tokens({3, 3, 3}));
 }
 
-// Shorter sources of a block are padded; the padding is never read.
+// Shorter sources of a group are padded; the padding is never read.
 TEST(Translate, PaddingIsNeverSeen) {
   for (const TranslatorAttention attention : kEveryAttention) {
     Translator translator = random_translator(small_config(attention));

@@ -73,7 +73,7 @@ TEST(TranslationModel, EachTextIsItsOwn) {
 TEST(TranslationModel, SaysWhatWasReadAndWritten) {
   const TranslationModel model = small_model();
   const TranslatedText text = one(model, "a?d", {.most_tokens = 3});
-  EXPECT_EQ(text.source, (Texts{"a", "?", "d", "</s>"}));  // unknown, yet as typed
+  EXPECT_EQ(text.source, (Texts{"a", "?", "d", "</s>"}));  // an unknown token appears as typed
   ASSERT_TRUE(text.attention.given());
   EXPECT_EQ(text.attention.shape(), Dims(std::ssize(text.target), 4));
   EXPECT_LE(text.target.size(), 3U);
@@ -105,7 +105,7 @@ TEST(TranslationModel, ReadsAsItsSettingsSay) {
   EXPECT_THROW(translated(model, {"\xFF"}), Error);
 }
 
-// A model that writes one unknown token after another.
+// A model that writes only unknown tokens.
 TranslationModel unknowing_model(TranslatorAttention attention) {
   TranslationModel model = small_model({.attention = attention});
   for_each_parameter(model.translator, [](const BasicParameter<Tensor>& parameter) {
@@ -233,7 +233,7 @@ TEST(ModelFile, MayBeInMemory) {
   EXPECT_TRUE(refusal.starts_with("memory: byte ")) << refusal;
 }
 
-// Any byte of the header may be changed: the file is rejected, or read.
+// With any byte of the header changed, the file is either rejected or read.
 TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -254,7 +254,7 @@ TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   EXPECT_GT(refused, tried / 2);
 }
 
-// A model file with something changed.
+// A model file with a change.
 class Changed {
  public:
   Changed() {
@@ -332,7 +332,8 @@ TEST(ModelFile, NamesATypeThatIsNotRead) {
             "m: output.bias: expected numbers, got X32 [9], a type that is not read");
 }
 
-// As models of earlier versions have none: their bytes stay.
+// The file of a model without a style has no style array, and is bit-identical to earlier
+// versions'.
 TEST(ModelFile, AnEmptyStyleIsNotWritten) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -340,7 +341,7 @@ TEST(ModelFile, AnEmptyStyleIsNotWritten) {
   EXPECT_EQ(read_model_file(directory / "m").style, TextStyle());
 }
 
-// Nor are settings that models of earlier versions lack, if they are what those had.
+// Settings that models of earlier versions lack are not written if they have the implied value.
 TEST(ModelFile, SettingsThatAreImpliedAreNotWritten) {
   const Directory directory;
   const auto writes = [&](const TranslatorConfig& config, const char* setting) {
@@ -354,7 +355,7 @@ TEST(ModelFile, SettingsThatAreImpliedAreNotWritten) {
   EXPECT_FALSE(writes({}, "tied_embeddings"));
   EXPECT_TRUE(writes({.encoder_layers = 2}, "encoder_layers"));
   EXPECT_TRUE(writes({.tied_embeddings = TiedEmbeddings::kOutput}, "tied_embeddings"));
-  // Written out they are read as well.
+  // Such settings can be read if they are written.
   EXPECT_EQ(refusal_after([](Changed& f) {
               f.add_setting("encoder_layers", "1");
               f.add_setting("tied_embeddings", "none");
@@ -405,7 +406,7 @@ TEST(ModelFile, SettingsMustBeKnown) {
             "settings: expected shape [n,2], got [20]");
 }
 
-// Allocates no memory that the file does not fill.
+// Reading allocates no memory that the file does not fill.
 TEST(ModelFile, SizesAreThoseOfTheFile) {
   for (const char* name : {"hidden", "embedding", "units"}) {
     for (const char* size : {"9223372036854775807", "100000", "0", "-1"}) {
@@ -419,7 +420,8 @@ TEST(ModelFile, SizesAreThoseOfTheFile) {
         refusal_after([&](Changed& f) { f.add_setting("encoder_layers", layers); });
     EXPECT_TRUE(text.starts_with("encoder_layers: expected parameters of that size")) << text;
   }
-  // A readout of embedding x embedding and more, for which the tokens alone would suffice.
+  // The file lacks the readout, which has embedding x embedding numbers and more; it has enough
+  // numbers for the embeddings of the tokens.
   const std::string tied = refusal_after([](Changed& f) {
     f.add_setting("tied_embeddings", "output");
     f.set("embedding", "60");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training in a folder, as a program calls it: stopped after each update, the result is the same.
+// Tests training in a folder through the C++ API: a run that is stopped after each update gives
+// equal results.
 #include "translator/training/translation_run.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ struct Task {
     options.data = directory.write("data.tsv", lines(0, 70));
     options.valid = directory.write("valid.tsv", lines(70, 80));
     options.model.embedding = options.model.hidden = options.model.units = 4;
-    options.batch_tokens = 800;  // more than one shard
+    options.batch_tokens = 800;  // more than one micro-batch
     options.validate_every = parse_budget("2u");
     options.best = BestBy::kLoss;
     options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
@@ -51,7 +52,7 @@ struct Task {
   std::string file(const std::string& folder, const char* name) const {
     return test::read(directory / (folder + "/" + name));
   }
-  // Without times, and without the lines of where a run ended.
+  // The lines of train.jsonl without times, and without the lines that mark the end of a run.
   std::vector<std::string> log(const std::string& folder) const {
     std::vector<std::string> lines;
     std::istringstream text(file(folder, "train.jsonl"));
@@ -69,7 +70,7 @@ struct Task {
   TrainingOptions options{};
 };
 
-// Among these updates are ends of epochs and validations, which the flag then interrupts.
+// Some of these updates end an epoch or are validated, and the flag then interrupts the validation.
 TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   Task task;
   task.train("whole", "7u");
@@ -94,7 +95,8 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   EXPECT_EQ(task.log("parts"), task.log("whole"));
 }
 
-// So do networks with more of everything, from states that the disk had in between.
+// Networks with several layers and tied embeddings resume from the states that were on disk in
+// between.
 TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
   Task task;
   task.options.model.encoder_layers = 2;
@@ -114,7 +116,7 @@ TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
   EXPECT_EQ(parameter_count(model.translator), parameters);
 }
 
-// What config.json did not have before there was a choice, is what it was then.
+// A setting that config.json lacks, because there was no choice then, has the value of that time.
 TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
   Task task;
   task.train("whole", "5u");
@@ -175,7 +177,7 @@ TEST(TranslationRun, SaysHowFarItIs) {
   EXPECT_LE(report.best.loss, report.valid->loss);
 }
 
-// After each second update, and at the end, which is between two of these.
+// There is a validation after each second update, and at the end, which is between two of them.
 TEST(TranslationRun, SaysEachValidation) {
   Task task;
   std::vector<TrainingValidation> told;
@@ -195,11 +197,11 @@ TEST(TranslationRun, SaysEachValidation) {
   EXPECT_EQ(report.valid->loss, told.back().score.loss);
   EXPECT_EQ(report.best.loss, least);
   EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
-  EXPECT_EQ(told.size(), 3U);  // it had been told
+  EXPECT_EQ(told.size(), 3U);  // reported only once
 }
 
-// The budget is used up, then the flag is set in the validation: that has batches enough to reach
-// the caller's threads.
+// The budget is used up, then the flag is set during the validation, which has enough batches to
+// use the caller's threads.
 TEST(TranslationRun, IsStoppedInItsLastValidation) {
   Task task;
   std::string pairs;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An invalid call says which argument broke which rule, and leaves gradients and steps unchanged.
+// Tests that an invalid call reports which argument broke which rule, and leaves gradients and
+// steps unchanged.
 #include <functional>
 #include <limits>
 #include <string>
@@ -61,8 +62,8 @@ TEST(TranslatorErrors, ConfigurationsNameTheArgument) {
 
 class TranslatorCalls : public testing::Test {
  protected:
-  // The message of a loss, of the same with gradients, and of a translation of the sources alone;
-  // nothing has changed.
+  // The message of loss(), which must equal those of loss_and_gradients() and of translate() for
+  // the sources; checks that nothing has changed.
   std::string loss(const Tokens& source, const Tokens& target) {
     const std::vector<TokenPair> pairs{{some_sources()[0], some_targets()[0]}, {source, target}};
     RunState run{Mode::kTrain, 1, 5};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoders of several layers, and an output that shares the target embedding's weight.
+// Tests encoders of several layers, and an output that shares the target embedding's weight.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -50,7 +50,8 @@ TEST(TranslatorNetworks, ParametersAreListedOnce) {
                                              "output.weight [6,4]",
                                              "output.bias [6]"}));
 
-  // One matrix less; the readout has as many pairs as an embedding has numbers.
+  // A tied network has one matrix less, and its readout has as many pairs as an embedding has
+  // numbers.
   std::vector<std::string> want = plain;
   std::erase(want, "output.weight [6,4]");
   std::ranges::replace(want, "readout.weight [8,15]", "readout.weight [6,15]");
@@ -59,7 +60,7 @@ TEST(TranslatorNetworks, ParametersAreListedOnce) {
   EXPECT_EQ(names_of(one), want);
   EXPECT_EQ(names_of(one.zero_gradients()), want);
 
-  // The others read both directions of the layer below.
+  // Upper layers read both directions of the layer below.
   std::vector<std::string> more;
   for (const char* direction : {"", "_reverse"}) {
     for (const char* name :
@@ -73,7 +74,8 @@ TEST(TranslatorNetworks, ParametersAreListedOnce) {
   EXPECT_EQ(names_of(Translator(with(config, {2, TiedEmbeddings::kNone}))), want);
 }
 
-// Any parameter is within 1 / sqrt(how many inputs are summed), and some are near it.
+// Every parameter is within 1 / sqrt(count of inputs that are summed), and some are near that
+// bound.
 TEST(TranslatorNetworks, ATiedWeightIsDrawnAsAnOutput) {
   const auto largest = [](const TranslatorConfig& config, const std::string& name) {
     Translator translator(config);
@@ -100,8 +102,8 @@ TEST(TranslatorNetworks, ATiedWeightIsDrawnAsAnOutput) {
   expect(tied(config), "source_embedding.weight", 1);
 }
 
-// The tied model beside one with two matrices that hold the same numbers, which needs hidden and
-// embedding of one size: where these are used, and only there, gradients differ.
+// Compares the tied model with one that has two matrices of equal numbers, which needs hidden and
+// embedding of one size. Gradients differ only for these matrices: the tied one is the sum of both.
 TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   for (const TranslatorAttention attention : kEveryAttention) {
     for (const Mode mode : {Mode::kEvaluate, Mode::kTrain}) {
@@ -137,7 +139,7 @@ TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   }
 }
 
-// What is not a number before must not be added to.
+// Previous NaN in the gradients must not be added to.
 TEST(TranslatorNetworks, GradientsAreOverwritten) {
   const double nan = std::nan("");
   for (const Network& network : kEveryNetwork) {

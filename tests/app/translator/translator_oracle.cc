@@ -43,7 +43,7 @@ Vector softmax(const Vector& x) {
   return p;
 }
 
-// sum_j weights_j rows_j.
+// The mean sum_j weights_j rows_j.
 Vector mean_of(const std::vector<Vector>& rows, const Vector& weights) {
   Vector mean(rows.front().size());
   for (std::size_t j = 0; j < rows.size(); ++j) {
@@ -169,7 +169,8 @@ Vector TranslatorOracle::scores(const Source& source, const Vector& state) const
   return scores;
 }
 
-// Each head has its own part of the channels (Vaswani et al. 2017, section 3.2.2).
+// Multi-head attention: each head has its own part of the channels (Vaswani et al. 2017, section
+// 3.2.2).
 Vector TranslatorOracle::look_with_heads(const Source& source, const Vector& state,
                                          Vector& weights) const {
   const auto heads = static_cast<std::size_t>(config_.heads);
@@ -204,7 +205,7 @@ Vector TranslatorOracle::look(const Source& source, const Vector& state, Vector&
   return mean_of(source.states, weights);
 }
 
-// Tied, the matrix is the target embedding.
+// The logits of t_i. With tied embeddings the matrix is the target embedding.
 TranslatorOracle::Vector TranslatorOracle::logits(const Vector& readout) const {
   if (config_.tied_embeddings == app::TiedEmbeddings::kNone) return linear("output", readout);
   Vector y = at("target_embedding.weight") * readout;

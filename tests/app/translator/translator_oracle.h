@@ -18,10 +18,10 @@ class TranslatorOracle {
  public:
   using Vector = std::vector<double>;
 
-  // Copies the parameters.
+  // Copies the translator's parameters.
   explicit TranslatorOracle(const Translator& translator);
 
-  // A sentence as the encoder leaves it.
+  // The encoder's result for a sentence.
   struct Source {
     std::vector<Vector> states;  // h_j [2 hidden]
     Vector last;                 // [2 hidden]: the last states of the two directions
@@ -34,10 +34,10 @@ class TranslatorOracle {
     Vector log_probabilities;  // of each target token
     Vector attention;          // of each source token; empty without attention
   };
-  // The step after `token`, y_{i-1}, in the state s_{i-1}.
+  // Takes the step after `token`, y_{i-1}, in the state s_{i-1}.
   Step step(const Source& source, const Vector& state, std::int32_t token) const;
 
-  // The steps that emit the tokens of a target, and their cost.
+  // The steps that emit the tokens of a target, and the target's loss.
   struct Target {
     double loss = 0;
     double log_probability = 0;
@@ -64,7 +64,7 @@ class TranslatorOracle {
   Vector gru(const std::string& name, const std::string& suffix, const Vector& x,
              const Vector& h) const;
   Vector scores(const Source& source, const Vector& state) const;
-  // c_i, and the weights of that mean.
+  // The context c_i; writes the attention weights to `weights`.
   Vector look(const Source& source, const Vector& state, Vector& weights) const;
   Vector look_with_heads(const Source& source, const Vector& state, Vector& weights) const;
 

@@ -19,7 +19,7 @@ using app::TokenPair;
 using app::Translation;
 using app::TranslationLoss;
 
-// All pairs of these sources and targets, one after the other.
+// Lists all combinations of these sources and targets, one after the other.
 void all_pairs(std::vector<Tokens>& sources, std::vector<Tokens>& targets) {
   const std::vector<Tokens> of_sources{{4, 5, 6, 2}, {2}, {6, 6, 4, 5, 3, 2, 5, 4, 2}, {1, 3, 2}};
   const std::vector<Tokens> of_targets{{2}, {5, 4, 3, 5, 2}, {3, 3, 3}, {4, 1, 2, 2}};
@@ -56,7 +56,7 @@ TEST(TranslatorOracle, LossesAreThoseOfTheEquations) {
         log_probability += want.log_probability;
         tokens += got.tokens;
       }
-      // Together, padded to the longest.
+      // All sentence pairs are computed together, padded to the longest.
       const TranslationLoss got = translator.loss(pairs_of(sources, targets), run, context);
       EXPECT_NEAR(got.loss, loss, bound * loss) << replay_of(config);
       EXPECT_NEAR(got.log_probability, log_probability, -bound * log_probability)
@@ -82,7 +82,8 @@ TEST(TranslatorOracle, SmoothedLabelsAreSpreadOverTheVocabulary) {
   }
 }
 
-// The result of greedy and beam search is consistent with its own numbers, whatever it is.
+// Checks that the result of greedy or beam search agrees with the oracle's numbers for its own
+// tokens.
 void expect_forced(const TranslatorOracle& oracle, const Tokens& source, const Translation& got,
                    bool looks, const std::string& replay) {
   const auto want = oracle.force(source, got.tokens);
@@ -96,7 +97,7 @@ void expect_forced(const TranslatorOracle& oracle, const Tokens& source, const T
       << replay;
   std::vector<double> rows;
   for (const auto& row : want.attention) rows.insert(rows.end(), row.begin(), row.end());
-  // Rounded to float32.
+  // The attention is rounded to float32.
   EXPECT_TRUE(compare("attention", got.attention, rows, {6e-8, 1e-12}, replay));
 }
 
@@ -104,7 +105,7 @@ bool looks(const app::TranslatorConfig& config) {
   return config.attention != TranslatorAttention::kNone;
 }
 
-// The tokens that a translation may hold: neither padding nor the start.
+// The first token that a translation may hold, after padding and the start token.
 constexpr std::int32_t kFirst = 2;
 
 std::int32_t likeliest(const TranslatorOracle::Vector& log_probabilities) {
@@ -146,11 +147,12 @@ TEST(TranslatorOracle, GreedySearchTakesTheLikeliestTokens) {
 struct Best {
   Tokens tokens;
   double log_probability = 0;
-  bool followed = false;  // a hypothesis that was not the likeliest at its time
+  // True if the search continued a hypothesis that was not the likeliest at its step.
+  bool followed = false;
   double score = -std::numeric_limits<double>::infinity();
 };
 
-// Every sequence of at most `most` tokens that ends in the end token.
+// Enumerates the sequences of at most `most` tokens that end in the end token.
 class EverySequence {
  public:
   EverySequence(const TranslatorOracle& oracle, const Tokens& source, std::size_t most,
@@ -211,7 +213,7 @@ TEST(TranslatorOracle, AWideBeamFindsTheBestOfAllSequences) {
   }
 }
 
-// Beam search as described in app/translator/search/search.h, one hypothesis after the other.
+// Beam search as app/translator/search/search.h describes it, one hypothesis after the other.
 Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size_t beam,
                  std::size_t most, double penalty) {
   struct Hypothesis {
@@ -255,7 +257,7 @@ Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size
 TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
   for (const auto& config : every_config()) {
     int followed = 0;
-    // More where these did not change the order within a beam.
+    // Further seeds are for configurations whose order within a beam the first ones did not change.
     for (const std::uint64_t seed :
          {3, 130, 160, 190, 203, 300, 301, 302, 303, 304, 305, 306, 307}) {
       if (seed >= 300 && followed >= 3) break;
@@ -279,7 +281,7 @@ TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
         }
       }
     }
-    // Changes of order within the beam are tested above.
+    // At least three searches must have changed the order within the beam.
     EXPECT_GE(followed, 3) << replay_of(config);
   }
 }

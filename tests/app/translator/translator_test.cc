@@ -37,7 +37,8 @@ TEST(Translator, GradientsAreDerivatives) {
       for_each_parameter(translator, gradients, [&](const auto& p, const Tensor& gradient) {
         ++seen;
         if (p.name == "attention.k.bias") {
-          // Adds the same to every score of a query: softmax does not change.
+          // This gradient adds one number to every score of a query, which does not change the
+          // softmax.
           for (const double d : gradient.template values<double>()) EXPECT_NEAR(d, 0, 1e-13);
           return;
         }
@@ -95,15 +96,15 @@ TEST(Translator, Float32GradientsAreCloseToFloat64Ones) {
   }
 }
 
-// Logits are computed several rows at a time if there are more than 2^20 of them, and the rows'
-// gradients are added up, also in a matrix that has two uses.
+// The loss and gradients of a large vocabulary are the sums of those of each sentence pair, also in
+// a matrix that has two uses.
 TEST(Translator, ALargeVocabularyIsPredictedInPieces) {
   for (const bool is_tied : {false, true}) {
     auto config = small_config(TranslatorAttention::kNone);
     if (is_tied) config.tied_embeddings = app::TiedEmbeddings::kOutput;
     config.hidden = 1;
     config.embedding = is_tied ? 2 : 1;
-    config.target_tokens = (1 << 17) + 1;  // 7 rows at a time
+    config.target_tokens = (1 << 17) + 1;
     const Translator translator = random_translator(config);
     const std::vector<Tokens> sources{{4, 2}, {5, 2}, {3, 3, 2}};
     const std::vector<Tokens> targets{{2, 4, 5}, {3, 1 << 17, 2}, {77777, 2}};
@@ -140,7 +141,7 @@ struct StopAt {
   std::atomic<bool> stop = false;
 };
 
-// A resumed run must draw what the uninterrupted one drew.
+// A resumed run must draw the dropout of the uninterrupted one.
 TEST(Translator, APassThatFailsTakesNoStep) {
   const Translator translator =
       random_translator(odd_config(TranslatorAttention::kAdditive, DType::kFloat32));
@@ -155,7 +156,7 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   translator.loss_and_gradients(pairs, evaluation, gradients, context);
   EXPECT_EQ(evaluation.step, 3U);
 
-  // Stopped wherever work is divided among threads.
+  // The stop flag is set where work is divided among threads.
   const auto sources = many_sentences(40, 1);
   const auto targets = many_sentences(40, 2);
   int stops = 0;
@@ -183,7 +184,7 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   EXPECT_GT(stops, 5 * 17);
 }
 
-// The optimiser's and the file's view of a gradient stays valid.
+// The views that the optimiser and files have of a gradient stay valid.
 TEST(Translator, GradientsAreOverwrittenWhereTheyLie) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const TranslatorAttention attention : kEveryAttention) {
@@ -203,7 +204,7 @@ TEST(Translator, GradientsAreOverwrittenWhereTheyLie) {
     for_each_parameter(gradients, [&](const auto& p) {
       EXPECT_EQ(p.value.view().data(), places[n++]) << p.name << ", " << replay_of(attention);
     });
-    // Without pairs there is nothing to learn.
+    // Without sentence pairs, loss and gradients are 0.
     const TranslationLoss none = translator.loss_and_gradients({}, run, gradients, context);
     EXPECT_EQ(none.tokens, 0);
     EXPECT_EQ(none.loss, 0);

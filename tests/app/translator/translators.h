@@ -14,7 +14,7 @@
 #include "core/storage.h"
 #include "tests/layers/support.h"
 
-// Translators and sentences shared by the tests of the models.
+// Translators and sentences that the tests of the models share.
 namespace qkv::test {
 
 using app::Translator;
@@ -34,7 +34,7 @@ inline std::string replay_of(TranslatorAttention attention, DType dtype = DType:
          std::string(name_of(dtype));
 }
 
-// All sizes differ, so that none can be confused with another.
+// A configuration whose sizes all differ, so that none can be confused with another.
 inline app::TranslatorConfig small_config(TranslatorAttention attention,
                                           DType dtype = DType::kFloat64) {
   app::TranslatorConfig config;
@@ -50,8 +50,8 @@ inline app::TranslatorConfig small_config(TranslatorAttention attention,
   return config;
 }
 
-// What else distinguishes networks: 1 to 3 layers of the encoder, the output's weight its own or
-// not.
+// The other properties of a network: 1 to 3 encoder layers, and an output weight of its own or the
+// target embedding's.
 struct Network {
   Index encoder_layers = 1;
   app::TiedEmbeddings tied = app::TiedEmbeddings::kNone;
@@ -72,7 +72,7 @@ inline std::string replay_of(const app::TranslatorConfig& c) {
          (c.tied_embeddings == app::TiedEmbeddings::kOutput ? ", tied" : "");
 }
 
-// Every attention of every network.
+// The configurations of every attention with every network.
 inline std::vector<app::TranslatorConfig> every_config(DType dtype = DType::kFloat64) {
   std::vector<app::TranslatorConfig> configs;
   for (const TranslatorAttention attention : kEveryAttention) {
@@ -83,7 +83,7 @@ inline std::vector<app::TranslatorConfig> every_config(DType dtype = DType::kFlo
   return configs;
 }
 
-// One above whole registers and tiles.
+// Sizes that exceed whole registers and tiles by one.
 inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dtype) {
   auto config = small_config(attention, dtype);
   config.embedding = 9;
@@ -92,8 +92,8 @@ inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dty
   return config;
 }
 
-// Normal parameters, of a magnitude at which gates and softmax are far from flat, and third
-// derivatives still small.
+// A translator with normally distributed parameters, so large that gates and softmax are far from
+// flat, and so small that third derivatives are small.
 inline Translator random_translator(const app::TranslatorConfig& config, std::uint64_t seed = 3,
                                     double size = 0.6) {
   Translator translator(config);
@@ -119,7 +119,7 @@ inline std::vector<Tokens> many_sentences(std::size_t count, std::uint64_t seed)
   return all;
 }
 
-// Three pairs of different lengths, in the vocabularies of small_config().
+// The sources of three sentence pairs of different lengths, in the vocabularies of small_config().
 inline const std::vector<Tokens>& some_sources() {
   static const std::vector<Tokens> all{{4, 5, 6, 2}, {3, 2}, {6, 6, 4, 5, 3, 2}};
   return all;

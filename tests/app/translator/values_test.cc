@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The larger of two numbers, and where its gradient goes.
+// Tests the larger of two numbers, and its gradient.
 #include "translator/passes/values.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ constexpr Case kCases[] = {{{1, 2}, false},      {{2, 1}, true},           {{3, 
                            {{kNan, kNan}, true}, {{-kInfinity, 5}, false}, {{kInfinity, 5}, true},
                            {{-1, -2}, true},     {{-2, -1}, false}};
 
-// Enough pairs for vectors and a rest.
+// So many pairs that they fill vectors and leave a remainder.
 constexpr std::size_t kPairs = 53;
 
 const Case& case_of(std::size_t n) { return kCases[n % std::size(kCases)]; }
