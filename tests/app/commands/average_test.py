@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train --keep`, and `qkv average`.
+"""Tests `qkv train --keep` and `qkv average`.
 
 usage: average_test.py PROGRAM [TEST ...]
 """
@@ -16,7 +16,7 @@ MORE = ("--valid", "valid.tsv", "--valid-freq", "4u", "--lr", "0.02")
 
 
 def parts(data):
-    """Header and numbers of a safetensors file."""
+    """Returns the header and the numbers of a safetensors file."""
     size = int.from_bytes(data[:8], "little")
     return json.loads(data[8:8 + size]), data[8 + size:]
 
@@ -26,7 +26,7 @@ def first_parameter(header):
 
 
 def with_number(data, number):
-    """The same file with another first number in a parameter, and the parameter's name."""
+    """Returns the file with another first number in a parameter, and the parameter's name."""
     header, numbers = parts(data)
     name = first_parameter(header)
     begin = header[name]["data_offsets"][0]
@@ -35,7 +35,7 @@ def with_number(data, number):
 
 
 def with_integers(data):
-    """The same bits said to be integers in a parameter, and the parameter's name."""
+    """Returns the file with a parameter declared as integers, and the parameter's name."""
     header, numbers = parts(data)
     name = first_parameter(header)
     header[name]["dtype"] = "I32"
@@ -62,19 +62,19 @@ class Checkpoints(TrainCase):
             self.train(f"TO{update}", "--after", f"{update}u", *MORE)
             self.assertEqual(self.path("RUN", *names(update)).read_bytes(),
                              self.path(f"TO{update}", "model.safetensors").read_bytes())
-        # It may change while a run goes on.
+        # The option may change when a run is resumed.
         self.run_qkv("train", "RUN", "--after", "18u", "--keep", 9)
         self.assertEqual(self.kept("RUN"), names(8, 12, 16))
         self.run_qkv("train", "RUN", "--after", "20u", "--keep", 1)
         self.assertEqual(self.kept("RUN"), names(20))
 
     def test_without_validation(self):
-        """Where one would be."""
+        """Checkpoints are written where validations would be due."""
         self.train("RUN", "--after", "9u", "--valid-freq", "3u", "--keep", 2)
         self.assertEqual(self.kept("RUN"), names(6, 9))
 
     def test_after_a_kill(self):
-        """What was written after the last save goes, and what an earlier one has stays."""
+        """Checkpoints after the last save are removed, and earlier ones stay."""
         self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
         more = (*MORE, "--keep", 2)
         self.train("RUN", "--after", "9u", *more)
@@ -96,7 +96,7 @@ class Average(TrainCase):
         self.train("RUN", "--after", "16u", *MORE, "--keep", 3)
 
     def check_mean(self, got, files):
-        """NumPy's mean in float64, rounded once."""
+        """Compares with NumPy's mean in float64, rounded once."""
         got = safetensors(self.dir / got)
         arrays = [safetensors(self.dir / file) for file in files]
         floats = 0
@@ -127,7 +127,7 @@ class Average(TrainCase):
                          (self.dir / files[1]).read_bytes())
 
     def test_of_16_bits(self):
-        """The mean, rounded once more; models of 16 bits are averaged as what they hold."""
+        """The mean is rounded once more; models of 16 bits are averaged by their stored numbers."""
         self.run_qkv("average", "RUN", "-o", "mean.safetensors")
         self.run_qkv("average", "RUN", "-o", "half.safetensors", "--dtype", "f16")
         self.run_qkv("average", "half.safetensors", "-o", "again.safetensors")
@@ -165,7 +165,7 @@ class Average(TrainCase):
                      "mean.safetensors")
 
     def test_other_files_in_its_folder_may_be_written(self):
-        """transcripts/bench.md: all others."""
+        """transcripts/bench.md covers the files that may not be written."""
         self.run_qkv("average", "RUN", "-o", "RUN/mean.safetensors")
         self.run_qkv("average", "RUN", "-o", "RUN/checkpoint-03.safetensors")  # not the run's
 
@@ -197,7 +197,7 @@ class Average(TrainCase):
         self.run_qkv(*call, "bf16")
 
     def test_of_subwords(self):
-        """Pieces are no text, but the same in all."""
+        """The subword model is not text, but must be equal in all files."""
         words = "low lower lowest new newer newest wide wider".split()
         for number, count in enumerate((60, 59)):
             self.file("data.tsv", "".join(f"{words[n % 8]} {words[n % 7]}\t{words[n % 5]} {words[n % 3]}\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv curve`: the points of its pictures are those of train.jsonl.
+"""Tests that `qkv curve` draws the points of train.jsonl.
 
 usage: curve_test.py PROGRAM [TEST ...]
 """
@@ -28,7 +28,7 @@ class Drawing:
         return self.texts[name].text if name in self.texts else None
 
     def scale(self, prefix, attribute):
-        """Maps a coordinate to a number: the line through the first and the last label."""
+        """Maps a coordinate to a number, by the line through the first and the last label."""
         labels = [text for name, text in self.texts.items() if re.fullmatch(prefix + r"\d+", name)]
         first, last = ((float(label.get(attribute)), float(label.text.replace(",", "")))
                        for label in (labels[0], labels[-1]))
@@ -57,7 +57,7 @@ def entry(update, epoch, loss=None, valid=None, bleu=None, end=None, best=False)
 
 
 class Written(Case):
-    """Of files that are written here."""
+    """Tests with files that are written here."""
 
     def setUp(self):
         super().setUp()
@@ -96,7 +96,7 @@ class Written(Case):
         self.assertIn("update 500: BLEU 20", picture.titles())
 
     def test_other_axes(self):
-        """Epochs with their parts: an epoch ends where its number first appears."""
+        """Epochs have fractions: an epoch ends at the first line with its number."""
         picture = self.drawing("RUN", "--x", "epochs")
         self.near_points(picture.points(1, 0),
                          [(0.5, 0), (1, 10), (1 + 50 / 300, 12), (1 + 100 / 300, 30), (2, 20)])
@@ -148,7 +148,7 @@ class Written(Case):
         self.run_qkv("curve", "RUN", "--x", "time")
 
     def test_best_at_an_end_is_gone_once_the_run_goes_on(self):
-        """The state, and so best.safetensors, is that of before the end."""
+        """A resumed run discards the best of an end, as its state is from before."""
         before = entry(100, 1, 4.0, 3.0, 10.0, best=True)
         end = entry(150, 1, 4.0, 2.0, 30.0, end="budget", best=True)
         after = entry(200, 2, 3.0, 2.5, 5.0)
@@ -161,7 +161,7 @@ class Written(Case):
                              [100] if best == 100 else [100, best])
 
     def test_few_updates_are_drawn_with_the_next(self):
-        """An epoch that ends just after a validation has a line of few updates, and so of chance."""
+        """An epoch that ends just after a validation has a line of few updates, which is noisy."""
         valid = entry(400, 0, 4.0, 3.0, 1.0)
         self.log("RUN", valid + entry(402, 1, 9.0) + entry(800, 1, 3.0))
         self.near_points(self.drawing("RUN").points(0, 0),
@@ -175,7 +175,7 @@ class Written(Case):
         self.assertEqual(len(json.loads(self.run_qkv("curve", "RUN", "--json").out)["runs"][0]["points"]), 3)
 
     def test_labels_do_not_crowd(self):
-        """Whatever the numbers: labels of one axis do not touch."""
+        """The labels of one axis do not touch, whatever the numbers."""
         for last in (1, 7, 99, 12345, 999999, 123456789012):
             self.log("RUN", entry(0, 0, 1.0) + entry(last, 1, 1.0 + last * 1e-9, 1e-5, 0.0))
             picture = self.drawing("RUN")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv gen`: every spelling is read back by an independent parser, letters are drawn again.
+"""Tests `qkv gen`: an independent parser reads each spelling, and letters are drawn again.
 
 usage: gen_test.py PROGRAM [TEST ...]
 """
@@ -36,7 +36,7 @@ FILLERS = set("of the on in day year ad and".split())
 
 
 def place(word, names):
-    """The index of a name or its abbreviation in a list; None for other words."""
+    """Returns the index of a name or its abbreviation in a list; None for other words."""
     if word in names:
         return names.index(word)
     return [name[:3] for name in names].index(word[:3]) if (
@@ -44,13 +44,13 @@ def place(word, names):
 
 
 def small_number(words):
-    """0..99 of words that may begin with "oh"."""
+    """Returns the number 0..99 of words that may begin with "oh"."""
     words = [word for word in words if word != "oh"]
     return sum(10 * TENS.index(word) if word in TENS else CARDINALS.index(word) for word in words)
 
 
 def year_of(words):
-    """["nineteen", "eighty", "seven"], ["two", "thousand", "ten"]"""
+    """Returns the year of ["nineteen", "eighty", "seven"] or ["two", "thousand", "ten"]."""
     if "thousand" in words:
         assert words[:2] == ["two", "thousand"], words
         return 2000 + small_number(words[2:])
@@ -61,7 +61,7 @@ def year_of(words):
 
 
 def day_in_words(words):
-    """The ordinal's number, or 0, and the words without it."""
+    """Returns the ordinal's number, or 0, and the words without it."""
     for i, word in enumerate(words):
         if word == "thirtieth":
             return 30, words[:i] + words[i + 1:]
@@ -81,7 +81,7 @@ def numbers_alone(numbers):
 
 
 def parse(text):
-    """The day of a spelling; fails for one that does not match the description."""
+    """Returns the day of a spelling; fails for one that does not match the description."""
     pieces = re.findall(r"\d+(?:st|nd|rd|th)(?![a-z])|[a-z]+|\d+", text.lower())
     numbers = [piece for piece in pieces if piece[0].isdigit()]
     words = [piece for piece in pieces if piece not in numbers and piece not in FILLERS]
@@ -112,7 +112,7 @@ def ending(day):
 
 
 def shape(text):
-    """A spelling without its day, which identifies its form."""
+    """Returns a spelling without its day, which identifies its form."""
     for names, mark in ((MONTHS, "M"), (WEEKDAYS, "W"), (ORDINALS + ["thirtieth"], "O"),
                         (CARDINALS + TENS[2:] + ["hundred", "thousand"], "C")):
         text = re.sub(rf"\b({'|'.join(names)})\b", mark, text.lower())

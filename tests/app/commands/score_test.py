@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv score`: of a translator in NumPy, and of translations made elsewhere.
+"""Tests `qkv score` with a translator in NumPy, and with translations made elsewhere.
 
 BLEU is computed again here for texts without punctuation; sacreBLEU judges the rest, in
 corpus_score_test.cc and tests/python/test_sacrebleu.py.
@@ -28,7 +28,7 @@ def ngrams(words, n):
 
 
 def bleu(sentences):
-    """Papineni et al. 2002, smoothed as Chen and Cherry's method 3."""
+    """Returns BLEU of Papineni et al. 2002, smoothed by Chen and Cherry's method 3."""
     sentences = [(translation.split(), [text.split() for text in references])
                  for translation, references in sentences]
     product, halves = 1.0, 1
@@ -52,7 +52,7 @@ def bleu(sentences):
 
 
 def grouped(pairs):
-    """The references of each source."""
+    """Returns the references of each source."""
     references = {}
     for source, target in pairs:
         references.setdefault(source, []).append(target)
@@ -82,7 +82,7 @@ class Score(Model):
         self.near(report["perplexity"], math.exp(-total / tokens), 1e-4 * math.exp(-total / tokens))
 
     def test_bleu_is_of_the_text(self):
-        """Of words, with all references of a source."""
+        """BLEU is of words, with all references of a source."""
         sources = [line for line in LINES if line]
         texts = self.translations(sources)
         self.assertTrue(any(" " in text for text in texts))
@@ -175,7 +175,7 @@ class Hypotheses(Case):
         self.assertEqual(self.score("--hypotheses", "empty.txt", "d.tsv")["bleu"], 0)
 
     def test_an_empty_reference(self):
-        """sacreBLEU 2.6's numbers; nothing is right where there is nothing to say."""
+        """The scores are sacreBLEU 2.6's; only an empty translation matches."""
         self.file("d.tsv", "a\t\nb\tUn deux trois quatre cinq.\nb\t\n\u200b \tx\n")
         self.assertIn("d.tsv:4: expected text in column 0",
                       self.refuse(3, "score", "--hypotheses", "h.txt", "d.tsv"))
@@ -187,7 +187,7 @@ class Hypotheses(Case):
         self.near(got["chrf2"], EMPTY_REFERENCES[1], 1e-9)
 
     def test_one_reference(self):
-        """The first, and the next that differs in its place; a repeated line is no other human."""
+        """The next reference is the first that differs; a repeated line is not another human."""
         one = self.score("--hypotheses", "h.txt", "d.tsv")["one_reference"]
         self.assertEqual(one["sentences"], 2)
         self.assertEqual(one["bleu_signature"], BLEU.format(1))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv split`: what is held out is in training in neither language, and nothing is lost.
+"""Tests `qkv split`: no text that is held out is in training, and no line is lost.
 
 usage: split_test.py PROGRAM [TEST ...]
 """
@@ -28,7 +28,7 @@ def lines_of(path):
 
 
 class Split(Case):
-    # Targets that several sources share, as people translate.
+    # Several sources share a target, as in real translations.
     TABLE = [(f"source {n}", f"target {n % 80 + k}", f"note {n}") for n in range(120)
              for k in range(1 + n % 3)]
 
@@ -46,7 +46,7 @@ class Split(Case):
         return {path.stem: lines_of(path) for path in sorted((self.dir / folder).iterdir())}
 
     def check(self, parts, table, report, columns=(0, 1)):
-        """No text in two parts; all lines in one, in their order; as reported."""
+        """No text is in two parts; each line is in one, in order; the counts are as reported."""
         texts = {name: [{folded(line.split("\t")[column]) for line in lines} for column in columns]
                  for name, lines in parts.items()}
         for one, other in (("train", "test"), ("train", "valid"), ("valid", "test")):
@@ -92,7 +92,7 @@ class Split(Case):
         self.assertNotEqual(self.parts("S"), self.parts("V"))
         self.split("--hold-out", 40, "--seed", 5, folder="W")
         self.assertLess(set(self.parts("S")["test"]), set(self.parts("W")["test"]))
-        # Pinned: what was split once must be split the same way again.
+        # Pinned: a split must stay the same in later versions.
         self.assertEqual(sorted({line.split("\t")[0] for line in self.parts("S")["test"]})[:4],
                          PINNED)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train --tokenize subword`: pieces of words, in the folder and in the model file.
+"""Tests `qkv train --tokenize subword`: the subword model in the folder and in the model file.
 
 usage: subword_test.py PROGRAM [TEST ...]
 """
@@ -46,7 +46,7 @@ class Subwords(TrainCase):
                                  ("subword", 300, model, 300, 300))
 
     def test_the_kept_pieces_are_used(self):
-        """Not learned again: another version of SentencePiece may find others."""
+        """The kept model is used, since another version of SentencePiece may learn other pieces."""
         self.train("RUN", *SUBWORDS, "--after", "2u")
         self.train("BPE", *SUBWORDS, "--subword-model", "bpe", "--after", "2u")
         pieces = self.path("RUN", "subwords.model")
@@ -78,7 +78,7 @@ class Subwords(TrainCase):
         report = json.loads(self.run_qkv("score", alone, "valid.tsv", "--json").out)
         self.assertEqual((report["pairs"], report["exact"]), (6, 6))
         self.assertLess(report["log_probability"], 0)
-        # Read though no letter of it was learned, and nothing is said on standard error.
+        # The text can be read though no letter of it was learned, and nothing is on standard error.
         done = self.run_qkv("translate", alone, "中文 😀\t", "--threads", 2)
         self.assertEqual(done.err, "")
         self.run_qkv("translate", alone, "A中", "-o", "a.json")
@@ -111,7 +111,7 @@ class Subwords(TrainCase):
             self.assertRegex(done.err, r"^qkv: .*model.safetensors: Subwords: bytes must ")
 
     def test_runs_of_before_go_on(self):
-        """Their config.json has no setting of subwords."""
+        """The config.json of earlier versions has no setting of subwords."""
         self.train("RUN", "--after", "2u")
         config = self.path("RUN", "config.json")
         settings = json.loads(config.read_text())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train`: when it validates, what it takes for the best, where it stops early.
+"""Tests when `qkv train` validates, which parameters are the best, and early stopping.
 
 usage: train_best_test.py PROGRAM [TEST ...]
 """
@@ -15,12 +15,12 @@ from train_runs import TrainCase, safetensors
 # A learning rate at which loss and BLEU go up and down.
 WILD = ("--lr", "0.3", "--warmup", "3", "--decay", "0", "--valid", "valid.tsv", "--valid-freq", "3u",
         "--tokenize", "word")
-# Due at each update, on any machine: none takes a nanosecond. Due at none: none takes a week.
+# ALWAYS is due at each update, since none takes less than a nanosecond; NEVER is due at none.
 ALWAYS, NEVER = "0.000000001s", "168h"
 
 
 class Best(TrainCase):
-    """On sentences of several words, of which BLEU is more than 0 and less than 100."""
+    """Tests on sentences of several words, whose BLEU is between 0 and 100."""
 
     def setUp(self):
         super().setUp()
@@ -36,12 +36,12 @@ class Best(TrainCase):
         return self.path(folder, name).read_bytes()
 
     def followed(self, line, best):
-        """Whether the line is better than the best so far, by BLEU."""
+        """Returns whether the line is better than the best so far, by BLEU."""
         return best is None or ((line["bleu"], -line["valid_loss"]) >
                                 (best["bleu"], -best["valid_loss"]))
 
     def test_by_bleu_or_by_loss(self):
-        """In a run where they differ; the parameters do not depend on it."""
+        """In a run where the criteria differ, the best differs, but the parameters do not."""
         for seed in range(20):
             wild = (*WILD, "--seed", seed)
             done = {by: self.train(by, "--after", "30u", "--best", by, *wild).out
@@ -82,7 +82,7 @@ class Best(TrainCase):
             self.assertEqual(lines[-4][key], top)
 
     def test_stopped_and_resumed(self):
-        """Between and at validations, with everything there is."""
+        """A run is stopped between and at validations, with all options that matter."""
         more = (*WILD, "--patience", 50, "--keep", 3, "--clip", "0.7", "--valid-translate", 20)
         self.train("WHOLE", "--after", "31u", *more)
         for after in (1, 2, 3, 7, 12, 13, 26, 31):
@@ -92,7 +92,7 @@ class Best(TrainCase):
         self.assertEqual(self.validations("RUN")[0]["translated"], 20)
 
     def test_a_run_from_before_there_was_a_choice(self):
-        """It goes on by loss, of 200 pairs, as it began."""
+        """A run without the setting resumes as it began: by loss, with 200 sentences."""
         self.file("valid.tsv", self.run_qkv("gen", "reverse", "-n", 210, "--seed", 2).out)
         self.train("WHOLE", "--after", "30u", *WILD, "--best", "loss", "--valid-translate", 200)
         self.train("RUN", "--after", "8u", *WILD, "--best", "loss", "--valid-translate", 200)
@@ -119,7 +119,7 @@ class Best(TrainCase):
 
 
 class ByTime(TrainCase):
-    """--valid-freq in seconds: nothing here depends on how fast the machine is."""
+    """Tests --valid-freq in seconds; no result depends on the speed of the machine."""
 
     def run_with(self, folder, frequency, *more):
         self.train(folder, "--after", "12u", "--lr", "0.02", "--valid", "valid.tsv", "--valid-freq",
@@ -143,20 +143,20 @@ class ByTime(TrainCase):
         self.assertEqual(self.validated("RUN"), [5, 10])
 
     def test_the_time_of_all_runs_counts(self):
-        """A run that is resumed has waited already."""
+        """The time before an interruption counts in a resumed run."""
         self.run_with("RUN", NEVER)
         state = self.path("RUN", "state.safetensors")
         for hours, update, want in ((167, 13, []), (200, 14, [14])):
             self.patch(state, "run.seconds", 3600.0 * hours)
             self.run_qkv("train", "RUN", "--after", f"{update}u")
             self.assertEqual(self.validated("RUN"), want)
-        # It counts from the end of that validation, for the run that goes on as well.
+        # A resumed run also counts from the end of that validation.
         self.assertGreater(safetensors(state)["run.valid_seconds"][0], 3600.0 * 200)
         self.run_qkv("train", "RUN", "--after", "17u")
         self.assertEqual(self.validated("RUN"), [14])
 
     def patch(self, path, name, value):
-        """Sets a number of one element."""
+        """Sets a number in an array of one element."""
         data = path.read_bytes()
         size = int.from_bytes(data[:8], "little")
         begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train`: what it says of its validations, and what train.jsonl keeps.
+"""Tests what `qkv train` reports of its validations, and the lines of train.jsonl.
 
 usage: train_log_test.py PROGRAM [TEST ...]
 """
@@ -31,7 +31,7 @@ TOLD = (r"qkv: train: epoch (\d\.\d\d), update (\d+), validation: loss (\S+), pe
 
 class Log(TrainCase):
     def in_order(self, folder):
-        """The (update, end) of all lines, which no two share, in the order of updates."""
+        """Returns the (update, end) of all lines, in the order of updates, without duplicates."""
         lines = self.lines(folder)
         events = [(line["update"], line.get("end")) for line in lines]
         self.assertEqual(len(set(events)), len(events))
@@ -40,7 +40,7 @@ class Log(TrainCase):
         return events
 
     def test_each_validation_is_told_and_kept(self):
-        """With all its figures, and pairs of the data that are not always the same."""
+        """The report has all figures, and a sample of the data that changes."""
         done = self.train("RUN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
                           "--progress", "always")
         told = re.findall(TOLD, done.err)
@@ -71,7 +71,7 @@ class Log(TrainCase):
         self.assertEqual(self.log("AGAIN"), self.log("RUN"))
 
     def test_the_share_of_clipped_updates(self):
-        """As counted from the norms of all updates, over interrupted runs too."""
+        """The share is as counted from the norms of all updates, over interrupted runs too."""
         clip = 0.4
         more = ("--lr", "0.3", "--warmup", "3", "--decay", "0", "--clip", str(clip), *VALID)
         self.train("EACH", "--after", "24u", *more, "--valid-freq", "1u")
@@ -88,8 +88,8 @@ class Log(TrainCase):
                 self.assertEqual(line["clipped"], share)
                 shares.append(share)
             last = last if "end" in line else update
-        self.assertGreater(len({0, 1} | {*shares}), 3)  # not only none or all
-        # Without clipping there is nothing to say.
+        self.assertGreater(len({0, 1} | {*shares}), 3)  # some shares are between none and all
+        # Without clipping there is no share to report.
         done = self.train("FREE", "--after", "3u", *VALID, "--clip", "inf", "--progress", "always")
         self.assertNotIn("clipped", done.err + json.dumps(self.lines("FREE")))
 
@@ -100,7 +100,7 @@ class Log(TrainCase):
         self.assertEqual(len(self.lines("RUN")), 1)
 
     def test_figures_are_those_of_score(self):
-        """Also where words are unknown, in capitals, or a source has several references."""
+        """The scores agree, also for unknown words, capitals, and several references."""
         words = "one two three four five six".split()
         text = "".join(f"{a} {b} {c}\t{c.title()} {b} {a} {b} end\n"
                        for a in words for b in words for c in words)
@@ -116,12 +116,12 @@ class Log(TrainCase):
                          (score["bleu"], score["exact"], score["sentences"]))
         self.assertLess(score["sentences"], score["pairs"])
         self.assertAlmostEqual(line["perplexity"], score["perplexity"], 5)
-        self.assertGreater(line["exact"], 3)  # it has learned some
+        self.assertGreater(line["exact"], 3)  # some translations are learned
         self.assertLess(line["exact"], line["translated"] - 2)
         self.assertEqual(line["sample"]["reference"].split()[-1], "end")
 
     def test_the_first_sentences_are_translated(self):
-        """200 of them, each with all its references, wherever these are."""
+        """The first 200 sentences are translated, with all their references from the whole file."""
         words = "one two three four five six".split()
         pairs = [f"{a} {b} {c}\t{c} {b} {a} {b} end" for a in words for b in words for c in words]
         every = "one one one two three four five six six six end end"  # matches what it writes early
@@ -165,7 +165,7 @@ class Log(TrainCase):
                          (False, True, "budget"))
 
     def test_ends_stay_and_change_nothing(self):
-        """Five ends of budgets between the validations that a whole run has."""
+        """Ends of budgets between validations keep their lines and do not change training."""
         more = (*VALID, "--valid-freq", "8u", "--lr", "0.02")
         for end in (3, 3, 8, 11, 11, 13, 18):
             self.train("RUN", "--after", f"{end}u", *more)
@@ -176,13 +176,13 @@ class Log(TrainCase):
         self.assertEqual([update for update, end in self.in_order("WHOLE") if end], [18])
         for line in self.lines("RUN"):
             self.assertEqual("valid_loss" in line, line["update"] % 8 == 0 or "end" in line)
-        # The loss of an end is that since the last line that has none.
+        # The loss of an end is the mean since the last line that is not an end.
         loss = {(line["update"], line.get("end")): line["loss"] for line in self.lines("RUN")}
         whole = {(line["update"], line.get("end")): line["loss"] for line in self.lines("WHOLE")}
         self.assertEqual(loss[18, "budget"], whole[18, "budget"])
 
     def test_ends_take_no_part_in_early_stopping(self):
-        """Without a learning rate each validation after the first is a miss."""
+        """With a learning rate of 0 each validation after the first is without improvement."""
         more = (*VALID, "--valid-freq", "4u", "--patience", "2", "--lr", "0")
         for end in (3, 5, 6, 7, 9, 10):
             done = self.train("RUN", "--after", f"{end}u", *more)
@@ -193,7 +193,7 @@ class Log(TrainCase):
         self.assertEqual(self.in_order("RUN")[-1], (12, None))
 
     def test_where_it_was_stopped(self):
-        """Also under one epoch; the same place is not logged twice."""
+        """The end is logged within the first epoch as well, and only once for one update."""
         self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *VALID)
         self.wait_for_update("RUN", 2)
@@ -220,7 +220,7 @@ class Log(TrainCase):
         self.assertIn("run.line_done", safetensors(path))
 
     def test_on_a_narrow_terminal(self):
-        """The line that is redrawn never wraps, and validations begin on a row of their own."""
+        """The line that is redrawn never wraps, and validations start on a row of their own."""
         main, terminal = os.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
         shown = b""

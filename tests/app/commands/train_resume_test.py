@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train RUN`: a run goes on with the settings and the data that it has.
+"""Tests `qkv train RUN`: a run resumes with the settings and the data that it has.
 
 usage: train_resume_test.py PROGRAM [TEST ...]
 """
@@ -29,7 +29,7 @@ class GoesOn(TrainCase):
         return json.loads(self.path(folder, "config.json").read_text())
 
     def test_with_all_its_settings(self):
-        """No default takes the place of what was typed when it began."""
+        """No default replaces an option that was typed when the run began."""
         self.begin("WHOLE", "13u", *MORE)
         self.begin("RUN", "6u", *MORE)
         self.resume("RUN", "--after", "13u")
@@ -37,7 +37,7 @@ class GoesOn(TrainCase):
         self.assertEqual(self.config("RUN"), self.config("WHOLE"))
 
     def test_until_its_own_budget(self):
-        """What a run has left after it was stopped."""
+        """A run without --after resumes until the budget in its config.json."""
         self.begin("WHOLE", "2e", "--save-freq", "7u")
         self.begin("RUN", "1e", "--save-freq", "7u")
         config = self.path("RUN", "config.json")
@@ -64,7 +64,7 @@ class GoesOn(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_with_the_data_named_once_more(self):
-        """What is not given is the run's, not a default."""
+        """An option that is not given has the run's value, not the default."""
         self.begin("WHOLE", "9u", *MORE)
         self.begin("RUN", "3u", *MORE)
         self.resume("data.tsv", "-o", "RUN", "--after", "6u", "--threads", 2)
@@ -73,12 +73,12 @@ class GoesOn(TrainCase):
 
     def test_what_is_given_may_be_the_run_s(self):
         self.begin("RUN", "3u", *MORE)
-        # With the run's own validation data, or others of the same contents.
+        # The validation data are the run's own, or others with equal contents.
         self.resume("RUN", "--after", "4u", "--valid-freq", "4u")
         self.resume("RUN", "--after", "5u", "--valid-freq", "4u", "--valid", "valid.tsv")
 
     def test_every_option_is_named_as_it_is_typed(self):
-        """Whatever --help lists, another value of it is refused by that name."""
+        """Another value of any option in --help is refused with the option's name."""
         self.begin("RUN", "1u", "--valid", "valid.tsv")
         others = {"N": "12", "X": "0.125", "BUDGET": "7u", "S,T": "1,0", "": None}
         may_change = {"--output", "--valid", "--after", "--save-freq", "--keep"}

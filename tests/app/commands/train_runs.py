@@ -18,7 +18,7 @@ ENDLESS = "10000000000000u"
 
 
 def safetensors(path):
-    """The arrays of a file by name."""
+    """Returns the arrays of a file by name."""
     data = path.read_bytes()
     size = int.from_bytes(data[:8], "little")
     types = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "U8": np.uint8}
@@ -32,19 +32,19 @@ def safetensors(path):
 
 
 def changed(data, name, value):
-    """The bytes of a file with another whole number in an array of one element."""
+    """Returns the bytes of a file with another whole number in an array of one element."""
     size = int.from_bytes(data[:8], "little")
     begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
     return data[:begin] + value.to_bytes(end - begin, "little", signed=True) + data[end:]
 
 
 def limited_to(size):
-    """Before a program starts: limits file sizes, as on a full disk."""
+    """Returns a function for the start of a process that limits file sizes, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 class TrainCase(Case):
-    """A directory with pairs to train on."""
+    """A directory with sentence pairs to train on."""
 
     def setUp(self):
         super().setUp()
@@ -74,12 +74,12 @@ class TrainCase(Case):
         return int(safetensors(self.path(folder, "state.safetensors"))["run.update"][0])
 
     def lines(self, folder):
-        """All lines of train.jsonl."""
+        """Returns all lines of train.jsonl."""
         text = self.path(folder, "train.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
     def log(self, folder):
-        """The lines of train.jsonl without times, and without those of where a run ended."""
+        """Returns the lines of train.jsonl without times, and without lines that end a run."""
         return [{key: line[key] for key in line if key not in TIMES}
                 for line in self.lines(folder) if "end" not in line]
 
@@ -88,7 +88,7 @@ class TrainCase(Case):
         self.wait_until(lambda: state.exists() and self.updates(folder) >= least)
 
     def stop_when(self, process, condition):
-        """Pauses and continues it until condition() holds for its files."""
+        """Pauses and continues the process until condition() holds for its files."""
         def holds():
             process.send_signal(signal.SIGSTOP)
             _, status = os.waitpid(process.pid, os.WUNTRACED)
@@ -101,7 +101,7 @@ class TrainCase(Case):
         self.wait_until(holds)
 
     def same_run(self, got, want, checkpoints=()):
-        """Bit for bit the same model, except for times."""
+        """Checks that two runs are bit-identical, except for times."""
         files = sorted([*FILES, *checkpoints])
         self.assertEqual(sorted(self.files(got)), files)
         for name in files:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv train`: the contents of a folder, and that nothing is lost however a run ends.
+"""Tests the files of `qkv train`, and that no training is lost however a run ends.
 
 usage: train_test.py PROGRAM [TEST ...]
 """
@@ -17,7 +17,7 @@ from train_runs import ENDLESS, FILES, SIZES, TrainCase, changed, limited_to, sa
 
 
 class Folder(TrainCase):
-    """The contents of the folder."""
+    """Tests the contents of the folder."""
 
     def test_plain_files(self):
         done = self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--lr", "0.01",
@@ -48,7 +48,7 @@ class Folder(TrainCase):
         self.assertTrue(np.all(np.diff([line["update"] for line in log]) > 0))
 
     def test_best_is_the_best_validation(self):
-        """At a learning rate that destroys what was learned."""
+        """The learning rate is so large that training makes the parameters worse."""
         self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--best", "loss", "--lr", "1", "--clip", "100",
                    "--warmup", "20", "--decay", "0")
         losses = [line["valid_loss"] for line in self.log("RUN")]
@@ -63,7 +63,7 @@ class Folder(TrainCase):
                          self.path("AGAIN", "model.safetensors").read_bytes())
 
     def test_the_end_is_validated_but_not_remembered(self):
-        """A budget that ends between two validations changes nothing in what follows."""
+        """A budget that ends between two validations does not change later updates."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "10u")
         self.train("RUN", "--after", "7u", *valid)
         best = safetensors(self.path("RUN", "best.safetensors"))
@@ -74,7 +74,7 @@ class Folder(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_best_is_the_last_until_a_validation(self):
-        """Stopped before the first validation: never the untrained parameters."""
+        """A run that stops before the first validation keeps its latest parameters as the best."""
         more = ("--valid", "valid.tsv", "--valid-freq", ENDLESS)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
         self.wait_for_update("RUN", 3)
@@ -94,7 +94,7 @@ class Folder(TrainCase):
             np.testing.assert_array_equal(array, best[name])
 
     def test_patience(self):
-        """Without a learning rate the second validation is no better."""
+        """With a learning rate of 0 the second validation is no better."""
         done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0")
         self.assertIn("epochs 3, ", done.out)
         self.assertIn("validation stopped improving", done.out)
@@ -129,7 +129,7 @@ class Folder(TrainCase):
 
 
 class Resume(TrainCase):
-    """Stopping and resuming changes nothing."""
+    """Tests that stopping and resuming does not change results."""
 
     def test_budgets_and_threads(self):
         valid = ("--valid", "valid.tsv", "--valid-freq", "4u")
@@ -143,7 +143,7 @@ class Resume(TrainCase):
         self.assertEqual(self.files("PARTS"), before)
 
     def test_writes_through_no_link(self):
-        """A folder from elsewhere links to files that are not its own."""
+        """A folder from elsewhere may have links to files that are not its own."""
         self.train("RUN", "--after", "1e", "--valid", "valid.tsv")
         for name in FILES:
             path = self.path("RUN", name)
@@ -176,7 +176,7 @@ class Resume(TrainCase):
             self.same_run(folder, f"WHOLE{code}")
 
     def test_kill_at_any_moment(self):
-        """Saving after each update: in the middle of each file, and between two of them."""
+        """The process is killed while it writes each file and between two files."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "3u")
 
         def is_being_written(name):
@@ -209,7 +209,7 @@ class Resume(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_kill_between_files(self):
-        """Whatever exists of a later save: train.jsonl, best and model follow the state."""
+        """Files of a later save are overwritten: train.jsonl, best and model follow the state."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "2u")
         self.train("RUN", "--after", "5u", *valid)
         early = self.files("RUN")
@@ -226,7 +226,7 @@ class Resume(TrainCase):
             self.same_run("RUN", "WHOLE")
 
     def test_before_the_first_state(self):
-        """Killed when the folder had only some of its files, and no state."""
+        """The process was killed when the folder had only some of its files, and no state."""
         self.train("WHOLE", "--after", "3u")
         for kept in ([], ["config.json"], ["config.json", "source.vocab.json"]):
             folder = f"RUN{len(kept)}"
@@ -239,7 +239,7 @@ class Resume(TrainCase):
 
 
 class Refused(TrainCase):
-    """Runs that are not resumed, or cannot be."""
+    """Tests runs that are refused, or cannot be resumed."""
 
     def refuse_run(self, code, want, *more, **options):
         before = self.files("RUN")
@@ -252,7 +252,7 @@ class Refused(TrainCase):
         self.train("RUN", "--after", "3u", "--save-freq", "1u", "--threads", 1)
 
     def test_a_configuration_of_many_members(self):
-        """Names the first of them; beyond a limit it does not search."""
+        """The error names the first members; the search for others is limited."""
         self.train("RUN", "--after", "2u")
         config = self.path("RUN", "config.json")
         start = config.read_text().rstrip()[:-1]
@@ -285,7 +285,7 @@ class Refused(TrainCase):
         self.assertIn("updates 3", done.out)
 
     def test_a_folder_without_its_state(self):
-        """It is the largest file: deleting it must not restart training over the model."""
+        """The state is the largest file; deleting it must not restart training over the model."""
         self.train("RUN", "--after", "3u")
         self.path("RUN", "state.safetensors").unlink()
         self.refuse_run(3, "RUN/state.safetensors: is missing beside model.safetensors: ",
@@ -319,7 +319,7 @@ class Refused(TrainCase):
 
 
 class Trouble(TrainCase):
-    """A full disk, NaN and infinity."""
+    """Tests a full disk, NaN and infinity."""
 
     def test_no_room_for_a_save(self):
         self.train("WHOLE", "--after", "8u")
@@ -355,7 +355,7 @@ class Trouble(TrainCase):
         self.assertEqual(after, before)
 
     def test_a_step_too_far(self):
-        """The loss of the update was finite, the parameters after it are not."""
+        """The loss of the update is finite, but the parameters after it are not."""
         line = self.refuse(5, *self.arguments("RUN", "--lr", "1e300", "--save-freq", "1u"))
         self.assertRegex(line, "^qkv: a parameter is not finite at update 1; RUN holds update 0, ")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv translate` and `qkv score` against a translator in NumPy.
+"""Tests `qkv translate` and `qkv score` against a translator in NumPy.
 
 usage: translate_test.py PROGRAM [TEST ...]
 """
@@ -22,7 +22,7 @@ LINES = ["abc", "a", "", "cab abba", "bbb ccc a", "a?b", "c", "ba" * 9]
 
 
 def model_seed():
-    """A model whose translations mostly end, but not at once."""
+    """Returns a seed of a model whose translations mostly end, but not at once."""
     for seed in range(100):
         tokens = [Translator(seed=seed).translate(line)[0] for line in LINES if line]
         lengths = [len(row) for row in tokens if row[-1] == "</s>"]
@@ -42,7 +42,7 @@ class Model(Case):
         self.file("m.safetensors", self.model.file())
 
     def translate(self, *arguments, lines=None, **options):
-        """The lines of standard output; `lines` are its input."""
+        """Returns the lines of standard output; `lines` are its input."""
         text = "".join(line + "\n" for line in LINES if lines is None) if lines is None else lines
         done = self.run_qkv("translate", "m.safetensors", *arguments, "--progress", "never",
                             input=text.encode(), **options)
@@ -201,7 +201,7 @@ class Translate(Model):
                   for beam in (1, 8)]
         self.assertEqual(len(scores[0]), len(LINES))
         self.assertTrue(any(w > g for g, w in zip(*scores)), scores)
-        # Compares translations that end within the limit; greedy ones may have been truncated.
+        # The comparison needs translations that end within the limit; greedy ones may be truncated.
         ended = [self.model.translate(line)[0][-1] == "</s>" if line else True for line in LINES]
         for g, w, whole in zip(*scores, ended):
             self.assertTrue(w >= g - 1e-4 or not whole, scores)
@@ -228,7 +228,7 @@ class Translate(Model):
         self.assertIn("no attention to write", done.err)
 
     def test_a_line_stays_a_line(self):
-        """Whatever the vocabulary holds."""
+        """Each translation is one line, whatever the vocabulary holds."""
         self.model = Translator(target="\n\t\r", seed=2)
         self.file("m.safetensors", self.model.file())
         self.assertTrue(any("\n" in text for text in self.expected()))
@@ -242,7 +242,7 @@ class Translate(Model):
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_follows_what_is_wanted(self):
-        """Attention is kept only for files: here it would be hundreds of megabytes."""
+        """Attention is kept only for files; here it would take hundreds of megabytes."""
         self.model.p["output.bias"][END] -= 100
         self.file("endless.safetensors", self.model.file())
         program = pathlib.Path(PROGRAM).resolve()
@@ -250,7 +250,7 @@ class Translate(Model):
             self.file("d.tsv", ("a" * length + "\t" + "x" * length + "\n") * 24)
             run = measured.run([program, command, "endless.safetensors", "d.tsv", *more], self.dir)
             self.assertEqual(run.status, 0, run.err)
-            # One block of 33 MB may count twice: the C library keeps some that are freed.
+            # One block of 33 MB may count twice: the C library keeps some freed blocks.
             self.assertLess(run.peak, 100e6)
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
@@ -304,7 +304,7 @@ class Hostile(Case):
 
 
 class Demo(Case):
-    """The models that are linked into the program."""
+    """Tests the models that are linked into the program."""
 
     def test_spellings_of_a_day(self):
         for text in ("the 3rd of May, 1987", "May 3, 1987", "3.5.1987", "SUNDAY, 3 MAY 1987"):

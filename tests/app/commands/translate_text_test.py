@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `qkv translate` takes as a text or a file, and what it writes for unknown words.
+"""Tests which arguments `qkv translate` takes as text or file, and unknown words.
 
 usage: translate_text_test.py PROGRAM [TEST ...]
 """
@@ -54,7 +54,7 @@ class Arguments(Model):
 
 
 class Unknown(Case):
-    """A model of words that writes <unk> wherever it can."""
+    """Tests with a model of words that writes <unk> wherever it can."""
 
     def setUp(self):
         super().setUp()

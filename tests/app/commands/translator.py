@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A translator in NumPy, and the file that `qkv` reads it from.
+"""A translator in NumPy, and the model file from which `qkv` reads it.
 
 Bahdanau, Cho, Bengio 2015, appendix A, with additive attention: a bidirectional GRU (PyTorch's
 equations), a GRU that attends with its previous state, maxout of pairs.
@@ -18,7 +18,7 @@ def sigmoid(x):
 
 
 def safetensors(arrays, text):
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     header, data = {"__metadata__": {name: json.dumps(value) for name, value in text.items()}}, b""
     for name, array in sorted(arrays.items(), key=lambda item: -item[1].itemsize):
         kind = {"float32": "F32", "int64": "I64"}[array.dtype.name]
@@ -30,7 +30,7 @@ def safetensors(arrays, text):
 
 
 class Translator:
-    """Random, not learned. Vocabularies are lists of tokens without the special ones."""
+    """Its parameters are random; vocabularies are token lists without the special tokens."""
 
     def __init__(self, source="abc ", target="xyz ", seed=0, tokenize="char", letters="kept",
                  attention="additive", sizes=(4, 6, 5)):
@@ -111,7 +111,7 @@ class Translator:
             yield token, weights
 
     def translate(self, source, most=None):
-        """Greedy: the tokens with their end, their log-probability, [target, source] weights."""
+        """Translates greedily: tokens with their end, log-probability, [target, source] weights."""
         most = most or 2 * (len(source) + 1) + 10
         total, tokens, rows = 0.0, [], []
 
