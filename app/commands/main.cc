@@ -34,7 +34,7 @@ running, 2 wrong command line, 3 input missing or malformed, 4 output not writab
 diverged, 7 not available here, 130 after Ctrl-C.)";
 
 void add_common(const Command& program, Common& common) {
-  // The library's own bound.
+  // 4096 is also the library's bound on the number of threads.
   add_number(program, "--threads", common.threads, Bounds<int>{0, 4096},
              "threads (default 0: one per processor); results do not depend on the number");
   program.add_flag("--quiet", common.quiet, "no warnings and no progress on standard error");
@@ -51,7 +51,8 @@ int complain(ExitCode code, const std::string& text) {
   return code;
 }
 
-// Without the function that was the first to ask for the CPU target of the environment.
+// The message of an error. An error about QKV_TARGET is shown without the name of the function that
+// happened to be the first to read this environment variable.
 std::string said(const qkv::Error& error) {
   const std::string text = error.what();
   return error.argument() == "QKV_TARGET" ? text.substr(text.find(error.argument())) : text;
@@ -62,7 +63,7 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
     program.parse(words_of(argc, argv));
     return kDone;
   } catch (const CLI::CallForHelp&) {
-    print(program.help() + "\n");  // of the command, when there is one
+    print(program.help() + "\n");  // the given command's help, else the program's
     return kDone;
   } catch (const CLI::CallForVersion& version) {
     print(std::string(version.what()) + "\n");

@@ -11,30 +11,33 @@
 #include <qkv/app/array_file.h>
 #include <qkv/view.h>
 
-// The help text for what get() accepts.
+// The value's name in the help of options whose text is passed to ArrayStore::get().
 inline constexpr const char* kArrayType = "FILE[:NAME]";
 
 // A parsed FILE[:NAME].
 struct ArraySpec {
   std::string file{};
-  std::string name{};  // "": not given
+  std::string name{};  // the array's name; "" if none was given
 };
 
-// A colon may be part of a file name: if the whole string names an existing file, it is the file.
+// Splits FILE[:NAME] at the last colon. A colon may be part of a file name: if the whole string
+// names an existing file, or what precedes the colon does not, then the whole string is the file.
 ArraySpec split_spec(const std::string& spec);
 
-// The array files of one command line. Each is read once and kept until the end.
+// The array files that one command line names. Each file is read once, on first use, and its arrays
+// stay in memory as long as the store.
 class ArrayStore {
  public:
-  // The numbers that `spec` names: FILE, or FILE:NAME for one of several arrays ("-": standard
-  // input). Without a name, a file of several arrays yields the one called `role`.
-  // Throws InputError.
+  // A view of the numbers that `spec` selects: FILE, or FILE:NAME for one of several arrays ("-" is
+  // standard input). Without a name, this is the array called `role`, or the file's only array.
+  // Throws InputError if there is no such array or it does not hold numbers.
   qkv::ConstView get(const std::string& spec, std::string_view role);
-  // The array of this name in a file, if it exists and holds numbers.
+  // The array of this name in a file; empty if there is none or it holds text. Throws InputError if
+  // its type cannot be read.
   std::optional<qkv::ConstView> find(const std::string& file, std::string_view name);
-  // Text of this name in any of the files read so far, or null.
+  // The text array of this name in the first file read so far that has one, or null.
   const qkv::app::Strings* find_text(std::string_view name) const;
-  // The files read so far, "-" for standard input.
+  // The names of the files read so far; "-" is standard input.
   std::vector<std::string> files() const;
 
  private:
@@ -43,7 +46,7 @@ class ArrayStore {
   std::map<std::string, std::vector<qkv::app::NamedArray>> files_;
 };
 
-// The file of a FILE[:NAME], as messages name it.
+// The name that messages use for the file of a FILE[:NAME].
 std::string file_of(const std::string& spec);
 
 #endif  // QKV_COMMANDS_SHELL_ARRAY_STORE_H_

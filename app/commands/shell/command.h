@@ -8,15 +8,15 @@
 #include <utility>
 #include <vector>
 
-// How commands declare their options. Hides CLI11, which, included everywhere, took most of the
-// time of compiling and linting the program.
+// The interface by which commands declare their options. It hides CLI11, whose header took most of
+// the time of compiling and linting the program when every command included it.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): its own
 class App;
 class Option;
 }  // namespace CLI
 
-// An invalid option value: what was expected and what was given.
+// The error of an invalid option value. The message says what was expected and what was given.
 class BadValue : public std::runtime_error {
  public:
   BadValue(std::string option, const std::string& what)
@@ -28,29 +28,29 @@ class BadValue : public std::runtime_error {
   std::string option_;
 };
 
-// A handle to an existing option, or argument, of a command.
+// A handle to an existing option or positional argument of a command. Copies are the same option.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
 
-  Option type_name(const std::string& name) const;  // of the value, in --help
+  Option type_name(const std::string& name) const;  // names the value in --help
   Option required() const;
   Option needs(const Option& other) const;
   Option excludes(const Option& other) const;
-  // For a name that may be a text: "" is a value, too, for the command to judge.
+  // Accepts "" as a value where refuse_empty_names() would reject it; the command judges it.
   Option may_be_empty() const;
-  // Any number of values.
+  // Accepts any number of values from one up.
   Option any_number() const;
-  // One value per occurrence.
+  // Takes one value each time the option is given; without this, all words that follow it.
   Option one_each_time() const;
 
-  bool is_given() const;  // when the command runs
+  bool is_given() const;  // known once the command line has been parsed
 
  private:
   CLI::Option* option_;
 };
 
-// A handle to an existing command, or to the program, which has commands.
+// A handle to an existing command, or to the program, whose commands are added with add_command().
 class Command {
  public:
   using Take = std::function<void(const std::string& text)>;
@@ -60,27 +60,27 @@ class Command {
 
   Command add_command(const std::string& name, const std::string& help) const;
 
-  // `name` is "-o,--output", or "FILE" for an argument. `target` must be there when the command
-  // line is read.
+  // Adds an option called `name`, such as "-o,--output", or a positional argument, such as "FILE".
+  // Its value is written to `target`, which must outlive the parsing of the command line.
   Option add_option(const std::string& name, std::string& target, const std::string& help) const;
   Option add_option(const std::string& name, std::vector<std::string>& target,
                     const std::string& help) const;
   Option add_flag(const std::string& name, bool& target, const std::string& help) const;
-  // An option parsed by `take`, which may throw BadValue.
+  // Adds an option whose text is passed to `take`, which may throw BadValue.
   Option add_parsed(const std::string& name, const Take& take, const std::string& help) const;
   Option add_all_parsed(const std::string& name, const TakeAll& take,
                         const std::string& help) const;
 
-  // The names of the options and arguments that are given, such as "--lr" and "DATA"; when the
-  // command runs.
+  // The names of the options and arguments that the command line gives, such as "--lr" and "DATA".
+  // Known once the command line has been parsed.
   std::vector<std::string> given() const;
 
-  // An existing option.
+  // The existing option of this name.
   Option option(const std::string& name) const;
 
-  // Printed below the options in --help.
+  // Sets the text that --help prints below the options.
   void footer(const std::string& text) const;
-  // Called after parsing.
+  // Sets the function that runs the command after the command line has been parsed.
   void callback(const std::function<void()>& run) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// " (did you mean words?)", if some name is close.
+// " (did you mean words?)" if one of the names is spelled similarly, else "".
 std::string suggestion(const std::string& typed, const Names& names) {
   const auto letters = qkv::app::from_utf8(typed).value_or(U"");
   std::optional<qkv::app::Nearness> least;
@@ -68,7 +68,7 @@ std::string unknown_command(const CLI::App& program, const std::string& typed) {
 
 bool is_option(const std::string& text) { return text.size() > 1 && text[0] == '-'; }
 
-// The first word that could not be parsed.
+// The message for `typed`, the first word of the command line that could not be parsed.
 std::string unexpected(const CLI::App& program, const std::string& typed) {
   if (is_option(typed)) return unknown_option(program, typed);
   const auto chosen = program.get_subcommands();
@@ -77,13 +77,13 @@ std::string unexpected(const CLI::App& program, const std::string& typed) {
                      chosen.front()->get_name());
 }
 
-// CLI11's messages start with the name of the option.
+// The name of the option that an error is about, with which CLI11's messages start.
 std::string name_in(const CLI::ParseError& error) {
   const std::string text = error.what();
   return text.substr(0, text.find(':'));
 }
 
-// Too few or too many values.
+// The message for an option that has too few or too many values.
 std::string mismatch(const CLI::App& program, const std::string& name) {
   const auto chosen = program.get_subcommands();
   const CLI::Option* option = chosen.empty() ? nullptr : chosen.front()->get_option_no_throw(name);
@@ -93,11 +93,11 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
   return name + (more ? ": given twice" : " needs a value");
 }
 
-// "FILE" for an option that takes a file name, else "". An argument's own name, which begins the
-// message, says what it is.
+// The word for what an option expects if it takes a name that must not be empty: its type, such as
+// "FILE", or "a name" for an argument, whose own name begins the message. "" for other options.
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
-  const bool is_text = type == "TEXT";  // may be empty
+  const bool is_text = type == "TEXT";  // a text may be empty
   const bool is_name = type == "NAME" || type == "FOLDER" || type.find("FILE") != std::string::npos;
   if (is_text || !(is_name || option.get_positional())) return "";
   return option.get_positional() ? "a name" : type;
@@ -138,7 +138,7 @@ std::string Help::make_option_desc(const CLI::Option* option) const {
 
 std::vector<std::string> words_of(int argc, char** argv) {
   std::vector<std::string> words;
-  bool options = true;  // up to "--"
+  bool options = true;  // whether this word is before "--"
   for (int n = 1; n < argc; ++n) {
     std::string word = argv[n];
     options = options && word != "--";
@@ -170,7 +170,7 @@ std::string explain(const CLI::App& program, const CLI::ParseError& error) {
   const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error);
   const auto* required = dynamic_cast<const CLI::RequiredError*>(&error);
   if ((extras != nullptr || required != nullptr) && !left.empty()) {
-    // A missing command may be a misspelt one.
+    // A command that CLI11 reports as missing may have been misspelt.
     return unexpected(program, left.front());
   }
   if (required != nullptr && program.get_subcommands().empty()) {

@@ -7,29 +7,29 @@
 
 #include <CLI/CLI.hpp>
 
-// Help and error texts of the command line.
+// The help texts and error messages of the command line.
 
-// --help: an option and its value's name, then what it does.
+// Formats --help: each option with the name of its value, then what it does.
 class Help : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_usage(const CLI::Option* option) const override;
-  // Wraps at 100 columns.
+  // Returns the description, wrapped so that the help is at most 100 columns wide.
   std::string make_option_desc(const CLI::Option* option) const override;
 };
 
-// The words of the command line, last first as CLI11 wants them. "--mask=" becomes "--mask" and "":
-// CLI11 would take the next word for the value.
+// The words of the command line after the program's name, last first, which is the order that CLI11
+// takes. "--mask=" becomes "--mask" and "", since CLI11 would take the next word for the value.
 std::vector<std::string> words_of(int argc, char** argv);
 
-// The name of the validator of options for which "" is a value: Option::may_be_empty().
+// The name of the CLI11 validator by which Option::may_be_empty() marks an option.
 inline constexpr const char* kMayBeEmpty = "may be empty";
 
-// Makes every option and argument of these commands that takes a FILE or a NAME reject an
-// empty one, which is what an unset shell variable expands to.
+// Makes every option and argument that takes a FILE, a FOLDER or a NAME reject "", which is what an
+// unset shell variable expands to. Applies to all commands of `program`.
 void refuse_empty_names(CLI::App& program);
 
-// One line for an invalid command line: what is wrong, and what would be right.
+// A message of one line for an invalid command line: what is wrong, and what would be valid.
 std::string explain(const CLI::App& program, const CLI::ParseError& error);
 
 #endif  // QKV_COMMANDS_SHELL_COMMAND_LINE_H_

@@ -28,21 +28,22 @@ extern "C" void on_signal(int number) {
   stop.store(true);
 }
 
-// An environment variable; for all those read here, unset means the same as empty.
+// The value of an environment variable, "" if it is unset: those read here treat both alike.
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-// terminfo's names of terminals are a family and suffixes: "screen.xterm-256color".
+// Whether a terminal belongs to a family. terminfo names a terminal by its family and suffixes,
+// such as "screen.xterm-256color".
 bool is_of(std::string_view terminal, std::string_view family) {
   if (!terminal.starts_with(family)) return false;
   const std::string_view rest = terminal.substr(family.size());
   return rest.empty() || rest.front() == '-' || rest.front() == '.';
 }
 
-// Names that promise fewer colours than 256, or none: DEC's terminals, and what variants of the
-// families below are called.
+// Whether the terminal's name promises fewer colours than 256, or none: DEC's terminals, and the
+// suffixes of limited variants of the families in shows_256_colours().
 bool shows_few_colours(std::string_view terminal) {
   constexpr std::string_view kWords[] = {"dumb", "unknown"};
   if (std::ranges::find(kWords, terminal) != std::end(kWords)) return true;
@@ -63,7 +64,8 @@ bool shows_256_colours(std::string_view terminal) {
                              [&](std::string_view family) { return is_of(terminal, family); });
 }
 
-// Querying the terminal would mean waiting for an answer: COLORTERM or the terminal's name decides.
+// Whether the terminal shows 24-bit colours, by COLORTERM or its name: asking the terminal itself
+// would mean waiting for an answer.
 bool shows_all_colours(std::string_view terminal) {
   const std::string_view told = variable("COLORTERM");
   if (told == "truecolor" || told == "24bit" || terminal.ends_with("-direct")) return true;
@@ -108,7 +110,7 @@ qkv::app::TerminalColours terminal_colours(const Common& common) {
     return TerminalColours::kNone;
   }
   if (shows_all_colours(terminal)) return TerminalColours::k24Bit;
-  // A map in 8 colours would show less than plain marks do.
+  // An attention map in 8 colours would show less than plain characters do.
   return shows_256_colours(terminal) ? TerminalColours::k256 : TerminalColours::kNone;
 }
 

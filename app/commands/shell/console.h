@@ -18,7 +18,7 @@ enum class ColourMode { kAuto, kAlways, kNever };
 inline constexpr Choice<ColourMode> kColour[] = {
     {"auto", ColourMode::kAuto}, {"always", ColourMode::kAlways}, {"never", ColourMode::kNever}};
 
-// Options common to all commands, accepted before or after the command's name.
+// The options that all commands have; they may stand before or after the command's name.
 struct Common {
   std::string program = "qkv";  // argv[0]
   int threads = 0;              // 0: one per processor
@@ -27,28 +27,31 @@ struct Common {
   ColourMode colour = ColourMode::kAuto;
 };
 
-// The reader of standard output has closed it: the program ends quietly.
+// Thrown when the reader of standard output has closed it; the program then ends quietly.
 struct ClosedPipe {};
 
-// The name of an input: "<stdin>" for "-".
+// The name of an input in messages and reports: `path`, or "<stdin>" for "-".
 std::string input_name(const std::string& path);
-// The name of an input as messages write it: none of its bytes moves a cursor or ends a line.
+// input_name() with control characters escaped, so that printing it on a terminal neither moves the
+// cursor nor ends the line.
 std::string shown_name(const std::string& path);
 
-// Prints results. Throws ClosedPipe, and OutputError when standard output cannot be written.
+// Prints results on standard output. Throws ClosedPipe, or OutputError if writing fails.
 void print(std::string_view text);
-// One line on standard error: of an error; of a warning, unless quiet.
+// Prints an error as one line on standard error.
 void complain(std::string_view text);
+// Prints a warning in the form of complain(), unless --quiet was given.
 void warn(const Common& common, std::string_view text);
-// The colours to use on standard output. By default only a terminal gets colours, and only if
-// NO_COLOR is not set (no-color.org).
+// The colours to use on standard output. By default these are none unless it is a terminal that
+// shows 256 colours or more, and NO_COLOR is not set (no-color.org).
 qkv::app::TerminalColours terminal_colours(const Common& common);
 
-// Installs handlers: SIGINT and SIGTERM set the flag (a second one ends the program at once), and
-// writing to a closed pipe or past a size limit is an ordinary error.
+// Installs signal handlers. SIGINT and SIGTERM set stop_flag() (a second one ends the program at
+// once); SIGPIPE and SIGXFSZ are ignored, so that such writes fail with an ordinary error.
 void catch_signals();
-// True after such a signal; its number, or 0.
+// Whether SIGINT or SIGTERM has arrived.
 const std::atomic<bool>& stop_flag();
+// The number of the signal that arrived, or 0.
 int caught_signal();
 
 #endif  // QKV_COMMANDS_SHELL_CONSOLE_H_

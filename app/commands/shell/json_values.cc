@@ -20,7 +20,7 @@ template <class T>
 constexpr bool kIsReal = std::is_floating_point_v<T> || std::is_same_v<T, qkv::BFloat16> ||
                          std::is_same_v<T, qkv::Float16>;
 
-// The double with the shortest digits that parse to this float32: 0.1, not 0.10000000149.
+// The double nearest to the shortest decimal that parses to this float32: 0.1, not 0.10000000149.
 double shortest(float value) {
   std::array<char, 32> digits{};
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
@@ -43,7 +43,8 @@ Json element(const T& value) {
   }
 }
 
-// Elements in C order as nested lists; `data` advances.
+// The elements of axes `axis` and later as nested lists. `data` points to the first of them, in C
+// order, and is advanced past the last.
 template <class T>
 Json nested(const qkv::Dims& shape, int axis, const T*& data) {
   if (axis == shape.rank()) return element(*data++);
@@ -62,7 +63,8 @@ Json labelled(const qkv::Dims& shape, std::string_view dtype, Json data) {
   return result;
 }
 
-// JSON allows delete and the C1 control characters as they are, but a terminal acts on them.
+// JSON text on one line. JSON allows delete and the C1 control characters unescaped; they are
+// escaped here because a terminal acts on them.
 std::string compact(const Json& value) {
   const std::string dumped = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string text;
@@ -98,7 +100,7 @@ Json json_data(const qkv::ConstView& view) {
   }
     QKV_FOR_EACH_DTYPE(QKV_NESTED)
 #undef QKV_NESTED
-    case qkv::DType::kQ8:  // no file has it
+    case qkv::DType::kQ8:  // no file format holds q8 arrays
     case qkv::DType::kNone:
       break;
   }

@@ -9,20 +9,21 @@
 
 #include <qkv/app/array_file.h>
 
-// Results as JSON. Numbers that JSON lacks are strings: "NaN", "Infinity", "-Infinity".
+// Conversions of results to JSON.
 
+// A number; non-finite ones, which JSON lacks, are the strings "NaN", "Infinity", "-Infinity".
 nlohmann::ordered_json json_number(double value);
 
-// {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; the dtype of text is "text".
+// An array as {"shape": [2,3], "dtype": "float32", "data": [[...],[...]]}; dtype "text" for text.
 nlohmann::ordered_json json_array(const qkv::app::ArrayView& array);
 
-// The numbers alone: [[...],[...]].
+// The numbers of an array as nested lists: [[...],[...]].
 nlohmann::ordered_json json_data(const qkv::ConstView& view);
 
-// {"out": {...}, "weights": {...}}
+// An object with one json_array() for each name: {"out": {...}, "weights": {...}}.
 nlohmann::ordered_json json_arrays(std::span<const qkv::app::NamedView> arrays);
 
-// A line for each member of the outermost object. Invalid UTF-8 becomes U+FFFD.
+// JSON text with one line for each member of the outermost object. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const nlohmann::ordered_json& value);
 
 #endif  // QKV_COMMANDS_SHELL_JSON_VALUES_H_

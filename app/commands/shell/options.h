@@ -21,7 +21,7 @@
 template <class Value>
 using Choice = qkv::app::Choice<Value>;
 
-// Below, `choices` is an array of Choice<Value>.
+// The names of `choices`, an array of Choice<Value> as in all functions here, in one text.
 template <class Choices>
 std::string names_of(const Choices& choices, std::string_view separator = ", ") {
   std::string names;
@@ -31,7 +31,7 @@ std::string names_of(const Choices& choices, std::string_view separator = ", ") 
   return names;
 }
 
-// The choice the user named. Throws a BadValue that lists the valid names.
+// The value of the choice called `text`. Throws a BadValue that lists the valid names.
 template <class Choices>
 auto chosen(const std::string& option, const std::string& text, const Choices& choices) {
   for (const auto& choice : choices) {
@@ -41,7 +41,7 @@ auto chosen(const std::string& option, const std::string& text, const Choices& c
       option, fmt::format("unknown name {}; valid: {}", qkv::app::quoted(text), names_of(choices)));
 }
 
-// An option that takes one of some names; an unknown one is an error that lists them.
+// Adds an option that takes one name of `choices`; the error of an unknown name lists them.
 template <class Target, class Choices>
 Option add_choice(const Command& command, const std::string& name, Target& target,
                   const Choices& choices, const std::string& help) {
@@ -55,7 +55,7 @@ Option add_choice(const Command& command, const std::string& name, Target& targe
       .type_name(names_of(choices, "|"));
 }
 
-// The same, given any number of times.
+// Adds an option that takes one name of `choices` and may be given any number of times.
 template <class Value, class Choices>
 Option add_choices(const Command& command, const std::string& name, std::vector<Value>& target,
                    const Choices& choices, const std::string& help) {
@@ -70,19 +70,19 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .one_each_time();
 }
 
-// A bound on widths and lengths, far above what anybody uses: a typo gets an error, not an
-// allocation failure.
+// The upper bound on widths and lengths that options accept. It is far above any sensible size, so
+// that a typo gets an error instead of an allocation failure.
 inline constexpr qkv::Index kMostNumbers = 65536;
 
-// The range of a whole number.
+// The range of an option's whole number; both ends are allowed.
 template <class Number>
 struct Bounds {
   Number lowest = 0;
   Number highest = std::numeric_limits<Number>::max();
 };
 
-// An option that takes a whole number; trailing text is an error. `target` is a Number or an
-// optional one.
+// Adds an option that takes a whole number; trailing text is an error. `target` is a Number or a
+// std::optional<Number>.
 template <class Number, class Target>
 Option add_number(const Command& command, const std::string& name, Target& target,
                   const Bounds<Number>& bounds, const std::string& help) {
@@ -112,8 +112,8 @@ Option add_number(const Command& command, const std::string& name, Number& targe
   return add_number(command, name, target, Bounds<Number>{lowest}, help);
 }
 
-// An option that takes a real number; trailing text is an error. NaN and infinity pass: the library
-// decides about them.
+// Adds an option that takes a real number; trailing text is an error. NaN and infinity are accepted
+// here, since the library checks for them.
 template <class Number>
 Option add_real(const Command& command, const std::string& name, Number& target,
                 const std::string& help) {

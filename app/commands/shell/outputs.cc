@@ -18,13 +18,14 @@
 
 namespace {
 
-// An output format and its extension. Binary ones are not written to terminals.
+// An output format: its name, which is the extension without the dot, and how a file of it is made,
+// either by `bytes` or by `write`.
 struct Format {
   std::string_view name;
-  bool (*has)(const Results& results);
-  std::string (*bytes)(const Results& results);  // one of these two
+  bool (*has)(const Results& results);           // whether the results have the form it needs
+  std::string (*bytes)(const Results& results);  // returns the file's contents; or null
   void (*write)(const std::string& path, const Results& results);
-  bool binary = false;
+  bool binary = false;  // not written to terminals
 };
 
 template <qkv::app::ArrayFormat format>
@@ -40,7 +41,7 @@ void write_one(const std::string& path, const Results& results) {
 bool has_arrays(const Results& results) { return results.arrays != nullptr; }
 bool has_picture(const Results& results) { return results.picture != nullptr; }
 
-// The formats.
+// All formats, in the order in which messages list them.
 constexpr Format kFormats[] = {
     {"npz", has_arrays, nullptr, write_all<qkv::app::ArrayFormat::kNpz>, true},
     {"npy", [](const Results& r) { return r.array != nullptr; }, nullptr, write_one, true},
@@ -63,7 +64,7 @@ std::string extensions(Wanted wanted) {
   return names;
 }
 
-// "a.npz" as messages name it.
+// The name of an output in messages, such as "-o a.npz".
 std::string output_name(const std::string& path) { return path == "-" ? "-o -" : "-o " + path; }
 
 const Format* find(const OutputOptions& options, const std::string& path) {
@@ -102,7 +103,7 @@ void write(const Format& format, const std::string& path, const Results& results
   qkv::app::write_text(path, format.bytes(results));
 }
 
-// What is written to standard output if "-" is not named.
+// The text for standard output if "-" is not among the outputs.
 std::string report(const OutputOptions& options, const Results& results) {
   if (options.json) return json_text(results.json());
   if (results.brief && !options.paths.empty()) return results.brief();

@@ -16,50 +16,51 @@
 #include "commands/shell/console.h"
 #include "commands/shell/picture_bytes.h"
 
-// Where a command's results go: standard output, and files whose extensions select the format.
+// Writing a command's results to standard output, and to files whose extensions select the format.
 
-// The results in the forms that the formats need, each built only on demand. An empty form is one
-// the command does not support.
+// Functions that return a command's results in the forms that the formats need; each is called only
+// if its form is written. A function that is not set is a form that the command does not support.
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
-  std::function<qkv::app::ArrayView()> array{};                // .npy: the one that matters
+  std::function<qkv::app::ArrayView()> array{};                // .npy: the main array
   std::function<Figure()> picture{};                           // .svg .png .pdf
   std::function<std::string()> text{};                         // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
-  std::function<std::string()> brief{};            // replaces it when files are written
+  std::function<std::string()> brief{};            // replaces the screen when files are written
   std::function<nlohmann::ordered_json()> json{};  // .json, --json
 };
 
 struct OutputOptions {
   std::vector<std::string> paths{};  // in the order of the command line; "-" is standard output
-  std::string format{};              // of "-": an extension without its dot; "": the usual one
+  std::string format{};              // the format of "-", such as "npz"; "": the usual one
   std::string usual{};               // the default format of "-"
-  bool json = false;                 // the report on standard output as JSON
+  bool json = false;                 // whether to print the report as JSON
 };
 
-// -o FILE (repeatable), --format and --json. `usual` is the format of "-": "npz".
+// Adds -o FILE (repeatable), --format and --json. `usual` is the default of --format: "npz".
 void add_outputs(const Command& command, OutputOptions& options, const std::string& usual);
 
-// Called before anything is read or computed. Throws UsageError for an unknown extension or a form
-// the command does not support, for a file named twice and for "-" together with --json,
-// NotAvailable for one that this machine cannot draw, and OutputError for a path that cannot be
-// written. The functions of `results` are not called yet, they only have to be set.
+// Checks the outputs; to be called before anything is read or computed. Throws UsageError for an
+// unknown extension or a form that the command does not support, for a file named twice and for "-"
+// together with --json, NotAvailable for a picture that this machine cannot draw, and OutputError
+// for a path that cannot be written. The functions of `results` are not called, only looked for.
 void check_outputs(const OutputOptions& options, const Results& results);
 
-// Called before anything is computed. Throws UsageError if an output is one of the files that the
-// command reads ("": none).
+// Throws UsageError if an output is one of the files that the command reads; to be called before
+// anything is computed. An input of "" stands for none.
 void check_inputs(const OutputOptions& options, const std::vector<std::string>& inputs);
 
-// Whether an output has this format: "npy".
+// Whether an output has this format, such as "npy".
 bool wants(const OutputOptions& options, std::string_view format);
 
-// All files are written before the first is renamed into place: if one fails, none appears. Then
-// standard output (a reader that closes the pipe early must not cost the files): "-" if it was
-// named, else the report as JSON or text (the brief one when files are written).
+// Writes all outputs. All files are written before the first is renamed into place, so that if one
+// fails, none appears. Standard output comes last, so that a reader that closes the pipe early does
+// not cost the files: it gets the output "-" if there is one, else the report as JSON or text.
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
-// The extensions of files that this build writes, ".npz, .npy, .svg"; those that hold arrays.
+// The extensions of the files that this build writes, such as ".npz, .npy, .svg".
 std::string output_formats();
+// The extensions among them whose files hold arrays.
 std::string array_formats();
 
 #endif  // QKV_COMMANDS_SHELL_OUTPUTS_H_

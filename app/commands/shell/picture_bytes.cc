@@ -10,9 +10,10 @@
 
 namespace {
 
-constexpr double kZoom = 2;  // pixels for each unit of the SVG
+constexpr double kZoom = 2;  // pixels of a .png for each unit of the SVG
 
-// Too many cells: the command line asked for too much, so it is a usage error.
+// Draws a figure. The library's error, which means too many cells, becomes a UsageError, since the
+// command line selects what is drawn.
 template <class Draw>
 std::string drawn(const Figure& figure, Draw draw) {
   try {

@@ -11,11 +11,12 @@
 
 using Figure = std::variant<qkv::app::Picture, qkv::app::Chart>;
 
-// Pictures as file contents. Both throw UsageError for one that is too large to draw.
+// Each of svg_bytes(), png_bytes() and pdf_bytes() returns the contents of a file of that format,
+// and throws UsageError for a picture that is too large to draw.
 std::string svg_bytes(const Figure& figure);
-// These throw NotAvailable if the machine lacks the renderer.
+// The .png and .pdf functions throw NotAvailable if the machine lacks the renderer (rsvg-convert).
 std::string png_bytes(const Figure& figure);
-// The checks throw it early if drawing would.
+// The checks render a small picture, so that NotAvailable is thrown before anything is computed.
 void check_png();
 std::string pdf_bytes(const Figure& figure);
 void check_pdf();

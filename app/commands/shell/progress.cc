@@ -21,7 +21,7 @@ bool is_enabled(const Common& common) {
   return common.progress == ProgressMode::kAlways;
 }
 
-// Of the terminal that standard error is.
+// The width of the terminal that standard error is; 80 if it is unknown.
 int columns() {
   struct winsize size {};
   constexpr int kFewest = 20;
@@ -75,6 +75,7 @@ void Progress::keep(const std::string& text) {
 void Progress::show(const std::string& state) {
   drawn_ = true;
   std::string line = fmt::format("qkv: {}: {}", task_, state);
-  if (terminal_) line = qkv::app::shortened(line, columns() - 1);  // a second row would stay
+  if (terminal_)
+    line = qkv::app::shortened(line, columns() - 1);  // a wrapped line would not be erased
   std::fputs((terminal_ ? "\r" + line + "\x1b[K" : line + "\n").c_str(), stderr);
 }

@@ -9,9 +9,9 @@
 
 #include "commands/shell/console.h"
 
-// Progress of a long task on standard error: on a terminal one line that is updated (at most
-// ten times a second) and erased at the end, elsewhere a line a second. With `auto` nothing is
-// shown in the first second, with `always` at least the start and the end are.
+// Shows the progress of a long task on standard error: on a terminal as one line that is updated
+// (at most ten times a second) and erased at the end, elsewhere as a line a second. With --progress
+// auto nothing is shown in the first second; with `always` at least the start and the end are.
 class Progress {
  public:
   Progress(const Common& common, std::string task);
@@ -19,11 +19,11 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `total` in bytes; -1: unknown.
+  // Shows how many bytes of `total` are done; a total of -1 is unknown.
   void bytes(qkv::Index done, qkv::Index total);
-  // What is being done.
+  // Shows `state`, a short text that says how far the task is.
   void at(const std::string& state);
-  // Lines that stay, above the one that is updated.
+  // Prints lines that stay, above the line that is updated.
   void keep(const std::string& text);
 
  private:
@@ -32,7 +32,7 @@ class Progress {
   void show(const std::string& state);
 
   std::string task_;
-  std::string state_;  // last passed to at() and not shown yet
+  std::string state_;  // the text last passed to at(), if it has not been shown yet
   bool enabled_;
   bool terminal_;
   bool drawn_ = false;

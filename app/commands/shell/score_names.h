@@ -10,7 +10,7 @@
 
 #include "commands/shell/options.h"
 
-// The library's scores by the names that users type, without parameters.
+// The library's scores by the names that users type. Their parameters are not set.
 inline const auto kScores = [] {
   std::array<Choice<qkv::Score>, std::variant_size_v<qkv::Score>> scores;
   std::size_t n = 0;
@@ -18,7 +18,8 @@ inline const auto kScores = [] {
   return scores;
 }();
 
-// "--score bilinear or --score additive": those that have parameters.
+// The scores that have parameters, as options: "--score bilinear or --score additive" with the
+// separator " or ".
 inline std::string learned_scores(std::string_view separator) {
   std::string list;
   for (const Choice<qkv::Score>& score : kScores) {
@@ -28,7 +29,7 @@ inline std::string learned_scores(std::string_view separator) {
   return list;
 }
 
-// Sets a score's parameters: get(name) returns an array, which may be absent.
+// Sets each parameter of a score to get(name), an array, which may be absent.
 template <class Get>
 void take_parameters(qkv::Score& score, const Get& get) {
   std::visit(

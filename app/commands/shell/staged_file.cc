@@ -28,7 +28,7 @@ std::string directory_of(const std::string& target) {
   return parent.empty() ? "." : parent;
 }
 
-// Makes a rename durable, if the file system can.
+// Makes a rename in this directory survive a crash, if the file system supports that.
 void synchronise(const std::string& directory) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
@@ -36,7 +36,8 @@ void synchronise(const std::string& directory) {
   ::close(fd);
 }
 
-// Only the reason: the error names the temporary file, which means nothing to the reader.
+// The reason in an error's message, without the name of the temporary file, which means nothing to
+// the user.
 std::string reason_of(const qkv::app::OutputError& error) {
   constexpr std::string_view kMark = ": cannot be written: ";
   const std::string text = error.what();
@@ -54,7 +55,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
   if (is_there) {
     return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
   }
-  // The directory it would be created in: a link may point to a file that does not exist yet.
+  // Neither file exists: compare where each would be created. A link may point to a missing file.
   std::error_code error;
   const auto place = [&](const std::string& path) {
     const std::filesystem::path target = qkv::app::behind_links(path);
@@ -69,7 +70,8 @@ void check_place(const std::string& path) {
   if (::stat(target.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     throw qkv::app::OutputError(path, "it is not a regular file");
   }
-  // Before the permissions: a file that is not executable is not searchable either.
+  // This check precedes that of permissions, which would report a file as a directory that cannot
+  // be entered.
   const std::string directory = directory_of(target);
   if (::stat(directory.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
     throw qkv::app::OutputError(path, directory + " is not a directory");
@@ -82,7 +84,7 @@ void check_place(const std::string& path) {
 StagedFile::StagedFile(const std::string& path,
                        const std::function<void(const std::string&)>& write)
     : path_(path), target_(qkv::app::behind_links(path)) {
-  check_place(path);  // may have changed since the command line was parsed
+  check_place(path);  // the place may have changed since the command line was checked
   std::string pattern = directory_of(target_) + "/.qkv-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) {
     throw qkv::app::OutputError(path_, system_message(errno));

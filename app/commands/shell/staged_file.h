@@ -5,19 +5,20 @@
 #include <functional>
 #include <string>
 
-// Whether two paths name the same file, through links or different spellings. "-" is standard
-// input.
+// Whether two paths lead to the same file, be it through links or by another spelling. "-" is
+// standard input.
 bool is_same_file(const std::string& a, const std::string& b);
 
-// Checks an output path before there is any output: throws OutputError if the directory is
-// missing, not a directory or not writable, or the path exists and is not a regular file.
+// Checks an output path before anything is written. Throws OutputError if its directory is missing,
+// not a directory or not writable, or if the path exists and is not a regular file.
 void check_place(const std::string& path);
 
-// A file staged in a directory of its own next to its target, so that several appear together:
-// each is written, then each is committed. Uncommitted files are removed.
+// A file that is first written to a temporary directory next to its target and then renamed into
+// place by commit(). Several files appear together if all are written before the first is
+// committed. The destructor removes a file that was not committed.
 class StagedFile {
  public:
-  // Calls `write` with the path to write to. Throws OutputError, which names `path`.
+  // Calls `write` with the temporary file's path. Throws OutputError, whose message names `path`.
   StagedFile(const std::string& path, const std::function<void(const std::string&)>& write);
   ~StagedFile();
   StagedFile(const StagedFile&) = delete;
@@ -26,10 +27,10 @@ class StagedFile {
   void commit();
 
  private:
-  std::string path_;       // as messages name it
-  std::string target_;     // symbolic links resolved
-  std::string directory_;  // "": removed
-  std::string waiting_;    // in the directory
+  std::string path_;       // the target as the caller and messages name it
+  std::string target_;     // the target with symbolic links resolved
+  std::string directory_;  // the temporary directory; "" once it is removed
+  std::string waiting_;    // the temporary file in the directory
 };
 
 #endif  // QKV_COMMANDS_SHELL_STAGED_FILE_H_

@@ -11,7 +11,7 @@
 
 namespace {
 
-// The terminal's width, else the shell's COLUMNS, else 80.
+// The width of the terminal that standard output is, else that of the variable COLUMNS, else 80.
 int terminal_columns() {
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -21,7 +21,7 @@ int terminal_columns() {
   return columns && *columns >= kFewest ? *columns : 80;
 }
 
-// True unless the locale names another character set.
+// Whether the locale's character set is UTF-8; true if no locale is set.
 bool unicode_wanted() {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* value = std::getenv(name);

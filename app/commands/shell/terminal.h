@@ -6,13 +6,13 @@
 
 #include "commands/shell/console.h"
 
-// How maps are drawn on standard output.
+// The width, colours and characters with which maps are drawn on standard output.
 qkv::app::TerminalStyle terminal_style(const Common& common);
 
-// Whether a person reads standard output as it is: it is a terminal.
+// Whether standard output is a terminal, where a person reads it.
 bool on_terminal();
-// The width that tables on standard output must fit: a terminal's. 0, any width, for a pipe or a
-// file: programs read whole lines.
+// The width that tables on standard output must fit: the terminal's. For a pipe or a file this is
+// 0, which stands for any width, since programs read whole lines.
 int table_columns();
 
 #endif  // QKV_COMMANDS_SHELL_TERMINAL_H_
