@@ -64,7 +64,7 @@ void check_page(const BenchOptions& options, const std::vector<qkv::bench::Group
   }
 }
 
-// The command that repeats this run.
+// The command line that repeats this run, for the report.
 std::string command_of(const BenchOptions& options) {
   std::string command = "qkv bench";
   for (const std::string& group : options.groups) command += " " + group;
@@ -100,7 +100,7 @@ void run(const BenchOptions& options, const Common& common) {
   results.json = [&] { return report_json(facts, session.rows()); };
   check_outputs(options.outputs, results);
   for (const qkv::bench::Group& group : groups) group.run(session);
-  progress.reset();  // erases its line before the results
+  progress.reset();  // erases the line of progress before the results are printed
   write_outputs(options.outputs, results, common);
   const int wrong = wrong_rows(session.rows());
   if (wrong > 0) {

@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Each adds one command, which runs from the parser's callback. `common` must outlive the
-// application.
+// Each function adds one command to the program; the command runs when the command line has been
+// parsed. `common` must outlive the parsing.
 void add_info(const Command& program, const Common& common);
 void add_bench(const Command& program, const Common& common);
 void add_demo(const Command& program, const Common& common);

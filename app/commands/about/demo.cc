@@ -29,7 +29,7 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// Seed 001's.
+// The sentence of seed document 001.
 constexpr const char* kSentence = "the cat walks on the street";
 
 // ---- the sentence under the four scores -----------------------------------------------------
@@ -39,8 +39,8 @@ struct Scored {
   WordAttention attention;
 };
 
-// A weight in percent, three columns wide, or a dot if it rounds to 0; on a terminal, on a
-// background that gets brighter with the weight (the 24 greys of xterm's 256 colours start at 232).
+// A weight in percent, three columns wide, or a dot if it rounds to 0. With colour its background
+// gets brighter with the weight: one of the 24 greys of xterm's 256 colours, which start at 232.
 std::string cell(double weight, bool colour) {
   std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
   if (!colour) return text;
@@ -48,13 +48,13 @@ std::string cell(double weight, bool colour) {
   return fmt::format("\x1b[48;5;{}m\x1b[38;5;{}m{}\x1b[0m", grey, weight < 0.5 ? 255 : 232, text);
 }
 
-// The scores of the four documents.
+// The scores that the four seed documents use.
 constexpr std::array kSeedScores{qkv::ScaledDot::kName, qkv::Dot::kName, qkv::Bilinear::kName,
                                  qkv::Additive::kName};
 
-constexpr int kLabel = 9;  // columns of "3 walks"
+constexpr int kLabel = 9;  // width of the row labels, such as "3 walks"
 
-// Some of the tables next to each other.
+// The weight tables of the given scores, drawn next to each other.
 std::string band(const WordInput& input, std::span<const Scored> all, bool colour) {
   const auto words = static_cast<Index>(input.tokens.size());
   const auto block = static_cast<std::size_t>(3 * words);
@@ -90,7 +90,7 @@ std::string four_scores(const Common& common, bool colour) {
     all.push_back({score.name, attend_words(input, options, common, true)});
   }
 
-  // Side by side, or in bands where a terminal is too narrow for all.
+  // The tables are side by side, or in several bands if the terminal is too narrow for all of them.
   const auto words = static_cast<int>(input.tokens.size());
   const int fitting = std::max(1, (table_columns() - kLabel) / (3 + 3 * words));
   const auto bands = table_columns() == 0 ? 1 : (std::ssize(all) + fitting - 1) / fitting;
@@ -104,7 +104,7 @@ std::string four_scores(const Common& common, bool colour) {
 
 // ---- why d_k scaling matters ----------------------------------------------------------------
 
-// softmax over the keys of q [Tq,D] and k [Tk,D], float64.
+// The weights [Tq,Tk] of queries q [Tq,D] over keys k [Tk,D], in float64.
 Tensor weights_of(const Tensor& q, const Tensor& k, const qkv::Score& score) {
   Tensor weights(DType::kFloat64, {q.size(0), k.size(0)});
   qkv::Options options;
@@ -115,7 +115,8 @@ Tensor weights_of(const Tensor& q, const Tensor& k, const qkv::Score& score) {
   return weights;
 }
 
-// Seed 000: the weight of key (2, ..., 2) against key (1, ..., 1) for the query (1, ..., 1).
+// The example of seed document 000: the weight that the query (1, ..., 1) gives to the key (2, ...,
+// 2) when the other key is (1, ..., 1).
 double seed_weight(Index width, const qkv::Score& score) {
   Tensor q(DType::kFloat64, {1, width});
   Tensor k(DType::kFloat64, {2, width});
@@ -125,7 +126,8 @@ double seed_weight(Index width, const qkv::Score& score) {
   return weights_of(q, k, score).view().at<double>({0, 0});
 }
 
-// Numbers of mean 0 and variance 1: sums of 12 uniform ones, the same on every machine.
+// Fills a tensor with numbers of mean 0 and variance 1. Each is the sum of 12 uniform numbers,
+// since the distributions of the standard library differ between machines.
 void fill_random(Tensor& tensor, std::mt19937_64& random) {
   for (double& value : tensor.values<double>()) {
     value = -6;
@@ -184,7 +186,7 @@ struct DemoOptions {
   OutputOptions outputs{};
 };
 
-// What was written, and what to type next.
+// The lines that say which files were written and which commands to try next.
 std::string next_steps(const DemoOptions& options, const Common& common) {
   std::string text;
   if (!options.outputs.paths.empty()) {
@@ -203,7 +205,7 @@ std::string next_steps(const DemoOptions& options, const Common& common) {
 void run(const DemoOptions& options, const Common& common) {
   std::vector<TranslatedLine> sentence;
   Results files = translate_forms(sentence, {});
-  files.brief = [] { return std::string(); };  // the report is that below
+  files.brief = [] { return std::string(); };  // the report is printed below
   check_outputs(options.outputs, files);
   sentence.push_back(translated_sentence());
   std::string text = sentence_report(sentence[0], common);
@@ -214,7 +216,7 @@ void run(const DemoOptions& options, const Common& common) {
       "Spelling vectors, no projections; the W, Wq, Wk, v of bilinear and additive are random "
       "here.\n";
   text += scaling() + "\n" + exactness();
-  print(text + "\n");  // can be read while the next part runs
+  print(text + "\n");  // printed now, to be read while the next part runs
   const LongSequence sequence = long_sequence(options.tokens, common);
   print(fmt::format("{}\n5 Yours: {}{}", sequence.report, sequence.custom,
                     next_steps(options, common)));

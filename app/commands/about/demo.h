@@ -11,21 +11,22 @@
 #include "commands/shell/console.h"
 #include "commands/train/translate.h"
 
-// The numbers printed in the four seed documents, recomputed.
+// Recomputes the numbers printed in the four seed documents and compares them.
 SeedReport seed_numbers();
 
-// A sentence translated by the linked model of English and French.
+// An English sentence translated to French by the model that is linked into the program.
 TranslatedLine translated_sentence();
-// Where it looked, and a date beside it.
+// A report of the sentence's attention map, and of a date translated by another model.
 std::string sentence_report(const TranslatedLine& sentence, const Common& common);
 
 struct LongSequence {
-  std::string report{};
-  std::string custom{};  // what a score of one's own costs
+  std::string report{};  // time, memory and the keys with the largest weights
+  std::string custom{};  // the cost of a user-defined score
 };
 
-// Attention over a long sequence, forward and backward: time, memory, what a query looked at.
-// Without `asked`: as many tokens as take about a second forward. Throws Cancelled after Ctrl-C.
+// Computes attention over a long sequence of `asked` tokens, forward and backward, and reports on
+// it. Without `asked` there are as many tokens as take about a second forward. Throws Cancelled
+// after Ctrl-C.
 LongSequence long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_COMMANDS_ABOUT_DEMO_H_

@@ -24,11 +24,11 @@ using qkv::Index;
 using qkv::Tensor;
 
 constexpr Index kHeads = 8, kWidth = 64;
-// Places of the keys planted for head 0's last query, in thousandths of the sequence.
+// Positions of the keys planted for the last query of head 0, in thousandths of the sequence.
 constexpr Index kHidden[] = {731, 158, 402, 967, 23};
 constexpr Index kFound = std::size(kHidden);
 
-// -Og counts as optimised, but has no NDEBUG.
+// Whether this build is optimised. NDEBUG is checked too, since -Og defines __OPTIMIZE__.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__) || \
     !defined(NDEBUG)
 constexpr bool kFastBuild = false;
@@ -36,7 +36,7 @@ constexpr bool kFastBuild = false;
 constexpr bool kFastBuild = true;
 #endif
 
-constexpr int kBursts = 10;  // of each round
+constexpr int kBursts = 10;  // bursts of the peak before each measured pass
 
 qkv::Options causal() {
   qkv::Options options;
@@ -44,7 +44,7 @@ qkv::Options causal() {
   return options;
 }
 
-// A shorter sequence where the path or the build is slow.
+// The number of tokens to use by default: fewer where the path or the build is slow.
 Index default_tokens() {
   constexpr Index kTokens = 16384;
   const Tensor one(DType::kFloat32, {1, kHeads, 1, kWidth});
@@ -58,8 +58,8 @@ Index default_tokens() {
 
 // ---- the sequence ---------------------------------------------------------------------------
 
-// Random numbers of mean 0 and variance 1, except that five keys of head 0 resemble its last query;
-// and the results of both passes.
+// The inputs and the results of both passes, float32. Inputs are random numbers of mean 0 and
+// variance 1, except that five keys of head 0 resemble its last query.
 struct Sequence {
   explicit Sequence(Index tokens)
       : q(DType::kFloat32, {1, kHeads, tokens, kWidth}),
@@ -89,13 +89,14 @@ struct Sequence {
   }
   Index tokens() const { return q.size(2); }
   qkv::Inputs inputs() const { return {q, k, v, {}, {}}; }
-  // Two operations per multiply-add, over the pairs that a causal mask allows.
+  // Floating-point operations of the forward pass: two for each multiply-add, of the query-key
+  // pairs that a causal mask leaves.
   double operations() const {
     const auto t = static_cast<double>(tokens());
     return 4.0 * static_cast<double>(kHeads * kWidth) * t * (t + 1) / 2;
   }
   double backward_operations() const { return 2.5 * operations(); }
-  // The weights, or their gradients.
+  // Bytes of the full matrix of weights, which is also the size of their gradients.
   double matrix_bytes() const {
     const auto t = static_cast<double>(tokens());
     return sizeof(float) * static_cast<double>(kHeads) * t * t;
@@ -104,8 +105,8 @@ struct Sequence {
   Tensor q, k, v, out, lse, dout, dq, dk, dv;
 };
 
-// The keys with the largest weights for head 0's last query, from a call with the last queries
-// alone.
+// The keys with the largest weights for the last query of head 0, computed by a separate call whose
+// only queries are the last ones.
 std::string looked_at(const Sequence& x, qkv::Context& context) {
   Tensor weights(DType::kFloat32, {1, kHeads, 1, kFound});
   Tensor keys(DType::kInt64, weights.shape());
@@ -131,15 +132,16 @@ double seconds_of(const Work& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Multiply-adds in registers on all threads at once: the peak to compare with.
+// The peak to compare with: the rate of multiply-adds in registers on all threads at once.
 class Peak {
  public:
-  // For calls of this many operations: shorter ones say little.
+  // `operations` is the work of the measured call. The peak is not measured if the call is too
+  // short for a meaningful comparison.
   Peak(const qkv::Executor& executor, double operations)
       : executor_(executor),
         given_(kFastBuild && qkv::cpu_target() != "reference" && operations > 1e9) {}
   bool given() const { return given_; }
-  // Bursts of about 10 ms, so that waking the threads hardly counts.
+  // Runs bursts of about 10 ms each, so that the time to wake the threads hardly counts.
   void measure(int bursts) {
     if (!given()) return;
     const qkv::Executor::Body burst = [](void* operations, Index n) {
@@ -162,7 +164,8 @@ class Peak {
   std::vector<double> rates_;
 };
 
-// Seconds of each round.
+// Seconds of each round for the plain forward pass, the backward pass and the forward pass with a
+// user-defined score, and the ratio of that score's time to the plain time.
 struct Rounds {
   std::vector<double> plain;
   std::vector<double> backward;
@@ -170,20 +173,20 @@ struct Rounds {
   std::vector<double> ratios;
 };
 
-// The three calls and the peak alternate, so that clock drift affects all alike.
+// Measures the three calls and the peak alternately, so that clock drift affects all of them alike.
 Rounds run_in_turn(Sequence& x, qkv::Plan& plain, qkv::Plan& own, Peak& peak) {
   constexpr double kSeconds = 6;
   constexpr std::size_t kMost = 5;
   const qkv::Inputs inputs = x.inputs();
   const qkv::Outputs outputs{.out = x.out, .lse = x.lse};
   const qkv::InputGradients gradients{.q = x.dq, .k = x.dk, .v = x.dv};
-  plain.run(inputs, outputs);  // touches the memory for the first time
+  plain.run(inputs, outputs);  // not timed, since it touches the memory for the first time
   Rounds rounds;
   double passed = 0;
   while (rounds.plain.empty() || (passed < kSeconds && rounds.plain.size() < kMost)) {
     peak.measure(kBursts);
     rounds.plain.push_back(seconds_of([&] { plain.run(inputs, outputs); }));
-    // Into dq's memory, since out belongs to the plain call.
+    // The result goes into dq's memory, since `out` must keep the plain call's result.
     rounds.own.push_back(seconds_of([&] { own.run(inputs, {.out = x.dq}); }));
     rounds.ratios.push_back(rounds.own.back() / rounds.plain.back());
     peak.measure(kBursts);

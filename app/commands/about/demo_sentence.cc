@@ -18,12 +18,12 @@ namespace {
 using qkv::Index;
 using qkv::app::TranslatedText;
 
-// In French the book comes before what it is like.
+// A sentence whose word order changes: in French the noun precedes these adjectives.
 constexpr const char* kEnglish = "He gave me a very interesting book.";
-// Of a day that is not in DaySplit::kTrain (a test checks).
+// A day that is not in DaySplit::kTrain, which a test checks.
 constexpr const char* kDay = "third of may twenty fifteen";
 
-// Shades for a weight from 0 to 1.
+// The character whose shade shows a weight from 0 to 1.
 std::string_view shade(double weight, const qkv::app::TerminalStyle& style) {
   constexpr int kSteps = 4;
   constexpr std::string_view kBlocks[] = {" ", "░", "▒", "▓", "█"};
@@ -33,7 +33,7 @@ std::string_view shade(double weight, const qkv::app::TerminalStyle& style) {
   return style.unicode ? kBlocks[step] : kLetters[step];
 }
 
-// A piece as it stands in the text: "▁car" is " car".
+// A subword piece as it stands in the text: "▁car" is " car".
 std::string in_text(const std::string& piece) {
   constexpr std::string_view kBlank = "▁";
   return piece.starts_with(kBlank) ? " " + piece.substr(kBlank.size()) : piece;
@@ -45,9 +45,10 @@ std::string repeated(std::string_view text, int times) {
   return all;
 }
 
-// The source, then a line for each piece written, as wide under each piece of the source as it is.
+// The attention map as text: a line with the source, then one for each target piece, whose shades
+// are as wide as the source piece above them.
 std::string map_of(const TranslatedText& translated, const qkv::app::TerminalStyle& style) {
-  const auto pieces = std::ssize(translated.source) - 1;  // the end token is left out
+  const auto pieces = std::ssize(translated.source) - 1;  // without the end token
   const auto written = std::ssize(translated.target) - 1;
   int label = 0;
   for (Index i = 0; i < written; ++i) {

@@ -37,12 +37,13 @@ std::string facts_text(const Facts& facts) {
   return text;
 }
 
-// "reference", or both where they differ.
+// The implementation of both passes, such as "reference"; where they differ, both with a slash.
 std::string shown(const PathFact& fact) {
   return fact.forward == fact.backward ? fact.forward : fact.forward + " / " + fact.backward;
 }
 
-// A row for each score and family, a column for each dtype. The facts are in this order.
+// A table with a row for each score and family of options and a column for each dtype. The facts
+// must be in the order of path_facts().
 std::string paths_text(const std::vector<PathFact>& facts) {
   std::vector<std::string> dtypes;
   std::size_t width = 0;

@@ -9,23 +9,23 @@
 
 #include "commands/shell/console.h"
 
-// `qkv info`: this build, this machine, and which code runs which call.
+// The facts of `qkv info`: about this build, this machine, and which code runs which call.
 
-// A name and its value, in display order.
+// Pairs of a name and its value, in display order.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 Facts build_facts();
 Facts machine_facts();
 
-// The implementation that one kind of call takes.
+// The implementations that the library chooses for one kind of call.
 struct PathFact {
   std::string_view score;
-  std::string_view options;  // in addition to plain arrays: "causal", "bias", ...
-  std::string dtype;         // "float32", or "float32+bfloat16" of q and of k and v
+  std::string_view options;  // the option of the call, such as "causal" or "bias", or "plain"
+  std::string dtype;         // "float32", or "float32+bfloat16" if that of k and v differs from q's
   std::string forward;
   std::string backward;
 };
-// All scores, all dtypes, all families of options.
+// The facts of all combinations of scores, families of options, and dtypes, in this order.
 std::vector<PathFact> path_facts();
 
 #endif  // QKV_COMMANDS_ABOUT_INFO_H_

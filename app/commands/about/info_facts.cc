@@ -18,13 +18,13 @@
 
 namespace {
 
-// CPU features relevant to the kernels, as spelled in /proc/cpuinfo.
+// The CPU features that matter to the kernels, as spelled in /proc/cpuinfo.
 constexpr std::string_view kFeatures[] = {
     "sse4_2",   "avx",         "avx2",     "fma",      "f16c",        "avx512f",
     "avx512bw", "avx512dq",    "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16",
     "amx_bf16", "avx512_fp16", "asimd",    "sve",      "bf16"};
 
-// The value of the first line "NAME : value", or "".
+// The value of the first line of `text` that reads "NAME : value", or "".
 std::string field(std::string_view text, std::string_view name) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -59,7 +59,7 @@ std::string features(const std::string& cpu) {
   return found.empty() ? "none known" : found;
 }
 
-// Best first, in QKV_TARGET's spelling.
+// The CPU targets of this machine, the best one first, as QKV_TARGET spells them.
 std::string targets() {
   std::string all;
   for (const std::string_view target : qkv::cpu_targets()) {
@@ -68,7 +68,7 @@ std::string targets() {
   return all;
 }
 
-// The path of a program as a shell would find it, or "".
+// The path of a program as a shell would find it by PATH, or "".
 std::string on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "" : path;

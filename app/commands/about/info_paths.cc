@@ -16,7 +16,8 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// Small, and all different. Which code a call takes does not depend on its sizes.
+// The sizes of the sample calls: small, and all different except kB = kG. They do not matter, since
+// the choice of the implementation does not depend on sizes.
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 3, kTk = 5, kD = 8, kE = 6, kU = 7;
 
 struct DTypes {
@@ -24,7 +25,7 @@ struct DTypes {
   DType kv;
 };
 
-// The dtypes that a call may have, all of which the library accepts.
+// All dtypes of q, and of k and v, that the library accepts.
 std::vector<DTypes> all_dtypes() {
   std::vector<DTypes> all;
 #define QKV_REAL(name, type, text) \
@@ -40,7 +41,7 @@ std::string name_of(const DTypes& dtypes) {
   return dtypes.q == dtypes.kv ? q : fmt::format("{}+{}", q, qkv::name_of(dtypes.kv));
 }
 
-// A call and the memory that its views point into.
+// The inputs and options of a sample call, and the arrays that their views point into.
 struct Sample {
   explicit Sample(const DTypes& dtypes)
       : q(dtypes.q, {kB, kH, kTq, kD}),

@@ -36,8 +36,8 @@ Tensor full(const Dims& shape, double value) {
   return result;
 }
 
-// Arbitrary numbers where a document draws its own: the printed results must not depend on
-// them.
+// An array of arbitrary numbers, used where a document draws random ones. The printed results do
+// not depend on them.
 Tensor any(const Dims& shape) {
   Tensor result = zeros(shape);
   double n = 0;
@@ -45,7 +45,7 @@ Tensor any(const Dims& shape) {
   return result;
 }
 
-// Two arrays of one shape as the entries of a new first axis: torch.stack.
+// Two arrays of one shape as the entries of a new first axis, like torch.stack.
 Tensor stack(const ConstView& a, const ConstView& b) {
   Dims shape(2);
   for (Index size : a.shape()) shape.push_back(size);
@@ -113,7 +113,7 @@ struct Attended {
   Tensor out;
 };
 
-// The documents' functions, at any width.
+// The call of seed document 000, one query over two keys, at any width of queries, keys and values.
 Attended attend(Index width, const qkv::Options& options) {
   const Tensor q = full({1, width}, 1);
   const Tensor k = stack(full({width}, 2), full({width}, 1));
@@ -133,7 +133,7 @@ Tensor broadcast_size() {
   const Tensor q = full({3, 8, 4}, 1);
   const Tensor k = full({3, 3, 8, 4}, 1);
   Tensor out = zeros({3, 3, 8, 4});
-  qkv::attention({q, k, k}, {}, {.out = out});  // requires this shape of `out`
+  qkv::attention({q, k, k}, {}, {.out = out});  // throws unless `out` has this shape
   return numbers(out.shape());
 }
 
@@ -172,11 +172,11 @@ WideForm wide_form() {
   return {contiguous(saved.q), contiguous(saved.k), std::move(out)};
 }
 
-// [1,6,400] -> [1,6,8,50]
+// Splits the heads of projected queries or keys: [1,6,400] -> [1,6,8,50].
 ConstView with_heads(const Tensor& projected) {
   return reshape(ConstView(projected), {1, projected.size(1), -1, 50});
 }
-// [1,6,400] -> [8,6,50]
+// Splits the heads and makes them the first axis: [1,6,400] -> [8,6,50].
 Tensor heads_first(const Tensor& projected) {
   const Tensor turned = contiguous(transpose(with_heads(projected), 1, 2));
   return contiguous(reshape(ConstView(turned), {-1, projected.size(1), 50}));
@@ -193,7 +193,7 @@ Dims head_weights_shape() {
 
 // ---- 002 ----------------------------------------------------------------------------------------
 
-// masked_softmax of [2,2,4] with lengths 2 and 3: what lies beyond the lengths.
+// The weights beyond the lengths 2 and 3 of masked_softmax() over [2,2,4].
 Tensor masked_weights() {
   const std::vector<std::int64_t> lengths{2, 3};
   Tensor weights = zeros({2, 2, 4});
@@ -215,8 +215,8 @@ Tensor product_of_ones() {
   return result;
 }
 
-// Equal keys, values 0, 1, .. 39 in rows of four; entry 0 sees two rows and entry 1 six;
-// in evaluation.
+// The output of a layer, in evaluation, for equal keys and the values 0, 1, .. 39 in rows of four.
+// The query of batch entry 0 attends to two rows, that of entry 1 to six.
 template <class Layer>
 Tensor toy(const Layer& layer) {
   const Tensor q = full({2, 1, 2}, 1);
@@ -240,7 +240,7 @@ Tensor mlp_toy() {
 
 // ---- 003 ----------------------------------------------------------------------------------------
 
-// The sum of one query's weights over seven keys.
+// The sum of the weights that one query gives to seven keys.
 Tensor sum_of_weights(const qkv::Score& score) {
   const Tensor q = any({1, 5});
   const Tensor k = any({7, 5});
@@ -249,14 +249,14 @@ Tensor sum_of_weights(const qkv::Score& score) {
   return sum(weights);
 }
 
-// tanh(W [h; s]) weighted by v
+// The sum of the weights for the additive score v^T tanh(W [h; s]).
 Tensor sum_of_additive_weights() {
   const Tensor w = any({4, 10});
   const Tensor v = any({4});
   return sum_of_weights(qkv::Additive::concat(w, 5, v));
 }
 
-// The books that a user read, projected.
+// The width of a user's vector of 10000 books after its projection.
 Tensor taste_size() {
   const double one = 1;
   const ConstView books(&one, {1, 10000}, {0, 0});
@@ -265,12 +265,12 @@ Tensor taste_size() {
   return numbers(taste.size(1));
 }
 
-// The split form of the original transformer: 512 wide, 8 heads.
+// Multi-head attention of the original transformer: the split form, 512 wide, 8 heads.
 qkv::MultiHeadAttention split_form() { return qkv::MultiHeadAttention({.width = 512, .heads = 8}); }
 
 struct HeadResults {
-  Index count = 0;  // number of heads: lse is [B,H,T]
-  Index width = 0;  // of one of them: merged they are [B,T,H*D]
+  Index count = 0;  // the number of heads H, from lse [B,H,T]
+  Index width = 0;  // the width D of a head, from the merged heads [B,T,H*D]
 };
 
 HeadResults head_results() {
@@ -371,7 +371,7 @@ constexpr Expression kExpressions[] = {
     {"split form: dropout", [] { return full({1}, split_form().config().dropout.value()); }},
 };
 
-// "NAME[2]" -> "NAME", 2; -1 without brackets.
+// Splits "NAME[2]" into "NAME" and 2. The number is -1 if there are no brackets.
 std::pair<std::string_view, Index> entry_of(std::string_view expression) {
   const std::size_t open = expression.rfind('[');
   if (open == std::string_view::npos || !expression.ends_with(']')) return {expression, -1};

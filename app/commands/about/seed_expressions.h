@@ -5,11 +5,11 @@
 #include <string_view>
 #include <vector>
 
-// The names that the table of the documents' numbers may use.
+// The names of all expressions that the table tests/seed_numbers.tsv may use.
 std::vector<std::string_view> seed_expressions();
 
-// Computes one, in float64, in C order. "NAME[2]" is entry 2 of its first axis. Throws
-// std::runtime_error when there is no such name or entry.
+// The numbers of one expression, computed in float64, in C order. "NAME[2]" is entry 2 of its first
+// axis. Throws std::runtime_error if there is no such name or entry.
 std::vector<double> seed_values(std::string_view expression);
 
 #endif  // QKV_COMMANDS_ABOUT_SEED_EXPRESSIONS_H_

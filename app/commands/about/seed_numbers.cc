@@ -12,7 +12,7 @@
 
 namespace {
 
-// Float64 rounding at the magnitude of the documents' numbers.
+// An allowance for float64 rounding at the magnitude of the documents' numbers.
 constexpr double kRounding = 1e-12;
 
 [[noreturn]] void refuse(int line, const std::string& rule, std::string_view got) {
@@ -30,7 +30,7 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
-// The whole text as a finite number.
+// Parses the whole of `text` as a finite number.
 template <class T>
 T number_of(std::string_view text, int line, const std::string& rule) {
   T value{};
@@ -72,7 +72,7 @@ std::string place(const SeedRow& row) {
   return row.document + ":" + row.line + " " + row.expression;
 }
 
-// Adds the report of more numbers to the total.
+// Merges `more` into `total`.
 void add(SeedReport& total, const SeedReport& more) {
   const bool worse = (more.disagreeing > 0) != (total.disagreeing > 0)
                          ? more.disagreeing > 0

@@ -7,38 +7,41 @@
 #include <string_view>
 #include <vector>
 
-// The numbers printed in the four documents that this library grew from, recomputed with it
-// and compared. tests/seed_numbers.tsv lists them and explains its columns at the top.
+// The comparison of the numbers printed in the four seed documents, from which this library grew,
+// with what it computes. tests/seed_numbers.tsv lists the numbers and explains its columns at the
+// top.
 
+// A row of the table: the numbers printed at one place of a document.
 struct SeedRow {
   int table_line = 0;
-  std::string document;  // "000"
-  std::string line;      // "66", "75-79"
+  std::string document;  // the document's number, "000"
+  std::string line;      // the line or lines in the document, "66" or "75-79"
   std::string expression;
   std::vector<double> expected{};
-  bool truth = false;  // expected is one truth value, 0 or 1
-  int digits = 0;      // decimals compared
+  bool truth = false;  // whether `expected` is one truth value, 0 or 1
+  int digits = 0;      // the number of decimals that are compared
 };
 
+// The outcome of comparing some or all rows.
 struct SeedReport {
-  int numbers = 0;                // compared; truth values are compared but not counted
-  int disagreeing = 0;            // numbers and truth values beyond half a unit of the last decimal
+  int numbers = 0;      // numbers compared; truth values are compared but not counted
+  int disagreeing = 0;  // numbers and truth values off by more than half a unit of the last decimal
   double largest_difference = 0;  // |got - expected|; infinite when a number is NaN or missing
-  std::string worst;              // where: one that disagrees, if any, else the largest difference
+  std::string worst;  // the place of a number that disagrees, else of the largest difference
 };
 
-// The table as of when the program was built.
+// The table as it was when the program was built.
 std::string_view embedded_seed_table();
 
-// Throws std::runtime_error naming the line of the table when a row is malformed or the table is
-// empty.
+// Parses a table. Throws std::runtime_error, which names the line of the table, if a row is
+// malformed or the table has no rows.
 std::vector<SeedRow> read_seed_table(std::string_view table);
 
-// Compares the numbers computed for a row with the printed ones.
+// Compares `got`, the numbers computed for a row, with the printed ones.
 SeedReport compare_seed_row(const SeedRow& row, std::span<const double> got);
 
-// Computes and compares every row. Throws std::runtime_error for a malformed row or an expression
-// that does not exist.
+// Computes and compares every row of a table. Throws std::runtime_error for a malformed row or an
+// unknown expression.
 SeedReport check_seed_numbers(std::string_view table);
 
 #endif  // QKV_COMMANDS_ABOUT_SEED_NUMBERS_H_

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
-# Gives a target "commands/about/seed_numbers.h" and the table tests/seed_numbers.tsv, which is built in: the
-# program and its test see the same rows, and a changed table reconfigures the build.
+# Adds the sources behind "commands/about/seed_numbers.h" to a target. The table
+# tests/seed_numbers.tsv is built in, so that the program and its test see the same rows; a changed
+# table reconfigures the build.
 function(qkv_seed_numbers target)
   set(room ${CMAKE_CURRENT_FUNCTION_LIST_DIR})
   set(table ${PROJECT_SOURCE_DIR}/tests/seed_numbers.tsv)

@@ -75,7 +75,6 @@ void Progress::keep(const std::string& text) {
 void Progress::show(const std::string& state) {
   drawn_ = true;
   std::string line = fmt::format("qkv: {}: {}", task_, state);
-  if (terminal_)
-    line = qkv::app::shortened(line, columns() - 1);  // a wrapped line would not be erased
+  if (terminal_) line = qkv::app::shortened(line, columns() - 1);  // it must not wrap
   std::fputs((terminal_ ? "\r" + line + "\x1b[K" : line + "\n").c_str(), stderr);
 }

@@ -5,7 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Adds one command, which runs from the parser's callback. `common` must outlive the application.
+// Adds the command `words`, which runs when the command line has been parsed. `common` must outlive
+// the parsing.
 void add_words(const Command& program, const Common& common);
 
 #endif  // QKV_COMMANDS_WORDS_COMMANDS_H_

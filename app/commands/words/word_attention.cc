@@ -21,8 +21,8 @@ using qkv::Tensor;
 
 constexpr std::string_view kPrefix = "params.";
 
-// Parameters from a file: by name, or by name with the prefix "params." that save_words() adds
-// because other arrays may have the same name.
+// The parameters in an .npz file, by name. If any of the file's names starts with "params.", the
+// prefix that the command's own .npz files have, only names with this prefix are looked up.
 class ParameterFile {
  public:
   explicit ParameterFile(const std::string& path)
@@ -32,7 +32,7 @@ class ParameterFile {
     });
   }
 
-  // As float64; empty if there is no such array.
+  // The parameter of this name as float64; empty if the file has none. Throws InputError for text.
   std::optional<Tensor> find(const std::string& name) const {
     const std::string wanted = (prefixed_ ? std::string(kPrefix) : "") + name;
     for (const qkv::app::NamedArray& array : arrays_) {
@@ -43,7 +43,8 @@ class ParameterFile {
     }
     return std::nullopt;
   }
-  // -1 in the shape: any size.
+  // The parameter of this name as float64. Throws InputError if it is missing or does not have this
+  // shape; -1 in the shape allows any size.
   Tensor get(const std::string& name, const qkv::Dims& shape) const {
     std::optional<Tensor> tensor = find(name);
     if (!tensor) fail(name, "an array " + shown(shape), "none");
@@ -56,7 +57,7 @@ class ParameterFile {
   }
 
  private:
-  // "[U,50]": an open size is the number of units.
+  // A shape in messages, such as "[U,50]": the open size is the number of units.
   static std::string shown(const qkv::Dims& shape) {
     std::string text = qkv::to_string(shape);
     if (const auto open = text.find("-1"); open != std::string::npos) text.replace(open, 2, "U");
@@ -74,8 +75,9 @@ class ParameterFile {
 
 Tensor parameter_copy(const Tensor& tensor) { return qkv::contiguous(tensor.view()); }
 
-// The parameters of a score: from the file, or drawn from the seed.
 using Parameters = std::vector<Parameter>;
+
+// The parameters of a score, in float64: from the file, or drawn from the seed if it is null.
 template <class S>
   requires(!qkv::has_parameters<S>())
 Parameters parameters_of(const S&, const ParameterFile*, Index, std::uint64_t) {
@@ -129,7 +131,7 @@ qkv::ConstView parameter(const std::vector<Parameter>& parameters, std::string_v
   return {};
 }
 
-// Allocates the results; `lead` is {} or {H}.
+// Allocates the results for x [T,D]; `lead` is their leading axes, {} or {H}.
 void reserve(WordAttention& attention, const qkv::Dims& lead, const Tensor& x, bool matrices) {
   const Index words = x.size(0);
   const auto with = [&](std::initializer_list<Index> sizes) {
@@ -147,7 +149,7 @@ void reserve(WordAttention& attention, const qkv::Dims& lead, const Tensor& x, b
   attention.weights = Tensor(DType::kFloat64, with({words, words}));
 }
 
-// The same memory with an axis of size 1 before the head axis, as layers with heads expect.
+// A view of a tensor with an axis of size 1, the batch, in front, which layers with heads expect.
 qkv::View with_batch(Tensor& tensor) {
   if (!tensor.given()) return {};
   qkv::Dims shape{Index{1}};
@@ -222,7 +224,8 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
 
 namespace {
 
-// Parameters of the heads, and scores and weights if requested.
+// Throws UsageError if the vectors, the parameters and, with `matrices`, the scores and weights do
+// not fit in memory.
 void check_memory(const WordInput& input, const WordsOptions& options, bool matrices) {
   const auto words = static_cast<double>(input.x.size(0));
   const auto width = static_cast<double>(input.x.size(1));
@@ -230,7 +233,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
   const bool wide = options.heads > 0 && options.form == qkv::HeadForm::kWide;
   const bool learned = options.heads > 0 || qkv::has_parameters(options.score);
   const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
-  // Each is held twice: as computed with and as saved.
+  // Each parameter is held twice: in the layer, and as a copy in the results.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
                      (matrices ? 2 * 8 * heads * words * words : 0),
                  fmt::format("{} words of {} numbers", words, width),

@@ -23,7 +23,7 @@ std::string_view form_of(const WordsOptions& options) {
 
 // ---- arrays ---------------------------------------------------------------------------------
 
-// Data that the arrays need in addition to the results; views point into it.
+// The texts among the arrays, which are not in the results themselves. The views point into this.
 struct Texts {
   Strings tokens{};
   Strings spellings{};
@@ -73,7 +73,7 @@ std::vector<NamedView> arrays(const WordAttention& attention, const WordInput& i
 
 // ---- JSON -----------------------------------------------------------------------------------
 
-// The other word that each word attends to most; with heads, for each head.
+// For each word, and with heads for each head, the other word that it attends to most.
 nlohmann::ordered_json links_of(const WordAttention& attention) {
   const qkv::ConstView keys = attention.top_keys.view();
   const auto* key = keys.as<std::int64_t>();

@@ -19,10 +19,10 @@ namespace {
 
 using qkv::Index;
 
-// The distinct tokens in order, and each token's index among them.
+// The distinct words of a text in the order of their first occurrence.
 struct Distinct {
   std::vector<std::string> words{};
-  std::vector<std::size_t> places{};
+  std::vector<std::size_t> places{};  // the index in `words` of each token of the text
 };
 
 Distinct distinct(const std::vector<std::string>& tokens) {
@@ -36,7 +36,8 @@ Distinct distinct(const std::vector<std::string>& tokens) {
   return result;
 }
 
-// 'no vector for "walks" (near spellings: walk, walked)', for all of them.
+// A text that names all words without a vector, such as 'no vector for "walks" (near spellings:
+// walk, walked)'; "" if there are none.
 std::string missing_words(const Distinct& words, const qkv::app::WordVectors& found) {
   std::string text;
   for (std::size_t i = 0; i < words.words.size(); ++i) {

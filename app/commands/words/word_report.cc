@@ -19,7 +19,7 @@ using qkv::app::picture::Side;
 
 constexpr int kWidestName = 12;
 
-// Results of one head: views without the head axis.
+// The results of one head, as views without the head axis.
 struct Head {
   qkv::ConstView weights;
   qkv::ConstView top_weights;
@@ -35,7 +35,7 @@ Head head_of(const WordAttention& attention, Index head, bool heads) {
   return {view(attention.weights), view(attention.top_weights), view(attention.top_keys)};
 }
 
-// "street 0.0541": the largest weight to any other position.
+// The other position to which a word gives the largest weight, and this weight: "street 0.0541".
 std::string strongest_other(const WordInput& input, const Head& head, Index word) {
   for (Index n = 0; n < head.top_keys.size(1); ++n) {
     const Index key = head.top_keys.at<std::int64_t>({word, n});

@@ -19,12 +19,13 @@ namespace {
 
 using qkv::Index;
 
-// A long novel has half as many words; every word attends to every other.
+// The limit on words, since every word attends to every other. A long novel has half as many.
 constexpr std::size_t kMostWords = 1'000'000;
 constexpr std::size_t kMostTextBytes = std::size_t{16} << 20;
-// Code points. The longest dictionary words have some 200.
+// The limit on a word in code points. The longest words in dictionaries have some 200.
 constexpr std::size_t kLongestWord = 1000;
-// Bytes without ASCII white space. Tokenizing temporarily takes up to 40 times the text's size.
+// The limit on bytes without ASCII white space, which are tokenized at once: this temporarily takes
+// up to 40 times their size.
 constexpr std::size_t kLongestPiece = std::size_t{1} << 18;
 constexpr std::string_view kBlanks = " \t\r\n";
 
@@ -32,11 +33,11 @@ constexpr std::string_view kBlanks = " \t\r\n";
 // rejects texts that are too large.
 class Tokens {
  public:
-  // Throws.
+  // Throws the error of a text that is invalid at this byte.
   using Refuse = std::function<void(Index byte, const std::string& detail)>;
 
-  // Reserving for all words takes only address space: untouched pages cost no memory, while a
-  // growing vector would be in memory twice.
+  // Reserves room for the largest number of words. This takes only address space, since untouched
+  // pages cost no memory, while a growing vector would be in memory twice.
   explicit Tokens(Refuse refuse) : refuse_(std::move(refuse)) { tokens_.reserve(kMostWords); }
 
   void take(std::string_view block) {
@@ -49,7 +50,7 @@ class Tokens {
     if (rest_.size() - valid_ >= 4) fail(valid_, "expected UTF-8 text");
     cut(last_gap());
     if (valid_ < kLongestPiece) return;
-    cut(valid_);  // most likely one long word
+    cut(valid_);  // reports a long word, the most likely cause
     fail(0, fmt::format("expected a space or a newline in {} bytes, got none", kLongestPiece));
   }
 
@@ -64,9 +65,9 @@ class Tokens {
     refuse_(static_cast<Index>(begin_ + at), detail);
   }
 
-  // The last blank before which the text can be split without changing its tokens; 0: none. It
-  // cannot be split between some characters and a blank, or between a carriage return and a
-  // newline.
+  // The offset of the last blank before which the text can be split without changing its tokens, or
+  // 0 if there is none. The text cannot be split where the blank belongs to the character before
+  // it, as a newline does after a carriage return.
   std::size_t last_gap() const {
     const std::string_view text = std::string_view(rest_).substr(0, valid_);
     for (std::size_t at = text.find_last_of(kBlanks); at != text.npos && at > 0;
@@ -78,6 +79,7 @@ class Tokens {
     return 0;
   }
 
+  // Tokenizes the first `end` bytes of rest_ and removes them.
   void cut(std::size_t end) {
     std::size_t at = 0;
     for (std::string& token : qkv::app::tokenize(std::string_view(rest_).substr(0, end))) {
@@ -100,8 +102,8 @@ class Tokens {
   Refuse refuse_;
   std::vector<std::string> tokens_;
   std::string rest_;       // the text so far that is not split yet
-  std::size_t valid_ = 0;  // bytes of it known to be valid UTF-8
-  std::size_t begin_ = 0;  // its offset in the text
+  std::size_t valid_ = 0;  // bytes of rest_ that are known to be valid UTF-8
+  std::size_t begin_ = 0;  // offset of rest_ in the text
 };
 
 std::vector<std::string> from_stdin() {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-// The words of the arguments, joined by spaces, or of standard input if "-" is the only one.
-// Standard input is split as it arrives, and reading stops where it becomes too large. At least
-// one word; throws UsageError for the arguments, InputError for standard input.
+// The words, at least one, of the arguments joined by spaces, or of standard input if "-" is the
+// only argument. Standard input is split as it arrives, and is read no further than it may be long.
+// Throws UsageError for invalid arguments and InputError for invalid standard input.
 std::vector<std::string> read_tokens(const std::vector<std::string>& text);
 
 #endif  // QKV_COMMANDS_WORDS_WORD_TEXT_H_

@@ -15,35 +15,35 @@
 #include "commands/shell/outputs.h"
 #include "commands/shell/score_names.h"
 
-// `qkv words`: text -> word vectors -> self-attention -> table and files.
+// The stages of `qkv words`: text -> word vectors -> self-attention -> table and files.
 
 inline constexpr Choice<qkv::HeadForm> kForms[] = {{"split", qkv::HeadForm::kSplit},
                                                    {"wide", qkv::HeadForm::kWide}};
-// What to do with a word without a vector.
+// How to treat a word that has no vector: as an error, by leaving it out, or as zeros.
 enum class Unknown { kError, kSkip, kZero };
 inline constexpr Choice<Unknown> kUnknowns[] = {
     {"error", Unknown::kError}, {"skip", Unknown::kSkip}, {"zero", Unknown::kZero}};
 
 struct WordsOptions {
-  std::vector<std::string> text{};  // joined by blanks; "-" alone: standard input
-  std::string vectors{};            // a file; "": spelling vectors
-  qkv::Index width = 0;             // of a vector; 0: that of the file
+  std::vector<std::string> text{};  // parts to join by blanks; "-" alone is standard input
+  std::string vectors{};            // the file of word vectors; "": spelling vectors
+  qkv::Index width = 0;             // numbers of a word vector; 0: that of the file, spelling 50
   Unknown unknown = Unknown::kError;
-  qkv::Score score;       // without parameters
+  qkv::Score score;       // its parameters are not set
   bool identity = false;  // --identity: no projections
   qkv::Index heads = 0;   // 0: no projections
   qkv::HeadForm form = qkv::HeadForm::kSplit;
   std::uint64_t seed = 0;
-  std::string params{};  // a file; "": drawn from the seed
+  std::string params{};  // the file of parameters; "": they are drawn from the seed
   OutputOptions outputs{};
 };
 
 // T words and their vectors.
 struct WordInput {
-  std::vector<std::string> tokens{};     // as typed
-  std::vector<std::string> spellings{};  // as looked up; "" for a word without a vector
-  qkv::Tensor x{};                       // [T,D], float32 as in the file
-  std::string source{};                  // where the vectors come from
+  std::vector<std::string> tokens{};     // the words as typed
+  std::vector<std::string> spellings{};  // the words as found; "" for a word without a vector
+  qkv::Tensor x{};                       // the vectors [T,D], float32
+  std::string source{};                  // the file, or "spelling" with the seed
 };
 
 struct Parameter {
@@ -51,42 +51,46 @@ struct Parameter {
   qkv::Tensor value;
 };
 
-// Everything is computed in float64. With H heads, the members below have a leading axis of H.
+// The results of self-attention over T words, in float64. With H heads, the arrays from `scores` to
+// `top_keys` have a leading axis of H.
 struct WordAttention {
-  qkv::Tensor q{};  // [T,D]; with heads [T,H*E] as projected
+  qkv::Tensor q{};  // [T,D]; with heads [T,H*E], projected
   qkv::Tensor k{};
   qkv::Tensor v{};
   std::vector<Parameter> parameters{};
   double scale = 1;
-  qkv::Tensor scores{};       // [T,T], scaled; absent unless asked for
-  qkv::Tensor weights{};      // [T,T], likewise
-  qkv::Tensor lse{};          // [T]
-  qkv::Tensor top_weights{};  // [T,n]: the n largest weights of each word; n = 2, or 1 when T = 1
-  qkv::Tensor top_keys{};     // [T,n], int64
+  qkv::Tensor scores{};       // [T,T], scaled; absent unless requested
+  qkv::Tensor weights{};      // [T,T]; absent unless requested
+  qkv::Tensor lse{};          // [T], the log-sum-exp of each word's scores
+  qkv::Tensor top_weights{};  // [T,n], the n largest weights of each word; n = 2, or 1 if T = 1
+  qkv::Tensor top_keys{};     // [T,n], int64, the words that these weights are of
   qkv::Tensor out{};          // [T,D], without a head axis
 };
 
+// Reads the text and its word vectors.
 WordInput read_words(const WordsOptions& options, const Common& common);
 
-// `matrices`: whether to compute scores and weights.
+// Computes the attention; scores and weights are returned only if `matrices` is true.
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Common& common, bool matrices);
 
-// Longer texts get no table, only the strongest other of each word.
+// The most words that a table of weights is printed for. For longer texts the report has only the
+// strongest other word of each word.
 inline constexpr qkv::Index kLongestTable = 32;
-// What a terminal gets in addition: the map, and tables that fit.
+// The additions to the report for a terminal.
 struct WordScreen {
-  std::string map{};  // "": none
-  int columns = 0;    // 0: any width
+  std::string map{};  // the drawn attention map, or ""
+  int columns = 0;    // the width that tables must fit; 0: any width
 };
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const WordScreen& screen = {});
-// Texts and heads that a terminal shows a map of; of more heads the first are shown.
+// The most words, and the most heads, that a terminal shows a map of. Of more heads the first are
+// shown; of longer texts there is no map.
 inline constexpr qkv::Index kLongestMap = 100;
 inline constexpr qkv::Index kMostMaps = 12;
 
-// The report and the forms of files; the arguments must outlive it, and may be filled later.
-// Arrays hold everything needed to recompute them.
+// The forms of the results for standard output and files. The arguments must outlive the returned
+// functions and may be filled after this call. The arrays hold everything needed to recompute them.
 Results word_forms(const WordInput& input, const WordAttention& attention,
                    const WordsOptions& options, const Common& common);
 
