@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores with parameters, projections included. Additive ones: units of the score per second, for
-// large calls and for the shapes of models; bilinear ones relative to the plain call.
+// The groups of scores with parameters, whose time includes their projections. Additive scores are
+// measured in units per second, for large calls and for the shapes of models; bilinear scores are
+// compared with the plain call.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,12 +13,13 @@
 namespace qkv::bench {
 namespace {
 
+// A call with an additive score of U units.
 struct ScoreCase {
   std::string name{};
   Shape shape{};
   Index U = 256;
-  std::optional<double> forward{};   // targets of the two passes
-  std::optional<double> backward{};  //
+  std::optional<double> forward{};   // the target of the forward pass, in units per second
+  std::optional<double> backward{};  // the target of the backward pass
   int threads = 1;
 };
 
@@ -31,7 +33,7 @@ ScoreCase large(const Session& session, Index D, Index U) {
   return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
 }
 
-// The call that other shapes' rates are compared with.
+// The large call with whose rate those of other shapes are compared.
 ScoreCase standard(const Session& session) {
   ScoreCase one = large(session, 64, 256);
   one.forward = 25e9;
@@ -53,7 +55,7 @@ std::vector<ScoreCase> large_cases(const Session& session) {
   return cases;
 }
 
-// With B sources; in a quick run, two.
+// The call of a model; in a quick run with fewer and shorter sources.
 ScoreCase model(const Session& session, const std::string& name, const Shape& shape) {
   ScoreCase one{.name = fmt::format("{}-D{}", name, shape.D), .shape = shape};
   one.U = units(session, one.U);
@@ -65,7 +67,8 @@ ScoreCase model(const Session& session, const std::string& name, const Shape& sh
   return one;
 }
 
-// Training: all targets' words at once. Where D is 16, projecting costs little beside the score.
+// Calls of training, which attend from all words of the targets at once. If D is 16, projections
+// cost little compared with the score.
 std::vector<ScoreCase> training_cases(const Session& session) {
   std::vector<ScoreCase> cases;
   for (const Index D : {16, 64, 256}) {
@@ -79,7 +82,7 @@ std::vector<ScoreCase> training_cases(const Session& session) {
   return cases;
 }
 
-// One query at a time.
+// Calls of decoding steps, which have one query for each source.
 std::vector<ScoreCase> step_cases(const Session& session) {
   return {model(session, "translator-step", {.B = 64, .Tq = 1, .Tk = 30, .D = 64}),
           model(session, "speech-step", {.B = 16, .Tq = 1, .Tk = 800, .D = 64})};
@@ -102,7 +105,8 @@ void run_one(Session& session, const ScoreCase& one, Pass pass) {
   session.unit_rate({name_of(one, pass), target, one.threads}, problem);
 }
 
-// With keys projected beforehand; backward without the final step from the keys' sums.
+// Measures a call whose keys were projected before, by AdditiveMemory. The backward pass is timed
+// without key_gradients(), the final step from the sums of all calls.
 void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& score = std::get<Additive>(problem.options.score);
@@ -124,8 +128,8 @@ void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   session.unit_rate({name_of(one, pass) + "-memory"}, problem, &calls);
 }
 
-// The share of the large call's rate; the projections' multiply-adds, D for each token and unit,
-// are not counted.
+// Measures the rate of units as a share of the large call's rate. The multiply-adds of projections,
+// D for each token and unit, do not count as work.
 void run_share(Session& session, const ScoreCase& one, Pass pass) {
   constexpr double kTarget = 0.7;
   Problem problem = make_problem(one, pass);
@@ -157,8 +161,8 @@ void run_additive(Session& session) {
   }
 }
 
-// Relative to the plain call, which has no projection: T D^2 multiply-adds more than 2 T^2 D, with
-// its two gradients 3 T D^2 more than 5 T^2 D.
+// Compares bilinear scores with the plain call, which has no projection. The projection adds T D^2
+// multiply-adds to 2 T^2 D, and with its two gradients 3 T D^2 to 5 T^2 D.
 void run_bilinear(Session& session) {
   const Index T = session.length(kLargeLength);
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of one head, relative to the multiply-add peak: on one thread and on all.
+// The group of gradients of one head, compared with the multiply-add peak on one thread and on all.
 #include "groups.h"
 
 namespace qkv::bench {
@@ -39,7 +39,7 @@ void run_backward(Session& session) {
   share_backward(session, {"backward/" + name_of(causal) + "-causal"}, causal,
                  {.masks = {Causal{}}});
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.6;  // of the peak of bfloat16 products
+    constexpr double kShare = 0.6;  // the target; the peak is that of BF16 products
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_backward(session, {"backward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

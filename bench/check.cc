@@ -48,11 +48,9 @@ double magnitudes_of(const ConstView& view) {
   return sum;
 }
 
-// Both paths sum in the same order; only the last bits of exponentials differ. An error of
-// 2^-18 (2^-46) of the largest value is 32 to 64 units in the last place of it. Additive scores may
-// differ by 4 eps sum_u |v_u|, an eighth of that times the sum, and a weight by twice as much
-// relative to itself. Results of 16 bits differ by a unit in their last place where these round
-// differently.
+// The allowed error relative to the largest value. The compared paths sum in the same order, and
+// only the last bits of their exponentials differ. For float32 2^-18 is 32 to 64 units in the last
+// place, for float64 2^-46 is 64 to 128. Results of 16 bits may differ by one unit when they round.
 double unit_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -65,6 +63,8 @@ double unit_of(DType dtype) {
       return 0x1p-18;
   }
 }
+// The allowed error of `out`. Additive scores may differ by 4 eps sum_u |v_u|, which for float32 is
+// unit_of() / 8 times the sum, and a weight by twice as much relative to itself.
 double forward_bound(const Problem& problem, double largest) {
   const double unit = unit_of(problem.shape.dtype);
   const auto* additive = std::get_if<Additive>(&problem.options.score);
@@ -72,19 +72,20 @@ double forward_bound(const Problem& problem, double largest) {
   return largest * unit * (1 + 2 * scores);
 }
 
-// Sums with cancellation: eight times as much.
+// The allowed error of gradients: eight times as much, since terms of their sums cancel.
 double backward_bound(const Problem& problem, double largest) {
   return 8 * forward_bound(problem, largest);
 }
 
 // ---- parts of a problem ---------------------------------------------------------------------
 
+// A range of indices of an axis.
 struct Span {
   Index first = 0;
   Index count = 0;
 };
 
-// Some queries and keys of some batch entries.
+// A part of a problem: some queries (rows) and keys of some batch entries.
 struct Part {
   Span entries;
   Span rows;
@@ -96,7 +97,7 @@ AnyView cut(const AnyView& view, int axis, const Span& span) {
   return slice(view, axis, span.first, span.first + span.count);
 }
 
-// [B,.,Tq,...], [B,.,Tk,...] and [Tq,Tk].
+// A part's slices of arrays of queries [B,.,Tq,...], of keys [B,.,Tk,...] and of pairs [Tq,Tk].
 View rows_of(const View& view, const Part& part) {
   return cut(cut(view, 0, part.entries), 2, part.rows);
 }
@@ -130,12 +131,13 @@ Options options_of(const Problem& problem, const Part& part) {
   return options;
 }
 
-// What options depend on, least first.
+// The knowledge that options need about a query and a key, the least first. It decides which parts
+// of a problem have the same result in a separate call.
 enum class Know {
   kDistance,  // the distance between query and key
-  kPair,      // an element of an array, which can be sliced
-  kNumbers,   // their indices: only the first part gives the same in a separate call
-  kCount,     // the number of keys: no part does
+  kPair,      // an element of an array [Tq,Tk], which can be sliced
+  kNumbers,   // their indices, which only the first part keeps
+  kCount,     // the number of keys, which no part keeps
 };
 
 Know knowledge_of(const Causal&) { return Know::kDistance; }
@@ -157,7 +159,8 @@ Know knowledge_of(const Options& options) {
 
 Part whole_of(const Shape& shape) { return {{0, shape.B}, {0, shape.Tq}, {0, shape.Tk}}; }
 
-// A few of `length`: the first, those in the middle, the last; or the first alone.
+// Ranges of a few indices below `length`: the first, the middle and the last ones, or only the
+// first if the options need indices.
 std::vector<Span> samples_of(Index length, Know know) {
   constexpr Index kSome = 4;
   const Index count = std::min(kSome, length);
@@ -165,8 +168,8 @@ std::vector<Span> samples_of(Index length, Know know) {
   return {{0, count}, {(length - count) / 2, count}, {length - count, count}};
 }
 
-// Parts of the problem that give the same result in a separate call: rows with all keys, and for
-// gradients keys with all rows, since out and lse of the whole problem are given.
+// Parts of the problem that have the same result in a separate call: some rows with all keys, and
+// for gradients some keys with all rows, since out and lse of the whole problem are inputs there.
 std::vector<Part> parts_of(const Problem& problem, Know know) {
   const Shape& s = problem.shape;
   std::vector<Part> parts;
@@ -198,7 +201,7 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
   return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, keys, 0, some))));
 }
 
-// The same gradients as `like`, in these buffers.
+// Views of `buffers` in place of the gradients that `like` has, in the order of views_of().
 ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers) {
   ScoreGradient gradient = like;
   for_each_alternative<Score>([&]<class S>() {
@@ -212,7 +215,7 @@ ScoreGradient with_buffers(const ScoreGradient& like, std::span<Tensor> buffers)
   return gradient;
 }
 
-// Of each of views_of(), all of which are present.
+// The names of the gradients in views_of(), which has one for each parameter that the score has.
 std::vector<std::string> names_of(const Score& score) {
   std::vector<std::string> names;
   const auto add = [&]<class S>(const S& one) {
@@ -224,8 +227,8 @@ std::vector<std::string> names_of(const Score& score) {
   return names;
 }
 
-// Of queries if the part has all keys, of keys if it has all queries, of parameters if it
-// has both.
+// Compares those gradients that the part determines: of queries if it has all keys, of keys if it
+// has all queries, and of parameters if it is the whole problem.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
                            const Part& part) {
   const Shape& s = problem.shape;
@@ -275,7 +278,7 @@ std::string fault_in(const Problem& problem, const std::vector<View>& results, c
 }  // namespace
 
 std::string fault_of(const Problem& problem, const std::vector<View>& results) {
-  // Less than a tenth of a second in the reference; with tanh about one second.
+  // The reference computes so much in less than a tenth of a second, with tanh in about one second.
   const double most_work = units_of(problem) > 0 ? 0x1p24 : 0x1p26;
   const Know know = knowledge_of(problem.options);
   const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;

@@ -9,13 +9,15 @@
 
 namespace qkv::bench {
 
-double most_of(const ConstView& view);  // the largest magnitude
-// The first numbers that differ by more than `bound` or are NaN, or "".
+// The largest magnitude of an array's numbers.
+double most_of(const ConstView& view);
+// A text with the first two numbers that differ by more than `bound` or are NaN, or "".
 std::string difference(const ConstView& got, const ConstView& want, double bound);
 
-// Compares results, in the order of Problem::results(), with the path "reference": all of small
-// problems, else some rows of the first and the last batch entry; for gradients those of some
-// queries and some keys. Returns the first difference, or "".
+// Compares results, in the order of Problem::results(), with those of the path "reference". Checks
+// all numbers if the problem is small or its options do not allow to compute a part of it alone;
+// else some rows of the first and the last batch entry, of gradients those of some queries and some
+// keys. Returns the first difference, or "".
 std::string fault_of(const Problem& problem, const std::vector<View>& results);
 
 }  // namespace qkv::bench

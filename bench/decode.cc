@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One query at a time: over many keys, which is bound by memory, and over few, which is bound by
-// the overhead of a call.
+// Groups of calls with one query: over many keys, which are bound by memory, and over few keys,
+// which are bound by the overhead of a call.
 #include <algorithm>
 #include <string>
 
@@ -15,10 +15,9 @@ namespace {
 struct DecodeCase {
   DType dtype;
   Index D;
-  Index queries;  // for each key head
-  double share;
+  Index queries;  // query heads for each key head
+  double share;   // the target, as a share of a plain read of the same bytes
 };
-// Of a plain read of the same bytes.
 constexpr DecodeCase kDecode[] = {
     {DType::kFloat32, 64, 1, 0.92},   {DType::kFloat32, 64, 4, 0.86},
     {DType::kFloat32, 64, 8, 0.82},   {DType::kFloat32, 128, 1, 0.92},
@@ -31,7 +30,7 @@ constexpr DecodeCase kDecode[] = {
     {DType::kQ8, 128, 4, 0.70},       {DType::kQ8, 128, 8, 0.70},
 };
 
-// Several key heads, as serving engines lay their keys out: one after another for each token.
+// The key heads of calls with keys in pages; serving engines store those of a token together.
 constexpr Index kPagedHeads = 8;
 constexpr DecodeCase kPaged[] = {
     {DType::kFloat32, 64, 1, 0},   {DType::kFloat32, 128, 1, 0}, {DType::kFloat32, 128, 4, 0},
@@ -44,15 +43,16 @@ std::string decode_name(Index Tk, Index G, const DecodeCase& x, const std::strin
   return fmt::format("decode/T{}-{}D{}-queries{}{}{}", Tk, heads, x.D, x.queries, type, order);
 }
 
-// Keys and values of at least four times the last-level cache, but at most so many bytes.
+// The number of batch entries whose keys and values are four times the last-level cache, but at
+// most `most` bytes.
 Index entries_for(Index Tk, const DecodeCase& x, double most) {
   const double wanted = std::min(most, 4 * static_cast<double>(last_cache_bytes()));
-  const Index elements = x.dtype == DType::kQ8 ? x.D / BlockQ8::kNumbers : x.D;  // of a row
+  const Index elements = x.dtype == DType::kQ8 ? x.D / BlockQ8::kNumbers : x.D;  // of a key
   const auto each = static_cast<double>(2 * Tk * elements) * static_cast<double>(size_of(x.dtype));
   return std::max<Index>(1, static_cast<Index>(wanted / each));
 }
 
-// Pages beside the same keys in one piece, by head and by token.
+// Measures keys in pages, and the same keys in one array, ordered by head and by token.
 void run_decode_in_pages(Session& session, Index page) {
   const Index Tk = std::max<Index>(session.length(16384) / page, 2) * page;
   for (const DecodeCase& x : kPaged) {
@@ -88,7 +88,7 @@ void run_decode(Session& session) {
   }
 }
 
-// The smallest of the seeds' examples.
+// Measures the overhead of a call by the smallest example of the seed documents.
 void run_small(Session& session) {
   constexpr double kTarget = 1e-6;
   Problem problem = make_problem({.B = 2, .Tq = 1, .Tk = 10, .D = 2});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of the layers, float32, by shape: those of training the translator, and
-// large ones. And a GRU, which is products in steps.
+// The group of the layers' matrix products in float32, with shapes of training the translator and
+// large ones; and of GRUs, which are products in steps.
 #include <algorithm>
 #include <functional>
 #include <span>
@@ -31,13 +31,13 @@ struct Size3 {
   Index in;
   Index out;
 };
-// A translator's output layer, for a step and for a batch; the input of its decoder; large ones; a
-// vocabulary.
+// In order: a translator's output layer, for a step and for a batch; the input of its decoder; two
+// large products; a layer of a large vocabulary.
 constexpr Size3 kSizes[] = {{24, 224, 128},   {1536, 224, 128},   {400, 160, 192},
                             {512, 512, 2048}, {2048, 1024, 1024}, {64, 256, 10000}};
-// Those large enough for a second thread.
+// The sizes that are large enough for a second thread.
 constexpr Size3 kThreadSizes[] = {{400, 160, 192}, {1536, 224, 128}, {2048, 1024, 1024}};
-// Few rows, with the weight packed once.
+// Sizes with few rows, measured with prepacked weights.
 constexpr Size3 kPackedSizes[] = {{24, 224, 128}, {64, 256, 10000}};
 
 struct Named {
@@ -56,7 +56,7 @@ std::string name_of(const Size3& s, const char* what) {
   return fmt::format("dense/{}x{}x{}-{}", s.rows, s.in, s.out, what);
 }
 
-// Every variant of the first peer that supports the product, writing to `results`.
+// Every variant of the first peer that supports the product. Allocates `result` and writes to it.
 std::vector<PeerTask> peers_of(const Session& session, Product& product, Tensor& result,
                                int threads) {
   std::vector<PeerTask> tasks;
@@ -111,7 +111,7 @@ struct GruSize {
 };
 constexpr GruSize kGrus[] = {{32, 25, 32, 64}, {32, 50, 256, 256}};
 
-// A layer with its memory, all sequences T long.
+// A GRU with the memory of its calls. All B sequences are T long.
 struct GruCall {
   GruSize size;
   Gru layer;
@@ -143,14 +143,15 @@ struct GruCall {
   }
 };
 
-// Two for each multiply-add of the six products of a step, twice as many backward.
+// Floating-point operations: two for each multiply-add of the six products of a step, and twice as
+// many in the backward pass.
 double work_of(const GruSize& s, Pass pass) {
   const Index step = Index{6} * s.hidden * (s.input + s.hidden);
   return static_cast<double>((pass == Pass::kForward ? 1 : 2) * s.B * s.T * step);
 }
 
-// Compares all numbers with the path "reference": exponentials differ in their last bits, sums of
-// them in a few more.
+// Compares all results with those of the path "reference" and returns the first difference, or "".
+// The bound allows for exponentials that differ in their last bits, and for sums of them.
 std::string fault_of(GruCall& call, Pass pass) {
   Context reference;
   reference.force_path("reference");
@@ -181,7 +182,7 @@ void run_gru(Session& session, GruSize s, Pass pass) {
                         task);
 }
 
-// All sizes; in a quick run only the first, since the others run the same code.
+// The sizes to measure: all, in a quick run only the first, since the others run the same code.
 template <class S, std::size_t n>
 std::span<const S> wanted(const Session& session, const S (&sizes)[n]) {
   return {sizes, session.is_quick() ? 1 : n};

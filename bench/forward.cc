@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One head on one thread, relative to the multiply-add peak; and every width.
+// Groups of the plain call of one head: compared with the peak, at every width, on all threads.
 #include <algorithm>
 #include <cmath>
 
@@ -32,14 +32,15 @@ void share_forward(Session& session, const Wanted& wanted, const Shape& shape,
 
 // ---- widths ---------------------------------------------------------------------------------
 
-// Widths that must not fall off a cliff, and their targets.
+// A width and the round width whose rate per multiply-add it is compared with.
 struct Neighbours {
   Index D;
   Index round;
 };
+// Widths that must not be much slower than a round width near them.
 constexpr Neighbours kNeighbours[] = {{63, 64}, {65, 64}, {80, 64}, {96, 128}, {100, 128}};
 constexpr double kNeighbourShare = 0.7;
-constexpr double kTenth = 0.1;  // of the time: there are 256 rows
+constexpr double kTenth = 0.1;  // share of the usual time, since there are 256 rows
 constexpr Index kMostWidth = 256;
 constexpr Index kRoundWidth = 64;
 
@@ -52,7 +53,7 @@ void run_width(Session& session, const Neighbours& widths, std::optional<double>
   session.against({name, target, 1, target ? 1 : kTenth}, problem, round, Figure::kPerMultiply);
 }
 
-// The lowest of the rows widths/D<least>..; rows without a figure are ignored.
+// Adds a row that repeats the row with the lowest figure among the widths from `least`.
 void add_worst(Session& session, const std::string& name, Index least) {
   const Row* worst = nullptr;
   for (Index D = least; D <= kMostWidth; ++D) {
@@ -81,7 +82,7 @@ void run_forward(Session& session) {
     share_forward(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
   }
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.75;  // of the peak of bfloat16 products
+    constexpr double kShare = 0.75;  // the target; the peak is that of BF16 products
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_forward(session, {"forward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

@@ -11,9 +11,10 @@
 
 namespace qkv::bench {
 
-// When a group runs.
+// Whether a group runs by default or only if it is named.
 enum class Choice { kUnlessTold, kWhenNamed };
 
+// A group of rows to measure, with its name and description in the help.
 struct Group {
   std::string_view name;
   std::string_view about;
@@ -21,17 +22,19 @@ struct Group {
   Choice choice;
 };
 
+// All groups, in the order in which they run.
 std::span<const Group> groups();
 
-// The groups of these names, in the list's order; without names those that run by
-// default. Throws Error for an unknown name, listing the valid ones.
+// The groups of these names, in the order of groups(); without names those that run by default.
+// Throws Error for an unknown name, listing the valid ones.
 std::vector<Group> chosen_groups(const std::vector<std::string>& names);
 
+// Each function measures the rows of the group of its name.
 void run_forward(Session& session);
 void run_backward(Session& session);
 void run_widths(Session& session);
 void run_options(Session& session);
-void run_backward_options(Session& session);  // of the group backward
+void run_backward_options(Session& session);  // called by run_backward()
 void run_custom(Session& session);
 void run_sums(Session& session);
 void run_values(Session& session);

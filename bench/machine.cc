@@ -10,7 +10,7 @@
 namespace qkv::bench {
 namespace {
 
-// The value of the first line "NAME : value" of /proc/cpuinfo.
+// The value of the first line of /proc/cpuinfo that reads "NAME : value"; "" if there is none.
 std::string cpu_field(const std::string& name) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

@@ -7,14 +7,14 @@
 
 namespace qkv::bench {
 
-// Of the last-level cache; 0 if the system does not say.
+// The size of the last-level cache in bytes; 0 if the system does not tell it.
 std::size_t last_cache_bytes();
 
-// "Intel(R) Xeon(R) Processor"; "unknown" if the system does not say. With the family, model and
-// stepping if known: virtual machines often hide the rest.
+// The CPU's name, such as "Intel(R) Xeon(R) Processor", or "unknown". Includes the family, model
+// and stepping if they are known, since virtual machines often hide the exact name.
 std::string cpu_name();
 
-// "2026-11-21T22:40:00Z"
+// The time now in UTC: "2026-11-21T22:40:00Z".
 std::string date_now();
 
 // The compiler of this build: "gcc 12.2.0".

@@ -5,13 +5,14 @@
 #include "problem.h"
 #include "session.h"
 
-// Many small heads, as encoders and translators have: B heads of T queries and keys of width 64.
+// The group of many small heads, as encoders and translators have: B heads of T queries and T keys
+// of width 64.
 namespace qkv::bench {
 namespace {
 
 constexpr Index kLengths[] = {16, 32, 64, 128, 512};
 
-// On one thread, and where there are several heads on all of them.
+// The numbers of heads. They are measured on one thread and, if there are several, on all threads.
 constexpr Index kHeads[] = {1, 8, 64, 256};
 
 void run_case(Session& session, Index T, Index heads, int threads, bool backward) {
@@ -31,9 +32,9 @@ void run_many(Session& session) {
   for (const bool backward : {false, true}) {
     for (const Index T : kLengths) {
       for (const Index heads : kHeads) {
-        // Longer ones are the rows of other groups.
+        // Long heads are measured by other groups.
         if (T == 512 && heads > 8) continue;
-        // The others run the same code.
+        // In a quick run the others are left out, since they run the same code.
         if (session.is_quick() && (T != 16 || heads > 8)) continue;
         run_case(session, T, heads, 1, backward);
         if (heads > 1 && session.threads() > 1) {

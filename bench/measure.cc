@@ -28,7 +28,7 @@ Sample burst(const Subject& subject, long repetitions) {
   return {(wall_now() - wall) / count, (cpu_now() - cpu) / count};
 }
 
-// How many repetitions fill a burst, found by doubling; the caches are warm afterwards.
+// The number of repetitions that fill a burst, found by doubling. The caches are warm afterwards.
 long repetitions_of(const Subject& subject, double seconds) {
   subject.run();
   long repetitions = 1;
@@ -88,7 +88,7 @@ Summary summarise(const Series& series, Clock clock) {
 
 Clock steadier(std::span<const Series> series, int threads) {
   if (threads > 1) return Clock::kWall;
-  constexpr double kMostApart = 1.01;  // else another process had the processor in between
+  constexpr double kMostApart = 1.01;  // more means that another process had the processor
   double wall = 0;
   double cpu = 0;
   for (const Series& one : series) {
@@ -111,8 +111,8 @@ Ratio ratio_of(const Series& a, const Series& b, Clock clock) {
   const double median = median_of(ratios);
   const std::size_t quarter = ratios.size() / 4;
   const double distance = ratios[ratios.size() - 1 - quarter] - ratios[quarter];
-  // Half the interquartile range is 0.6745 standard deviations, the error of a median 1.2533 of
-  // them over the root of their number.
+  // For normal ratios half the interquartile range is 0.6745 standard deviations, and the error of
+  // the median is 1.2533 standard deviations over the root of the number of ratios.
   const double spread = distance / 2 / median;
   const double error = 1.2533 / 0.6745 * spread / std::sqrt(static_cast<double>(ratios.size()));
   return {median, spread, error};

@@ -6,65 +6,67 @@
 #include <span>
 #include <vector>
 
-// How time is measured: subjects to compare alternate, in bursts, in one process, so that
-// clock drift affects all of them alike.
+// Measuring time: the subjects that are compared run in bursts, alternately, in one process, so
+// that clock drift affects all of them alike.
 namespace qkv::bench {
 
 enum class Clock { kWall, kCpu };
 
-// Seconds of one repetition, by both clocks; `cpu` is the calling thread's.
+// The seconds of one repetition: elapsed, and CPU time of the calling thread. A sample is the mean
+// over one burst.
 struct Sample {
   double wall = 0;
   double cpu = 0;
 };
 using Series = std::vector<Sample>;
 
-// A timed subject. One call of `run` is one repetition.
+// A function to time. One call of `run` is one repetition.
 struct Subject {
   std::function<void()> run;
-  int least_bursts = 1;
+  int least_bursts = 1;  // the least number of bursts in all rounds together
 };
 
+// How long to measure.
 struct Effort {
-  double burst = 0.02;  // seconds; at least one repetition
-  double seconds = 1;   // per row
-  int rounds = 5;       // at least
+  double burst = 0.02;  // seconds of a burst, which has at least one repetition
+  double seconds = 1;   // seconds of all rounds
+  int rounds = 5;       // the least number of rounds
 };
 
-// One burst of each subject in turn, round after round, until the time is up. A subject that needs
-// more bursts than there are rounds has several in each. One series for each subject.
+// Runs one burst of each subject in a round, and rounds until the time is up. A subject that needs
+// more bursts than there are rounds has several in each. Returns one series for each subject.
 std::vector<Series> alternate(std::span<const Subject> subjects, const Effort& effort);
 
-// ---- what samples say -----------------------------------------------------------------------
+// ---- statistics of samples ------------------------------------------------------------------
 
-// Of seconds: spread = (best - median) / best of the rates, that is 1 - best / median of the times.
+// A summary of a series of times.
 struct Summary {
-  int n = 0;
-  double best = 0;
-  double median = 0;
-  double spread = 0;
+  int n = 0;          // the number of bursts
+  double best = 0;    // seconds of a repetition
+  double median = 0;  // seconds of a repetition
+  double spread = 0;  // (best - median) / best of the rates: 1 - best / median of the times
 };
 
 // The middle value, or the mean of the two middle ones; 0 for none.
 double median_of(std::vector<double> values);
 Summary summarise(const Series& series, Clock clock);
 
-// The clock for which the spreads of these series are smaller in sum; CPU time if wall time is
-// longer, since others had the processor too. CPU time says nothing about work on several threads:
-// wall time then.
+// The clock by which the spreads of these series are smaller in sum. It is CPU time if wall time is
+// longer by more than 1 %, since other processes had the processor too, and wall time for work on
+// several threads, of which the CPU time of one thread says nothing.
 Clock steadier(std::span<const Series> series, int threads);
 
-// If a peak spreads more than this, no share is computed from it.
+// The largest spread of a peak, or of a ratio, from which a figure is computed.
 inline constexpr double kMostPeakSpread = 0.03;
 inline bool is_noisy(const Summary& peak) { return peak.spread > kMostPeakSpread; }
 
-// The median over rounds of a's time over b's time in the same round, and half the interquartile
-// range relative to it.
+// The ratio of two times. Ratios are taken round by round.
 struct Ratio {
   double median = 0;
-  double spread = 0;
-  double error = 0;  // the standard error of the median, if ratios are normal, relative to it
+  double spread = 0;  // half the interquartile range, relative to the median
+  double error = 0;   // the median's standard error for normal ratios, relative to the median
 };
+// The ratio of a's times to b's times in the same rounds.
 Ratio ratio_of(const Series& a, const Series& b, Clock clock);
 inline bool is_noisy(const Ratio& ratio) { return ratio.spread > kMostPeakSpread; }
 

@@ -13,7 +13,7 @@ void* map(std::size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();  // NOLINT(performance-no-int-to-ptr)
 #ifdef MADV_HUGEPAGE
-  ::madvise(data, bytes, MADV_HUGEPAGE);  // a hint; small pages work as well
+  ::madvise(data, bytes, MADV_HUGEPAGE);  // only a hint: small pages work as well
 #endif
   return data;
 }

@@ -9,8 +9,8 @@
 
 namespace qkv::bench {
 
-// Zeroed memory of whole pages, huge ones if the system provides them: to measure
-// reads, not page table walks.
+// Zeroed memory of whole pages. They are huge pages if the system provides them, so that benchmarks
+// measure reads and not page table walks.
 class Memory {
  public:
   explicit Memory(std::size_t bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of options, built-in or the user's, relative to the plain call.
+// Groups that compare calls with options, be they built in or the user's own, with the plain call.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -23,18 +23,18 @@ struct OptionCase {
 constexpr Index kLength = 2048;
 constexpr Index kWidth = 64;
 
-// Booleans, three of four true.
+// A mask of random booleans, of which three of four are true.
 View random_mask(Problem& problem, const Dims& dims) {
   const View numbers = problem.add_random(dims, 4);
   const View mask = problem.add(DType::kBool, dims);
-  constexpr float kQuartile = -0.866F;  // of numbers uniform between -sqrt(3) and sqrt(3)
+  constexpr float kQuartile = -0.866F;  // the first quartile of the uniform numbers
   for (Index n = 0; n < mask.element_count(); ++n) {
     mask.as<bool>()[n] = numbers.as<float>()[n] > kQuartile;
   }
   return mask;
 }
 
-// Just short of all keys: skipped keys must not hide the cost of the option.
+// Key lengths just short of all keys, so that skipped keys do not hide the cost of the option.
 View nearly_all_keys(Problem& problem) {
   const View lengths = problem.add(DType::kInt64, {problem.shape.B});
   for (Index b = 0; b < problem.shape.B; ++b) {
@@ -43,7 +43,7 @@ View nearly_all_keys(Problem& problem) {
   return lengths;
 }
 
-// 2^-4, the middle of the eight slopes of Press et al. 2022 for eight heads.
+// ALiBi slopes of 2^-4, in the middle of the slopes of Press et al. 2022 for eight heads.
 View usual_slopes(Problem& problem) {
   const View slopes = problem.add(DType::kFloat32, {problem.shape.H});
   for (Index h = 0; h < problem.shape.H; ++h) slopes.as<float>()[h] = 0x1p-4F;
@@ -58,7 +58,7 @@ void add_cap(Problem& p) { p.options.softcap = 30; }
 
 void add_bias(Problem& p) { p.options.bias = p.add_random({p.shape.Tq, p.shape.Tk}, 5); }
 
-// One key in each block of 128 is padding.
+// One key in each 128 keys is padding.
 constexpr Index kPaddedEach = 128;
 constexpr Index kPadded = 77;
 void add_padding(Problem& p) {
@@ -69,7 +69,7 @@ void add_padding(Problem& p) {
   p.options.masks = {Padding{padding}};
 }
 
-// And what stands there is not a number.
+// Padding whose keys and values are NaN.
 void add_padding_nan(Problem& p) {
   add_padding(p);
   for (const View& x : {p.k, p.v}) {
@@ -93,7 +93,7 @@ constexpr OptionCase kOptions[] = {
      [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
     {"padding", kOptionTarget, add_padding},
     {"padding-nan", kOptionTarget, add_padding_nan},
-    // No option, but scores so far apart that many exponentials underflow.
+    // This is no option: scores are so far apart that many exponentials underflow.
     {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
 };
 
@@ -127,7 +127,7 @@ void add_mask_line(Problem& p) {
   p.options.masks = {mask_mod([](At at) { return ((at.i + at.j) & 15) != 3; })};
 }
 
-// Four documents one after the other.
+// A mask of four documents, one after the other, that do not attend to each other.
 void add_documents(Problem& p) {
   const Index T = p.shape.Tk;
   std::int32_t* doc = p.add(DType::kInt32, {T}).as<std::int32_t>();
@@ -135,7 +135,7 @@ void add_documents(Problem& p) {
   p.options.masks = {mask_mod([doc](At at) { return doc[at.i] == doc[at.j]; })};
 }
 
-// The same, with the tiles classified before the call.
+// The mask of add_documents(), whose tiles are classified before the call.
 void add_precomputed_documents(Problem& p) {
   add_documents(p);
   const auto plain = std::get<MaskMod>(p.options.masks.front());
@@ -153,7 +153,7 @@ constexpr OptionCase kCustom[] = {
     {"documents-precomputed", 0.35, add_precomputed_documents},
 };
 
-// Those whose backward pass has something to undo; a bias has a gradient of its own.
+// Options that the backward pass differentiates or repeats; a bias has a gradient of its own.
 constexpr OptionCase kBackward[] = {
     {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
     {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},
@@ -178,7 +178,7 @@ void add_all_sums(Problem& p) {
   add_pooled(p);
 }
 
-// What evicts keys from a cache: sums over the last queries.
+// The sums over the last queries, by which a cache decides which keys to evict.
 void add_recent_sums(Problem& p) {
   const View rows = p.add(DType::kInt64, {32});
   for (Index r = 0; r < 32; ++r) rows.as<std::int64_t>()[r] = p.shape.Tq - 32 + r;

@@ -11,12 +11,13 @@
 namespace qkv::bench {
 namespace {
 
-// Runs task(0..threads-1), one on each thread.
+// Threads that each run a task at the same time.
 class Team {
  public:
   explicit Team(int threads)
       : threads_(threads), executor_(threads == 1 ? Executor() : Executor::threads(threads)) {}
 
+  // Calls task(n) for n from 0 to threads() - 1, each on one thread.
   template <class Task>
   void run(const Task& task) const {
     const auto body = [](void* state, Index n) { (*static_cast<const Task*>(state))(n); };
@@ -31,8 +32,8 @@ class Team {
 
 // ---- reads ----------------------------------------------------------------------------------
 
-// Eight lines of 64 bytes at a time, prefetching 16 KiB ahead: as fast as one core can read
-// (found by experiment). Compiler vector types, as wide as the function's target.
+// Reads eight lines of 64 bytes at a time and prefetches 16 KiB ahead: by experiment as fast as one
+// core can read. The compiler splits Vector to the width of the function's target.
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kLines = 8;
 constexpr std::size_t kAhead = 16384;
@@ -73,7 +74,7 @@ Read widest_read() {
   return read_plain;
 }
 
-// Part n of `parts` of an array.
+// Part n of an array that is split into `parts` equal parts.
 Bytes part_of(Bytes bytes, Index n, int parts) {
   const std::size_t size = bytes.size() / static_cast<std::size_t>(parts);
   return bytes.subspan(static_cast<std::size_t>(n) * size, size);
@@ -85,15 +86,16 @@ std::string peak_target() {
   const auto targets = cpu_targets();
   const auto used = std::ranges::find(targets, cpu_target());
   if (used == targets.end()) return "";
-  // The reference has no peak of its own: it is compared with the best target's.
+  // The target "reference" has no peak and is compared with that of the best target.
   const std::string_view target = *used == "reference" ? targets.front() : *used;
   return target == "reference" ? "" : std::string(target);
 }
 
 Peak multiply_add_peak(const std::string& target, DType dtype, int threads) {
-  // About 10 ms for several threads, so that waking them does not matter.
+  // A repetition takes about 10 ms on several threads, so that the time to wake them hardly counts.
   const Index rounds = threads == 1 ? 100'000 : 3'000'000;
-  // Types of 16 bits are widened where the target has no products of them.
+  // BF16 has a peak of its own if the target has the BF16 dot-product instruction; otherwise types
+  // of 16 bits are compared with the peak of float32.
   const bool in_pairs = dtype == DType::kBFloat16 && target == "avx512bf16";
   const DType of = in_pairs || size_of(dtype) > 2 ? dtype : DType::kFloat32;
   const double each = multiply_add_burst(target, of, rounds);

@@ -12,25 +12,26 @@
 
 #include "measure.h"
 
-// The machine's peaks, which kernels are compared with.
+// The machine's peak rates of multiply-adds and of reads, with which kernels are compared.
 namespace qkv::bench {
 
-// The minimum number of bursts.
+// The least number of bursts of a peak.
 inline constexpr int kPeakBursts = 20;
 
-// The best target of this CPU that has a peak, at most the one in use; "" if there is none.
+// The CPU target whose peak is measured: the one in use, or the machine's best if that is
+// "reference", which has no peak. "" if there is none.
 std::string peak_target();
 
-// Independent fused multiply-adds in registers, on `threads` threads. One repetition does `work`
-// floating-point operations.
+// A measurable peak.
 struct Peak {
   Subject subject{};
-  double work = 0;
+  double work = 0;  // floating-point operations or bytes of one repetition
 };
+// The peak of independent fused multiply-adds in registers on `threads` threads.
 Peak multiply_add_peak(const std::string& target, DType dtype, int threads);
 
-// Reads these bytes once, in order, on `threads` threads, each its own part. `work` is in bytes.
 using Bytes = std::span<const std::byte>;
+// The peak of reading all these bytes once, in order, where each of `threads` threads reads a part.
 Peak read_peak(const std::vector<Bytes>& arrays, int threads);
 
 }  // namespace qkv::bench

@@ -13,7 +13,7 @@
 namespace qkv::bench {
 namespace {
 
-// Steele, Lea, Flood 2014 (splitmix64): fast enough for a gigabyte.
+// The next random number by splitmix64 (Steele, Lea, Flood 2014), fast enough for a gigabyte.
 std::uint64_t next(std::uint64_t& state) {
   std::uint64_t z = state += 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -21,7 +21,7 @@ std::uint64_t next(std::uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// What a T is made of.
+// The type from which a T is rounded.
 template <class T>
 using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
@@ -35,17 +35,17 @@ void fill_with(const View& view, std::uint64_t seed, double deviation) {
   }
 }
 
-// The last key + 1 and the first key that row i may see.
+// The keys that a row may attend to, from `first` to before `end`.
 struct Reach {
   Index first = 0;
   Index end = 0;
 };
 
-// For the masks that benchmarks use; whole arrays and lengths count as if they masked
+// Narrows `reach` by a mask. Masks that are arrays, lengths or functions count as if they masked
 // nothing.
 struct Narrow {
   Reach& reach;
-  Index diagonal;  // i + o
+  Index diagonal;  // i + o of the row
 
   void operator()(const Causal&) const { reach.end = std::min(reach.end, diagonal + 1); }
   void operator()(const Window& window) const {
@@ -64,7 +64,7 @@ Reach reach_of(Index i, Index Tk, Index o, const Options& options) {
   return reach;
 }
 
-// A buffer for the gradient of the given array.
+// Adds a buffer for the gradient of an array, if it is given.
 View gradient_of(Problem& problem, const ConstView& source) {
   return source.given() ? problem.add(source.dtype(), source.shape()) : View();
 }
@@ -116,7 +116,7 @@ View Problem::add_random(const Dims& dims, std::uint64_t seed, double deviation)
   return view;
 }
 
-// Blocks of any integers, whose numbers have variance 1.
+// Blocks of q8 have random integers and a scale by which the numbers have variance 1.
 View Problem::add_keys(const Dims& dims, std::uint64_t seed) {
   if (shape.dtype != DType::kQ8) return add_random(dims, seed);
   Dims blocks = dims;
@@ -140,7 +140,7 @@ void fill_random(const View& view, std::uint64_t seed, double deviation) {
     case DType::kFloat16:
       return fill_with<Float16>(view, seed, deviation);
     default:
-      return fill_with<float>(view, seed, deviation);  // which refuses any other type
+      return fill_with<float>(view, seed, deviation);  // as<float>() refuses any other type
   }
 }
 
@@ -221,7 +221,7 @@ Index offset_of(Index Tq, Index Tk, const Options& options) {
     Index operator()(const BottomRight&) const { return Tk - Tq; }
     Index operator()(const TopLeft&) const { return 0; }
     Index operator()(const Offset& given) const { return given.o; }
-    Index operator()(const Offsets&) const { return 0; }  // no benchmark has several
+    Index operator()(const Offsets&) const { return 0; }  // no benchmark has several offsets
   };
   return std::visit(OffsetOf{Tq, Tk}, options.diagonal);
 }

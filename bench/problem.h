@@ -15,8 +15,9 @@
 
 namespace qkv::bench {
 
-// D is the width of queries and keys, and of values if E is 0. `dtype` is that of all arrays, or q8
-// for keys and values beside float32.
+// The sizes of a problem: B batch entries, H query heads, G key heads, Tq queries and Tk keys;
+// queries and keys are D wide, values E or, if E is 0, D. All arrays are of `dtype`; if it is q8,
+// keys and values are q8 and the others float32.
 struct Shape {
   Index B = 1;
   Index H = 1;
@@ -31,14 +32,14 @@ struct Shape {
   DType real() const { return dtype == DType::kQ8 ? DType::kFloat32 : dtype; }
 };
 
-// A square one: T queries and keys, one head.
+// The shape of T queries and T keys in one head.
 inline Shape square(Index T, Index D) { return {.Tq = T, .Tk = T, .D = D}; }
-// T1024-D64
+// The name of a shape in rows: "T1024-D64".
 std::string name_of(const Shape& shape);
 
 enum class Pass { kForward, kBackward };
 
-// A call with the memory its views point into.
+// A call of attention with the memory that its views point into.
 struct Problem {
   Shape shape{};
   Pass pass = Pass::kForward;
@@ -47,10 +48,10 @@ struct Problem {
   View v{};
   View out{};
   Options options{};
-  View block_tables{};  // k and v are in pages then
+  View block_tables{};  // given if k and v are in pages
   View context_lens{};
   Outputs besides{};  // results of the forward pass besides out
-  // For the backward pass: saved by the forward pass besides out, inputs, outputs.
+  // For the backward pass: lse, saved by the forward pass; the gradient of out; the results.
   View lse{};
   View dout{};
   View dq{};
@@ -63,47 +64,50 @@ struct Problem {
   Inputs inputs() const {
     return {.q = q, .k = k, .v = v, .block_tables = block_tables, .context_lens = context_lens};
   }
-  // What the call writes: out, or dq, dk, dv, with a bias dbias, and then the gradients
+  // The arrays that the call writes: out; or dq, dk, dv, with a bias dbias, and then the gradients
   // of the score's parameters in the order of views_of().
   std::vector<View> results() const;
-  // An array owned by the problem, of zeros; with a seed, of random numbers of shape.real(), or
-  // the keys or values `dims` of them.
+  // Adds an array of zeros to the problem's memory.
   View add(DType dtype, const Dims& dims);
+  // Adds an array of random numbers of the type shape.real(), determined by the seed.
   View add_random(const Dims& dims, std::uint64_t seed, double deviation = 1);
+  // Adds random keys or values of the type shape.dtype; `dims` counts numbers, not q8 blocks.
   View add_keys(const Dims& dims, std::uint64_t seed);
 };
 
-// Numbers of mean 0, determined by the seed; float32 or float64, C-ordered.
+// Fills a C-ordered array of real numbers with uniform random ones of mean 0 and this standard
+// deviation, determined by the seed.
 void fill_random(const View& view, std::uint64_t seed, double deviation = 1);
-// Arrays of random numbers (of mean 0 and variance 1, from a fixed seed).
+// A forward problem whose inputs are random numbers of mean 0 and variance 1 from fixed seeds.
 Problem make_problem(const Shape& shape);
-// Other orders of the same memory of keys and values: [B,Tk,G,.], and pages of it in random order,
-// for Tk a multiple of `page`.
+// Reads the memory of keys and values as [B,Tk,G,.].
 void set_by_token(Problem& problem);
+// Reads the memory of keys and values as pages in random order; Tk must be a multiple of `page`.
 void set_in_pages(Problem& problem, Index page);
-// Scores with parameters. Projected queries and keys have variance 1, scores about 1.
+// Set a score with parameters by which projected queries and keys have variance 1, scores about 1.
 void score_additive(Problem& problem, Index U);
 void score_bilinear(Problem& problem);
-// Those that are given.
+// The gradients of parameters that are given, in the order of for_each_parameter().
 std::vector<View> views_of(const ScoreGradient& gradient);
-// Makes it the backward pass of the same call, for a random gradient of out. Set options first.
+// Makes a problem the backward pass of its call, for a random dout. Set the options before.
 void turn_backward(Problem& problem);
 
-// The diagonal of these options: j = i + o.
+// The offset o of the options' diagonal, j = i + o.
 Index offset_of(Index Tq, Index Tk, const Options& options);
-// Pairs of a query and a key that causal masks and windows of these options allow, for each of the
-// B H heads. Other masks cost no less than no mask, and count as allowing all pairs.
+// The number of live pairs: query-key pairs that the causal masks and windows of these options
+// allow, in each of the B H heads. Other masks save no work and count as allowing all pairs.
 double live_pairs(Index Tq, Index Tk, const Options& options);
-// Units U of an additive score, 0 for others.
+// The units U of an additive score; 0 for other scores.
 Index units_of(const Problem& problem);
-// Floating-point operations for each live pair: 2 B H (D + E), in the backward pass 2 B H (3 D + 2
-// E); for additive scores the units, B H U in either pass.
+// The work of a call. For each live pair it is 2 B H (D + E) floating-point operations, in the
+// backward pass 2 B H (3 D + 2 E); for additive scores it is the units, B H U, in either pass.
 double work_of(const Problem& problem);
-// Bytes of the arrays that an unfused call would hold: B H Tq Tk scores, or B H Tq Tk U
-// values of tanh.
+// Bytes of the array that an unfused call would hold: B H Tq Tk scores, or for additive scores B H
+// Tq Tk U values of tanh.
 double array_bytes(const Problem& problem);
 
-// A plan and its context. Before a backward pass the forward pass has run.
+// The library's plan of a problem, ready to run its pass. The constructor of a backward pass runs
+// the forward pass, which gives out and lse.
 class Kernel {
  public:
   Kernel(Problem& problem, int threads, const std::atomic<bool>* stop);

@@ -15,19 +15,19 @@ Dims dims_of_result(const Product& p) {
   return {p.rows, p.gives == Gives::kOutput ? p.out : p.in};
 }
 
-// How many products each number of the result sums.
+// The number of products that each number of the result sums.
 Index length_of(const Product& p) {
   if (p.gives == Gives::kWeightGradient) return p.rows;
   return p.gives == Gives::kOutput ? p.in : p.out;
 }
 
-// Rounding errors as a random walk: eight deviations of a sum of `length` products growing to
-// `largest`.
+// The allowed rounding error of a sum of `length` products: eight deviations of a random walk of
+// rounding errors, for sums up to `largest`.
 double bound_of(Index length, double largest) {
   return 8 * std::sqrt(static_cast<double>(length)) * 0x1p-24 * largest;
 }
 
-// The same product of a few rows of the result.
+// The product that gives only `count` rows of the result of `whole`, from `first`.
 Product part_of(const Product& whole, Index first, Index count) {
   const bool weight = whole.gives == Gives::kWeightGradient;
   Product part(whole.gives, weight ? whole.rows : count, whole.in, weight ? count : whole.out);

@@ -9,15 +9,15 @@
 
 namespace qkv::bench {
 
-// The result of a product of a layer y = x W^T + b.
+// The result that a product of a linear layer gives.
 enum class Gives {
   kOutput,          // y = x W^T + b
   kInputGradient,   // dx = dy W
   kWeightGradient,  // dW = dy^T x
 };
 
-// A product with its memory: x [rows,in], W [out,in], b [out], dy [rows,out], float32, random; the
-// results have variance 1.
+// A product of a linear layer with its memory: x [rows,in], W [out,in], b [out] and dy [rows,out]
+// are random and float32, such that x W^T and dy W have variance 1.
 struct Product {
   Gives gives = Gives::kOutput;
   Index rows = 0;
@@ -26,17 +26,18 @@ struct Product {
   Linear layer{1, 1};
   Tensor x{};
   Tensor dy{};
-  Tensor result{};                 // y or dx
-  Linear::Parameters gradients{};  // dW alone
+  Tensor result{};                 // y or dx; empty for dW
+  Linear::Parameters gradients{};  // has dW alone, and only for kWeightGradient
 
   Product(Gives which, Index row_count, Index inputs, Index outputs);
+  // The array of the result, as of the enum.
   View to() { return gives == Gives::kWeightGradient ? gradients.weight.view() : result.view(); }
 };
 
-// Floating-point operations: two for each multiply-add.
+// The floating-point operations of a product, two for each multiply-add.
 double work_of(const Product& product);
 
-// Runs it with the layer, into to().
+// Computes a product by the library's layer and writes it to to().
 void run(Product& product, Context& context);
 
 // Compares some rows of a result, the first and the last among them, with the path "reference".

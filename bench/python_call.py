@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of the smallest call from Python: the toy example of seed 002, and parts of it.
+"""Measures the cost of the smallest calls from Python: the toy example of seed 002, and its parts.
 
 usage: python_call.py [REPEATS]     in an environment that has qkv
-Prints microseconds per call: the minimum and the median of REPEATS (201) runs of 200 calls each.
+Prints microseconds per call: the minimum and the median of REPEATS (default 201) runs of 200 calls.
 """
 
 import statistics

@@ -13,25 +13,28 @@
 
 namespace qkv::bench {
 
-// What was run, and on which machine.
+// The facts of a run: its command, the code and the machine.
 struct Facts {
   std::string command{};
-  std::string commit{};  // "": not known
+  std::string commit{};  // the code's commit; "" if it is not known
   std::string date{};
   std::string cpu{};
   std::string compiler{};
-  std::string target{};  // of the CPU, the one in use
+  std::string target{};  // the CPU target in use
   int threads = 1;
   Size size = Size::kFull;
 };
+// The facts of this machine and build, without a commit.
 Facts facts_of(const std::string& command, const Session& session);
 
 // A table of the rows, preceded by an explanation of the columns.
 std::string report_text(const Facts& facts, std::span<const Row> rows);
 
-// The facts, and "rows": by name, each with its numbers; times in seconds, sizes in bytes.
+// An object of the facts, and "rows": an object of the rows by name, with their numbers. Times are
+// in seconds and sizes in bytes.
 nlohmann::ordered_json report_json(const Facts& facts, std::span<const Row> rows);
 
+// The number of rows whose result is wrong.
 int wrong_rows(std::span<const Row> rows);
 
 }  // namespace qkv::bench

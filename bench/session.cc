@@ -29,7 +29,7 @@ void set_base(const Series& series, double work, Row& row) {
   row.base_work = work;
 }
 
-// Our times come first, those of the row's peers follow.
+// Sets the times of the row's peers. The first series is the row's own, those of the peers follow.
 void set_peer_times(std::span<const Series> series, Row& row) {
   for (std::size_t n = 0; n < row.peers.size(); ++n) {
     const Series& theirs = series[n + 1];
@@ -141,7 +141,7 @@ void Session::time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Su
   time(wanted, subjects, std::move(row), [&](std::span<const Series> series, Row& to) {
     set_peer_times(series, to);
     if (work == 0) return;
-    // The share of the best burst of the peak; none if the peak is noisy.
+    // The share is relative to the best burst of the peak. There is none if the peak is noisy.
     set_base(series.back(), work, to);
     if (!is_noisy(to.base)) to.value = rate(to.work, to.time.median) / rate(work, to.base.best);
   });
@@ -155,9 +155,9 @@ void Session::share_of_read(const Wanted& wanted, Problem& problem) {
   time(wanted, {{[&] { kernel.run(); }}, {peak.subject.run}}, std::move(row),
        [&](std::span<const Series> series, Row& to) {
          set_base(series[1], peak.work, to);
-         // What a machine's other guests leave of the memory's rate changes from second to second,
-         // by a third and more: each burst is compared with the read beside it, and the median has
-         // to be sure.
+         // The memory's rate changes from second to second, by a third and more, with the load of
+         // the machine's other guests. So each burst is compared with the read of its round, and
+         // there is a share only if the error of the median is small.
          constexpr double kMostError = 0.01;
          const Ratio ratio = ratio_of(series[1], series[0], to.clock);
          to.figure_spread = ratio.error;
@@ -173,7 +173,7 @@ void Session::against(const Wanted& wanted, Problem& problem, Problem& base, Fig
          set_base(series[1], work_of(base), to);
          const Ratio ratio = ratio_of(series[0], series[1], to.clock);
          to.figure_spread = ratio.spread;
-         // Compare rates if the work differs.
+         // Figures for which more is better compare rates, since the work of the calls differs.
          const bool times = form_of(figure).aim == Aim::kAtMost;
          const double value = times ? ratio.median : to.work / to.base_work / ratio.median;
          if (!is_noisy(ratio)) to.value = value;

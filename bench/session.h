@@ -18,22 +18,22 @@
 
 namespace qkv::bench {
 
-// One variant of a peer's code: runs it once.
+// One variant of a peer's code.
 struct Way {
-  std::string form{};  // a word
-  std::function<void()> run{};
+  std::string form{};           // the variant's name, one word
+  std::function<void()> run{};  // runs it once
 };
 
-// Another library's code for some problems.
+// Another library's code for some problems, which is timed for comparison.
 struct Peer {
   std::string name{};
-  // A function that runs the problem's pass once, writing `results`, in the order of
-  // Problem::results(); empty if it does not support the problem. May choose by experiment. The
-  // problem and the results' memory must outlive the function.
+  // Returns a function that runs the problem's pass once and writes `results`, in the order of
+  // Problem::results(); an empty one if the peer does not support the problem. May choose a variant
+  // by experiment. The problem and the results' memory must outlive the function.
   std::function<std::function<void()>(const Problem& problem, const std::vector<View>& results,
                                       int threads)>
       bind{};
-  // The same for a layer's product into `result`; none if it does not support it.
+  // Returns the variants that compute a layer's product into `result`; none if it is not supported.
   std::function<std::vector<Way>(const Product& product, const View& result, int threads)>
       bind_product{};
 };
@@ -45,15 +45,15 @@ enum class Size {
 
 struct Settings {
   Size size = Size::kFull;
-  double seconds = 1;  // per row
-  Index page = 0;      // above 0: keys per page, for decode
-  int threads = 0;     // for the rows that use several; 0: one per processor
-  const std::atomic<bool>* stop = nullptr;
-  std::function<void(std::string_view row)> started{};
+  double seconds = 1;  // measuring time of a row
+  Index page = 0;      // keys of a page, for decode; 0: keys are not in pages
+  int threads = 0;     // threads of the rows that use several; 0: one per processor
+  const std::atomic<bool>* stop = nullptr;  // polled between rows and in calls; true: Cancelled
+  std::function<void(std::string_view row)> started{};  // called before each row
   std::span<const Peer> peers{};  // the first that supports a row's problem is timed with it
 };
 
-// The description of a row, before it is measured.
+// The description of a row that is to be measured.
 struct Wanted {
   std::string name{};
   std::optional<double> target{};
@@ -61,8 +61,8 @@ struct Wanted {
   double effort = 1;  // a fraction of the usual time, for groups of many rows
 };
 
-// What is timed instead of a plan. `finish`, called after a run and not timed, writes the
-// results that a run leaves unfinished.
+// Calls that are timed instead of a plan. `finish`, which is called after a run and not timed,
+// writes the results that a run leaves unfinished.
 struct Calls {
   std::string path{};
   std::function<void()> run{};
@@ -73,19 +73,19 @@ struct Calls {
 struct PeerTask {
   std::string name{};
   Way way{};
-  std::function<std::string()> fault{};  // as for a task
+  std::function<std::string()> fault{};  // the fault of the last run's results, or ""
 };
 
-// A task compared with the peak that is not an attention problem.
+// A task that is not a call of attention, to be compared with the multiply-add peak.
 struct Task {
   std::string path{};
-  double work = 0;  // floating-point operations, float32
+  double work = 0;  // floating-point operations in float32
   std::function<void()> run{};
   std::function<std::string()> fault{};  // the fault of the last run's results, or ""
   std::vector<PeerTask> peers{};
 };
 
-// Measures rows, one after the other.
+// Measures rows, one after the other, and keeps them.
 class Session {
  public:
   explicit Session(const Settings& settings);
@@ -93,39 +93,46 @@ class Session {
   const Settings& settings() const noexcept { return settings_; }
   bool is_quick() const noexcept { return settings_.size == Size::kQuick; }
   int threads() const noexcept { return threads_; }
-  // A length, or its replacement in a quick run.
+  // The length T, or a shorter one in a quick run.
   Index length(Index T) const;
 
-  // Each checks the result, then times the call: against the peak (and a peer, if one supports it),
-  // a plain read of the problem's keys and values, the same call with fewer options or another
-  // shape (`base`), nothing at all.
+  // Each of the following functions checks the result of a call against the reference, times the
+  // call and adds a row. share_of_peak() compares it with the multiply-add peak, and with a peer if
+  // one supports it.
   void share_of_peak(const Wanted& wanted, Problem& problem);
   void share_of_peak(const Wanted& wanted, const Task& task);
+  // Compares with a plain read of the problem's keys and values.
   void share_of_read(const Wanted& wanted, Problem& problem);
+  // Compares with the call `base`, which has fewer options or another shape.
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
+  // Compares the speedup over one thread with that of the multiply-add peak.
   void threads_share(const Wanted& wanted, Problem& problem);
+  // Compares with nothing; times `call` or, if it is empty, the problem's plan.
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
-  // Units of an additive score per second, with a peer if one supports it.
+  // Reports units of an additive score per second, with a peer if one supports it; times `calls`
+  // or, if it is null, the problem's plan.
   void unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls = nullptr);
-  // A row computed from others.
+  // Adds a row that was computed from others.
   void add(const Row& row) { rows_.push_back(row); }
 
   const std::vector<Row>& rows() const noexcept { return rows_; }
   std::vector<Row>& rows() noexcept { return rows_; }
 
  private:
-  // What is known before anything is timed; with a fault if the result is wrong.
+  // A row with all that is known before anything is timed, and a fault if the result is wrong.
   Row begin(const Wanted& wanted, Problem& problem, Kernel& kernel, Figure figure) const;
   Row begin(const Wanted& wanted, Figure figure) const;
-  // If the result is right, times the row's subject, the first, together with the others, and
-  // computes the figure; adds the row, whose clock and time are set before.
+  // Computes the figure of a row, whose clock and time are set, from the series of its subjects.
   using SetFigure = std::function<void(std::span<const Series>, Row&)>;
+  // If the result is right, times the subjects together, of which the first is the row's call, and
+  // sets the figure. Adds the row.
   void time(const Wanted& wanted, const std::vector<Subject>& subjects, Row row,
             const SetFigure& set_figure);
-  // The same with the row's peers as the others, and the peak.
+  // Does the work of time() for subjects that are the row's call and its peers, together with the
+  // peak, and sets the share of the peak.
   void time_beside_peak(const Wanted& wanted, DType dtype, std::vector<Subject> subjects, Row row);
-  // Adds the first peer that supports the row's problem to the subjects, and its name to the row;
-  // also its fault if its result is wrong.
+  // Adds the first peer that supports the row's problem to the subjects, and its name to the row.
+  // If the peer's result is wrong, sets the row's fault instead.
   void add_peer(Problem& problem, std::vector<Subject>& subjects, Row& row) const;
 
   Settings settings_;

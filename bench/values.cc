@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls whose weights are of every size, relative to the same calls where all weights are alike: no
-// call may be slow because of its values, as it would be if it computed with subnormal numbers.
+// The group that compares calls whose weights are of every size with calls whose weights are alike.
+// No call may be slow because of its values, as it would be if it computed with subnormal numbers.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -16,7 +16,7 @@
 namespace qkv::bench {
 namespace {
 
-// A kind of options with two values: one by which weights vanish, one by which they do not.
+// An option with two values: one by which many weights vanish, and a harmless one.
 struct ValueCase {
   std::string name;
   void (*apply)(Problem& problem, float value);
@@ -39,7 +39,7 @@ void set_decay(Problem& p, float slope) {
   p.options.mods = {score_mod([slope](auto s, At at) { return s - slope * abs(at.i - at.j); })};
 }
 
-// For every other 64 keys.
+// Adds a bias to every other 64 keys.
 void set_bias(Problem& p, float bias) {
   const View all = p.add(DType::kFloat32, {p.shape.Tq, p.shape.Tk});
   for (Index n = 0; n < all.element_count(); ++n) {
@@ -48,11 +48,11 @@ void set_bias(Problem& p, float bias) {
   p.options.bias = all;
 }
 
-// Where lse is above 16 the backward pass looks at the keys once more (docs/semantics.md): so it is
-// in these calls, whatever the factor.
+// A term of scores by which lse is above 16 whatever the factor: the backward pass then reads the
+// keys once more (docs/semantics.md).
 constexpr float kLarge = 40;
 
-// Scores of deviation 30, capped to as much.
+// Scores of deviation 30, capped at 30.
 void set_soft_cap(Problem& p, float factor) {
   constexpr double kDeviation = 30;
   p.options.softcap = kDeviation;
@@ -105,7 +105,7 @@ void run_case(Session& session, const ValueCase& one, Pass pass) {
 void run_values(Session& session) {
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     for (const ValueCase& one : cases()) {
-      // A quick run has one case without and one with a soft-cap: all others run their code.
+      // A quick run has one case without and one with a soft-cap; the others run the same code.
       const bool first = one.name == "alibi-0.5" || one.name == "soft-cap";
       if (session.is_quick() && !first) continue;
       run_case(session, one, pass);

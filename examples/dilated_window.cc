@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A dilated window: each query sees four keys, itself and every second (head 0) or third (head 1)
-// one before it.
+// A dilated window: each query attends to four keys, its own and every second (head 0) or third
+// (head 1) key before it.
 #include <cstdio>
 
 #include <qkv/qkv.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A score that falls with the distance, with a slope for each head; and its gradient, derived
-// from the same line. The last line checks that gradient against a difference quotient.
+// A score that falls with the distance, by a slope for each head. The library derives the gradient
+// from the score's expression; the last line printed compares it with a difference quotient.
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -31,7 +31,7 @@ int main() {
     std::printf("\n");
   }
 
-  // Of lse[0,0,2], with respect to q[0,0,2,1].
+  // The gradient of lse[0,0,2] with respect to q[0,0,2,1], and its difference quotient.
   Tensor dlse(DType::kFloat64, lse.shape());
   dlse.view().at<double>({0, 0, 2}) = 1;
   attention_backward({x, x, x}, options, {out, lse}, {.lse = dlse}, {.q = dq});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several documents in one sequence that do not see each other. The mask is evaluated once, by
-// precompute(); calls then skip every tile of 64 x 64 pairs between different documents.
+// Several documents in one sequence that do not attend to each other. The mask is evaluated once,
+// by precompute(); calls then skip all tiles of 64 x 64 pairs between different documents.
 #include <cstdio>
 #include <vector>
 
@@ -25,7 +25,7 @@ int main() {
   Tensor together(DType::kFloat32, {kTokens, kWidth});
   attention({x, x, x}, {.masks = {asked}}, {.out = together});
 
-  // Each document on its own gives the same rows.
+  // A call for each document on its own gives the same rows.
   Index first = 0;
   for (const Index length : lengths) {
     const ConstView part = slice(x.view(), 0, first, first + length, 1);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prefix language model: the prompt sees all of itself, later tokens see the prompt and the
-// past. Here the prompts of two batch entries have different lengths.
+// The mask of a prefix language model: tokens of the prompt attend to the whole prompt, later
+// tokens to the prompt and the past. Here the prompts of two batch entries have different lengths.
 #include <cstdio>
 #include <vector>
 
@@ -14,7 +14,8 @@ int main() {
   Tensor weights(DType::kFloat32, {kBatch, 1, kTokens, kTokens});
 
   const std::vector<int> prompt = {2, 4};
-  // | and & rather than || and &&: no branch, so that the loop over a tile vectorises.
+  // The expression uses | and & instead of || and &&, so that the loop over a tile has no branch
+  // and vectorises.
   const MaskMod prefix =
       mask_mod([length = prompt.data()](At at) { return (at.j < length[at.b]) | (at.j <= at.i); });
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A bias for each head and distance, of the form that T5 learns: s <- s + table[head][clip(j - i)].
-// The table is captured, so attention_backward() gives it no gradient yet; Options::bias, an array
-// [H,Tq,Tk], has one.
+// attention_backward() gives no gradient of the table, since the function captures it;
+// Options::bias, an array [H,Tq,Tk], has a gradient.
 #include <cstdio>
 #include <vector>
 
@@ -11,12 +11,12 @@ using namespace qkv;
 
 int main() {
   constexpr Index kHeads = 2, kTokens = 6, kWidth = 4, kReach = 2;
-  // Equal keys: every score is 0, so that the weights are the softmax of the table alone.
+  // Queries and keys are zeros: every score is 0, so that the weights are the softmax of the table.
   const Tensor q(DType::kFloat32, {1, kHeads, kTokens, kWidth});
   const Tensor k(DType::kFloat32, {1, kHeads, kTokens, kWidth});
   Tensor weights(DType::kFloat32, {1, kHeads, kTokens, kTokens});
 
-  // Distances -2 .. 2; larger ones share the outermost entries.
+  // The entries are for the distances -2 .. 2; larger distances share the outermost entries.
   const std::vector<float> table = {0.0F, 1.0F, 2.0F, 1.0F, 0.0F,    // head 0: symmetric
                                     3.0F, 2.0F, 1.0F, 0.0F, -1.0F};  // head 1: looks back
   constexpr int kEntries = 2 * kReach + 1;

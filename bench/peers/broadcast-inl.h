@@ -6,11 +6,12 @@
 
 #include "broadcast_loops.h"
 
-// Included by one file for each vector width, which is compiled for it.
+// The loops of BroadcastLoops for any vector width. One source file for each width includes this
+// header and is compiled for the width; its struct L names the width's operations.
 namespace qkv::bench {
 namespace {
 
-// out [count] = x [n] w [n,stride] + bias, `registers` vectors of it.
+// Computes `registers` vectors of out = x [n] w [n,stride] + bias.
 template <class L, int registers>
 void row_times_matrix(const float* x, const float* w, const float* bias, float* out, Index n,
                       Index stride) {

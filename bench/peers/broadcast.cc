@@ -22,13 +22,15 @@ std::optional<BroadcastLoops> loops_here() {
   return std::nullopt;
 }
 
+// Transposes a matrix [rows,columns].
 void turn(const float* from, float* to, Index rows, Index columns) {
   for (Index r = 0; r < rows; ++r) {
     for (Index c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
   }
 }
 
-// One call; the values of tanh of `block` keys of a query are in memory at a time.
+// A call by the broadcast formula. At any time the values of tanh for one query and `block` keys
+// are in memory.
 class Composition {
  public:
   Composition(const Problem& problem, float* out, const BroadcastLoops& loops, Index block)
@@ -86,6 +88,7 @@ class Composition {
   Array wq_, wk_, a_, b_, t_, s_;
 };
 
+// Whether the formula supports the problem.
 bool takes(const Problem& problem, const BroadcastLoops& loops) {
   const Shape& s = problem.shape;
   const Options& o = problem.options;
@@ -96,7 +99,7 @@ bool takes(const Problem& problem, const BroadcastLoops& loops) {
          o.dropout.p == 0 && !o.scale;
 }
 
-// With the block of keys that is fastest here, found by experiment.
+// Binds the formula with the block of keys that is fastest here, found by experiment.
 std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {
   const std::optional<BroadcastLoops> loops = loops_here();
   if (threads > 1 || !loops || !takes(problem, *loops)) return nullptr;

@@ -6,10 +6,10 @@
 
 namespace qkv::bench {
 
-// The formula of the additive score written with broadcasting: an array of
-// tanh(Wq q_i + b + Wk k_j) by SLEEF's vector tanh, its products with v, softmax, weighted sum. In
-// blocks of keys, so that the array stays in a cache. For the forward pass in float32 on one
-// thread, one head, no other options.
+// The additive score as its formula is written with broadcasting: an array of tanh(Wq q_i + b + Wk
+// k_j) by SLEEF's vector tanh, its products with v, softmax, weighted sum. It computes blocks of
+// keys, so that the array stays in a cache. Supports the forward pass of one head in float32 on one
+// thread, without other options.
 Peer broadcast_peer();
 
 }  // namespace qkv::bench

@@ -4,11 +4,11 @@
 
 #include <qkv/view.h>
 
-// The inner loops of the broadcast formula. A file for each vector width includes this with a
-// struct of its own, L, that names the width's operations.
+// The inner loops of the broadcast formula, which broadcast-inl.h implements for each vector width.
 namespace qkv::bench {
 
-// Matrices are row-major and contiguous; U and E are multiples of `lanes`.
+// The loops for one vector width, `lanes` numbers. Matrices are row-major and contiguous; U and E
+// are multiples of `lanes`.
 struct BroadcastLoops {
   Index lanes;
   // out [T,U] = x [T,D] w [D,U] + bias [U]
@@ -18,7 +18,7 @@ struct BroadcastLoops {
   void (*tanh_of_sums)(const float* a, const float* b, float* t, Index keys, Index U);
   // s [keys] = t [keys,U] v [U]
   void (*times_v)(const float* t, const float* v, float* s, Index keys, Index U);
-  // exp(s - max s) / sum, in place; there is room for a register after the keys.
+  // s [keys] = softmax(s) in place; the memory of s has room for one more vector after the keys.
   void (*softmax)(float* s, Index keys);
   // out [E] = w [keys] values [keys,E]
   void (*weighted_sum)(const float* w, const float* values, float* out, Index keys, Index E);

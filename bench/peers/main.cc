@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmarks of `qkv bench` against oneDNN and, for additive scores, the broadcast formula.
+// The program that compares the benchmarks of `qkv bench` with oneDNN and, for additive scores,
+// with the broadcast formula.
 #include <exception>
 #include <fstream>
 #include <iostream>

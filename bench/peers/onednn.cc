@@ -13,7 +13,7 @@
 namespace qkv::bench {
 namespace {
 
-// One thread's state for computing blocks: primitives, created once, with their memory.
+// The primitives, created once, and the memory with which one thread computes blocks.
 class Worker {
  public:
   Worker(const dnnl::engine& engine, const Sizes& sizes)
@@ -32,7 +32,7 @@ class Worker {
   Desc keys_desc() const { return first_.weights_desc(); }
   Desc values_desc() const { return second_.weights_desc(); }
 
-  // `q` and `out` point at the block's first rows.
+  // Computes a block; `q` and `out` point to its first rows.
   void run(float* q, float* out, const dnnl::memory& keys, const dnnl::memory& values) {
     queries_.set_data_handle(q);
     out_.set_data_handle(out);
@@ -72,8 +72,8 @@ class Worker {
   dnnl::softmax_forward normalise_;
 };
 
-// One call: keys and values are reordered for the primitives (which counts), then the threads
-// take blocks.
+// A forward pass. Keys and values are reordered for the primitives, which is part of the time, then
+// the threads take blocks of query rows.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -123,6 +123,7 @@ class Composition {
   std::atomic<Index> next_ = 0;
 };
 
+// Whether the problem is one that onednn_peer() supports.
 bool is_plain(const Problem& problem) {
   const Shape& s = problem.shape;
   const Options& o = problem.options;

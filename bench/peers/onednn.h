@@ -6,9 +6,10 @@
 
 namespace qkv::bench {
 
-// The strongest plain composition with oneDNN: softmax(scale q k^T) v from its matrix product,
-// softmax and matrix product; the gradients from five products, the softmax and its gradient. In
-// blocks of query rows, so that the scores stay in the caches. For float32, one head, no options.
+// The strongest plain composition with oneDNN: softmax(scale q k^T) v by its matrix product,
+// softmax and matrix product; the gradients by five products, the softmax and its gradient. It
+// computes blocks of query rows, so that the scores stay in the caches. Supports one head in
+// float32 without options, and the products of linear layers on one thread.
 Peer onednn_peer();
 
 }  // namespace qkv::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass, composed of oneDNN's primitives: five matrix products, the softmax and its
+// The backward pass composed of oneDNN's primitives: five matrix products, the softmax and its
 // gradient.
 #include <algorithm>
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 using Product = dnnl::matmul::primitive_desc;
 
-// What to do with a product.
+// Whether a product is scaled as scores are, and whether it is added to its target.
 enum class Scale { kNone, kScores };
 enum class Store { kOverwrite, kAdd };
 
@@ -29,7 +29,7 @@ Product product_of(const dnnl::engine& engine, const Sizes& s, const Desc& a, co
   return {{a, b, c}, attributes, engine};
 }
 
-// The products of a block of query rows.
+// The five products of a block of query rows.
 struct Products {
   Products(const dnnl::engine& e, const Sizes& s)
       : scores(product_of(e, s, rows_of(s.block, s.D), any_of(s.D, s.Tk), rows_of(s.block, s.Tk),
@@ -45,24 +45,24 @@ struct Products {
   Product scores, dweights, dq, dk, dv;
 };
 
-// Keys and values in the orders that the products prefer.
+// Keys and values in the orders that the products prefer; "turned" stands for transposed.
 struct Packed {
   dnnl::memory keys_turned;
   dnnl::memory values_turned;
   dnnl::memory keys;
 };
 
-// Where a block of query rows begins.
+// Pointers to the first rows of a block of query rows.
 struct Block {
   float* q;
   float* dout;
   float* dq;
 };
 
-// One thread's state for computing blocks: primitives, created once, with their memory.
+// The primitives, created once, and the memory with which one thread computes blocks.
 class Worker {
  public:
-  // `dk` and `dv` [Tk,D] are this thread's alone.
+  // `dk` and `dv` [Tk,D] are sums of this thread alone; the caller owns them.
   Worker(const dnnl::engine& e, const Sizes& s, float* dk, float* dv)
       : stream_(e),
         products_(e, s),
@@ -122,8 +122,8 @@ class Worker {
   dnnl::softmax_backward undo_normalise_;
 };
 
-// One call: keys and values are reordered for the primitives (which counts), then the threads
-// take blocks, each with its own sums of dk and dv, which are added at the end.
+// A backward pass. Keys and values are reordered for the primitives, which is part of the time,
+// then the threads take blocks. The threads have separate sums of dk and dv, added at the end.
 class Composition {
  public:
   Composition(const Problem& problem, const std::vector<View>& results, int threads, Index block)
@@ -182,7 +182,8 @@ class Composition {
     }
   }
 
-  // Adds this thread's part of all threads' sums to those of the first, which are the results.
+  // Adds a range of all threads' sums to the sums of the first thread, which are the results. Each
+  // thread adds another range.
   void add_sums(std::size_t thread) {
     const std::size_t begin = thread * sum_size() / threads_.count();
     const std::size_t end = (thread + 1) * sum_size() / threads_.count();

@@ -15,7 +15,7 @@
 #include "../problem.h"
 #include "../session.h"
 
-// Shared by the compositions of both passes.
+// The parts that the compositions of both passes share.
 namespace qkv::bench {
 
 using Desc = dnnl::memory::desc;
@@ -23,17 +23,18 @@ using Tag = dnnl::memory::format_tag;
 
 inline constexpr auto kFloat = dnnl::memory::data_type::f32;
 
-// Row-major, and in the primitive's preferred order.
+// A row-major matrix.
 inline Desc rows_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ab}; }
+// A matrix in the order that the primitive prefers.
 inline Desc any_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::any}; }
-// The transpose of a row-major matrix.
+// A matrix that is stored as its row-major transpose.
 inline Desc turned_of(Index rows, Index columns) { return {{rows, columns}, kFloat, Tag::ba}; }
 
 struct Sizes {
   Index Tq;
   Index Tk;
   Index D;
-  Index block;  // query rows at a time
+  Index block;  // query rows of a block
 };
 
 inline float scale_of(const Sizes& s) {
@@ -45,14 +46,14 @@ inline void reorder(dnnl::stream& stream, dnnl::memory& from, dnnl::memory& to) 
   stream.wait();
 }
 
-// Threads that run primitives of their own: oneDNN's own parallel products synchronise
+// Threads that each run primitives of their own, since oneDNN's parallel products synchronise
 // several times for each block.
 class Threads {
  public:
   explicit Threads(int count)
       : executor_(count == 1 ? Executor() : Executor::threads(count)), count_(count) {}
   std::size_t count() const { return static_cast<std::size_t>(count_); }
-  // task(thread index), on each.
+  // Calls task(thread index) on each thread.
   template <class Task>
   void each(Task task) const {
     const auto body = [](void* state, Index n) {
@@ -67,7 +68,7 @@ class Threads {
   int count_;
 };
 
-// With the block of query rows that is fastest here, found by experiment.
+// Binds a composition with the block of query rows that is fastest here, found by experiment.
 template <class Composition>
 std::function<void()> fastest(const Problem& problem, const std::vector<View>& results,
                               int threads) {
@@ -91,8 +92,9 @@ std::function<void()> fastest(const Problem& problem, const std::vector<View>& r
 std::function<void()> bind_backward(const Problem& problem, const std::vector<View>& results,
                                     int threads);
 
-// A layer's products on one thread, in three orders of the right side: as it is ("plain"),
-// reordered for the primitive in each run ("blocked") or beforehand ("packed", for weights alone).
+// The variants of a layer's product on one thread, by the order of the right side: as it is
+// ("plain"), reordered for the primitive in each run ("blocked"), or reordered before ("packed",
+// only for weights).
 std::vector<Way> bind_product(const Product& product, const View& result, int threads);
 
 }  // namespace qkv::bench

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a layer by oneDNN's matrix product.
+// The products of linear layers by oneDNN's matrix product.
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -44,13 +44,14 @@ Operands operands_of(const Product& p) {
           .b_data = p.x.view().data()};
 }
 
-// What is done with b before the product.
+// The treatment of b before the product.
 enum class Order {
-  kPlain,    // nothing
-  kBlocked,  // reordered for the primitive in each run
-  kPacked,   // reordered once, not counted
+  kPlain,    // it is used as it is
+  kBlocked,  // it is reordered for the primitive in each run
+  kPacked,   // it is reordered once, which is not timed
 };
 
+// A product with b in one order.
 class OneProduct {
  public:
   OneProduct(const Operands& o, float* result, Order order)
@@ -102,7 +103,7 @@ std::vector<Way> bind_product(const Product& product, const View& result, int th
   if (threads != 1) return {};
   std::vector<std::pair<const char*, Order>> orders = {{"plain", Order::kPlain},
                                                        {"blocked", Order::kBlocked}};
-  // Both operands of the product are new each time.
+  // Both operands of a weight gradient are new in each step of training, so none can be packed.
   if (product.gives != Gives::kWeightGradient) orders.emplace_back("packed", Order::kPacked);
   std::vector<Way> ways;
   for (const auto& [form, order] : orders) {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dot-product attention step by step, after a notebook on "The Annotated Transformer" (seed 000).
 
-One query looks at two keys. First everything by hand, then in one call, and last the reason why
-scores are divided by the square root of the width.
+One query attends to two keys: first by hand, then in one call. The last part shows why scores are
+divided by the square root of the width.
 """
 
 import numpy as np
@@ -38,7 +38,7 @@ show("scores", scores)
 show("p_attn", p_attn)
 print(f"sum of p_attn = {p_attn.sum():.4f}")
 
-# Smaller scores with the same ratio give flatter weights; this matters below.
+# Smaller scores with the same ratio give flatter weights, which matters for the scale below.
 show("halved scores", scores / 2)
 show("softmax of them", qkv.softmax(scores / 2))
 
@@ -49,7 +49,7 @@ print(f"p_attn[1] = {p_attn[1]:.4f}")
 show("p_attn[1] * v2", p_attn[1] * v2)
 show("output", p_attn[0] * v1 + p_attn[1] * v2)
 
-# ---- the same in one call: queries [Tq,D], keys [Tk,D], values [Tk,E] ----------------------------
+# ---- everything in one call: queries [Tq,D], keys [Tk,D], values [Tk,E] --------------------------
 Q, K, V = q1[np.newaxis], np.stack([k1, k2]), np.stack([v1, v2])
 show("Q", Q)
 show("K", K)
@@ -68,13 +68,13 @@ show("  output", out)
 show("  weights", weights)
 print(f"C(q1, k1) = {scores[0, 0]:.0f} and C(q1, k2) = {scores[0, 1]:.0f}; they were 4 and 2")
 
-# Hence scores are divided by sqrt(width). This is what qkv.attention does by default.
+# For this reason scores are divided by sqrt(width), as qkv.attention does by default.
 out, weights, scores = qkv.attention(Q, K, V, **wanted)
 show("width 8, scaled: scores", scores)
 show("  output", out)
 show("  weights", weights)
 
-# A mask says where a query may look: 0 is "may not".
+# A mask has 0 for the keys to which a query may not attend.
 out, weights = qkv.attention(Q, K, V, mask=np.array([1, 0]), return_weights=True)
 show("  weights with the second key masked", weights)
 

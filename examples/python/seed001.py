@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-attention over a sentence, with one head and with several wide ones (seed 001).
 
-The notebook reads GloVe vectors and draws random weights. What it prints (sizes, strides) depends
-on neither, so here each word gets random numbers that depend on its letters.
+The notebook reads GloVe vectors and draws random weights. It prints sizes and strides, which depend
+on neither, so each word gets random numbers here that depend on its letters.
 """
 
 import numpy as np
@@ -61,8 +61,8 @@ print("queries after:", queries.shape)
 (weights,) = qkv.attention(queries, keys, None, return_weights=True)
 print("weights:", weights.shape)
 
-# The layer does all of this, and merges the heads word by word. The notebook's own merging mixes
-# words with heads, so there the two rows of "the" come out different; they have to be equal.
+# The layer does all of this and merges the heads word by word. The notebook's own code mixes words
+# with heads, so that its two rows of "the" differ, although they have to be equal.
 y, layer_weights = multi_head.forward(X, X, X, return_weights=True)
 print("the weights of the layer are these:", np.allclose(layer_weights[0], weights, atol=1e-6))
 print('the two rows of "the" are equal:', np.array_equal(y[0, 0], y[0, 4]))

@@ -2,7 +2,7 @@
 """The attention section of a textbook (seed 002): masked softmax, batched products, two layers.
 
 Both layers give the same numbers on the toy example at the end: all its keys are equal, so each
-query gets the mean of the values it may see, whatever the score and its parameters are.
+query gets the mean of the values it attends to, whatever the score and its parameters are.
 """
 
 import numpy as np
@@ -32,7 +32,8 @@ show(
 )
 
 # ---- the toy -------------------------------------------------------------------------------------
-# Two batch entries, one query each, ten keys: the first may see 2 of them, the second 6.
+# Two batch entries with one query and ten keys each: the first query attends to 2 keys, the second
+# to 6.
 queries = np.ones((2, 1, 2), dtype=np.float32)
 keys = np.ones((2, 10, 2), dtype=np.float32)
 values = np.broadcast_to(np.arange(40, dtype=np.float32).reshape(1, 10, 4), (2, 10, 4))
@@ -42,7 +43,7 @@ dot_product = qkv.DotProductAttention(dropout=0.5)  # dropout acts in training o
 show("DotProductAttention", dot_product.forward(queries, keys, values, valid_len))
 show("the same as a function", qkv.attention(queries, keys, values, key_lengths=valid_len))
 
-# v^T tanh(Wq q + Wk k): queries and keys may differ in width.
+# The score is v^T tanh(Wq q + Wk k), so that queries and keys may differ in width.
 mlp = qkv.MLPAttention(query_width=2, key_width=2, units=8, dropout=0.1)
 show("MLPAttention", mlp.forward(queries, keys, values, valid_len))
 random = np.random.default_rng(8)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in general, and multi-head self-attention (seed 003).
 
-Attention always has three steps: energies between a query s and the vectors h, softmax, and the
-weighted sum. Only the energy differs from kind to kind.
+Attention always has three steps: energies (scores) of a query s and the vectors h, softmax, and the
+weighted sum. Kinds of attention differ only in the energy.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ def draw(*shape):
 
 # ---- four energies; the weights always sum to 1 --------------------------------------------------
 s = draw(1, 5)  # one query, 5 wide
-h = draw(7, 5)  # seven vectors to look at
+h = draw(7, 5)  # seven vectors to attend to
 
-# v^T tanh(W [h; s]): the columns of W that meet h are Wk, those that meet s are Wq.
+# The additive energy is v^T tanh(W [h; s]): the columns of W for h are Wk, those for s are Wq.
 W = draw(4, 10)
 additive = {"Wk": W[:, :5], "Wq": W[:, 5:], "v": draw(4)}
 energies = [
@@ -48,7 +48,7 @@ print(f"each head is {width // heads} of {width} wide, {heads} results are merge
 
 x = draw(2, 6, width)  # two sentences of six words
 padding_mask = np.zeros((2, 6), dtype=bool)
-padding_mask[1, 4:] = True  # the second one has four words and two of padding
+padding_mask[1, 4:] = True  # the second sentence has four words and two of padding
 out, weights = layer.forward(x, x, x, padding_mask=padding_mask, return_weights=True)
 print(f"sentences {x.shape} -> {out.shape}, matrices of weights {weights.shape}")
 print("weight on padding:", weights[1, :, :, 4:].max())

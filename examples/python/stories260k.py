@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every head of a trained model: stories260K, a Llama of 260,000 parameters, in llama2.c's format.
+"""Saves all heads of stories260K, a trained Llama of 260,000 parameters, from llama2.c's format.
 
     python examples/python/stories260k.py FOLDER heads.npz
     qkv view heads.npz --layers 1 -o heads.svg
@@ -25,13 +25,13 @@ WRITTEN = 24  # tokens after the start token
 
 
 def halves(weight, heads):
-    """The rows of a projection: rotary pairs are neighbours in the file, halves in Transformers."""
+    """Reorders a projection's rows: RoPE pairs adjoin in the file, are halves in Transformers."""
     rows, width = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
 
 def read_model(folder):
-    """The model, in evaluation mode."""
+    """Reads stories260K.bin and returns the model in evaluation mode."""
     data = (folder / "stories260K.bin").read_bytes()
     dim, hidden, layers, heads, key_heads, vocabulary, longest = struct.unpack_from("7i", data)
     numbers, at = np.frombuffer(data, np.float32, offset=28), 0
@@ -70,12 +70,12 @@ def read_model(folder):
     model = transformers.LlamaForCausalLM(config).eval()
     tensors = {name: torch.tensor(value) for name, value in state.items()}
     missing, unknown = model.load_state_dict(tensors, strict=False)
-    assert (missing, unknown) == (["lm_head.weight"], [])  # it is the embedding
+    assert (missing, unknown) == (["lm_head.weight"], [])  # it is tied to the embedding
     return model
 
 
 def read_pieces(folder, count=512):
-    """The bytes of each token."""
+    """Reads tok512.bin and returns the bytes of each token."""
     data, at, pieces = (folder / "tok512.bin").read_bytes(), 4, []
     for _ in range(count):
         _, length = struct.unpack_from("fi", data, at)
@@ -89,7 +89,7 @@ def main(folder, path):
     folder = pathlib.Path(folder)
     model, pieces = read_model(folder), read_pieces(folder)
     words = model.generate(torch.tensor([[START]]), max_new_tokens=WRITTEN, do_sample=False)
-    # A space alone is written as SentencePiece writes it: an empty token would be padding.
+    # A token of one space is saved as SentencePiece writes it, since "" would stand for padding.
     tokens = ["<s>", *(pieces[word].decode().strip() or "▁" for word in words[0, 1:])]
     with torch.no_grad(), qkv.torch.look(model, rows=slice(None)) as seen:
         model(words)

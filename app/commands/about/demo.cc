@@ -115,8 +115,8 @@ Tensor weights_of(const Tensor& q, const Tensor& k, const qkv::Score& score) {
   return weights;
 }
 
-// The example of seed document 000: the weight that the query (1, ..., 1) gives to the key (2, ...,
-// 2) when the other key is (1, ..., 1).
+// The example of seed document 000: the weight that a query of ones gives to a key of twos when the
+// other key is of ones.
 double seed_weight(Index width, const qkv::Score& score) {
   Tensor q(DType::kFloat64, {1, width});
   Tensor k(DType::kFloat64, {2, width});

@@ -8,8 +8,7 @@
 #include <vector>
 
 // The comparison of the numbers printed in the four seed documents, from which this library grew,
-// with what it computes. tests/seed_numbers.tsv lists the numbers and explains its columns at the
-// top.
+// with what it computes. tests/seed_numbers.tsv lists the numbers and explains its columns.
 
 // A row of the table: the numbers printed at one place of a document.
 struct SeedRow {

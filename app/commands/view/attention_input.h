@@ -14,49 +14,52 @@
 #include "commands/shell/console.h"
 #include "commands/view/index_list.h"
 
-// Shared by the commands that read attention files.
+// The arguments and reports that the commands which read attention files share.
 
+// The attention file that a command reads, and how.
 struct AttentionInput {
-  std::string spec{};  // FILE[:NAME]
+  std::string spec{};  // FILE[:NAME], as typed
   qkv::app::AttentionFileOptions options{};
 
   std::string name() const { return input_name(spec); }
 };
 
-// Which heads.
+// The example, layers and heads that a command is about.
 struct HeadChoice {
-  qkv::Index example = -1;  // -1: not given
+  qkv::Index example = -1;  // -1: none was given
   IndexList layers{};
   IndexList heads{};
 };
 
-// --example, --layers and --heads; `examples` describes the default in the help.
+// Adds --example, --layers and --heads. The help calls the default of --example `examples`.
 void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples);
 
-// Throws UsageError if the file does not have it.
+// Throws UsageError if the file does not have the chosen example.
 void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice);
 
-// --order.
+// Adds the option --order, the meaning of the file's leading axes.
 void add_order(const Command& command, qkv::app::AttentionFileOptions& options);
 
-// FILE[:NAME] and --order.
+// Adds the argument FILE[:NAME] and the option --order.
 void add_attention_input(const Command& command, AttentionInput& input);
 
+// Reads the file. Throws InputError, or Cancelled after Ctrl-C.
 qkv::app::AttentionFile read(const AttentionInput& input);
 
+// Whether the stored array has this axis; an axis that it lacks has size 1 in AttentionFile::attn.
 bool has_axis(const qkv::app::AttentionFile& file, qkv::app::LeadingAxis axis);
 
-// "layer 0, head 3", for the axes that the file has; "" for a single map.
+// The place of a head in the file, of the axes that it has: "layer 0, head 3"; "" for a single map.
 std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadStatistics& head);
 
-// The reports' warnings, "head 0: masked pairs receive weight ...": for each fault the first
-// `most` heads, then how many more; `where` says what lists them all. A whole model's file would
-// repeat the same warning a hundred times.
+// The warnings of the reports, as lines such as "head 0: masked pairs receive weight ...". Each
+// fault is listed for the first `most` heads, then with the number of further heads, since the file
+// of a whole model would repeat it a hundred times. `where` tells the user what lists all of them.
 std::vector<std::string> fault_lines(const qkv::app::AttentionFile& file,
                                      std::span<const qkv::app::HeadReport> heads, int most,
                                      std::string_view where);
 
-// "examples, layers, heads, queries, keys", as the file was read.
+// The axes as which the stored array was read, such as "layers, heads, queries, keys".
 std::string axes_of(const qkv::app::AttentionFile& file);
 
 #endif  // QKV_COMMANDS_VIEW_ATTENTION_INPUT_H_

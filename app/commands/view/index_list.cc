@@ -21,7 +21,7 @@ std::optional<Index> parse_index(std::string_view text) {
   return number && *number >= 0 ? number : std::nullopt;
 }
 
-// "3" or "2-5".
+// Parses one part of a list, such as "3" or "2-5"; empty if it is malformed.
 std::optional<IndexList::Range> parse_range(std::string_view text) {
   const std::size_t dash = text.find('-');
   const auto first = parse_index(text.substr(0, dash));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv inspect`: what is this file, and is it intact?
+// The command `qkv inspect`, which tells what a file is and whether it is intact.
 #include "commands/view/inspect.h"
 
 #include <memory>

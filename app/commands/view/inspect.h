@@ -17,10 +17,12 @@ struct Inspection {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
 };
 
-// An array file; `format` is its display name, `options` say how an attention file in it is read.
+// Inspects an array file. `format` is "npy", "npz" or "safetensors"; `options` say how its array
+// `attn` is read if it is an attention file. Like all functions here, throws InputError.
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options);
-// Text files; every line or record is read.
+// Inspect files of text, of which every line or record is read: word vectors, text in columns,
+// tables of numbers, and other text.
 Inspection inspect_vectors(const std::string& path);
 Inspection inspect_columns(const std::string& path);
 Inspection inspect_numbers(const std::string& path);

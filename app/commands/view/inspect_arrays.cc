@@ -21,10 +21,11 @@ using qkv::Index;
 using qkv::app::NamedArray;
 using qkv::app::Strings;
 
+// The extremes and the mean of an array's finite numbers, and the count of the others.
 struct NumberSummary {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = -std::numeric_limits<double>::infinity();
-  double sum = 0;  // of the finite ones
+  double sum = 0;
   Index finite = 0;
   Index nan = 0;
   Index infinite = 0;
@@ -67,7 +68,7 @@ NumberSummary numbers_of(const qkv::Tensor& tensor) {
     break;
     QKV_FOR_EACH_DTYPE(QKV_ADD_ALL)
 #undef QKV_ADD_ALL
-    case qkv::DType::kQ8:  // no file has it
+    case qkv::DType::kQ8:  // no file format holds q8 arrays
     case qkv::DType::kNone:
       break;
   }
@@ -76,7 +77,7 @@ NumberSummary numbers_of(const qkv::Tensor& tensor) {
 
 Json sizes(const qkv::Dims& shape) { return std::vector<Index>(shape.begin(), shape.end()); }
 
-// One array's line, in columns: name, dtype, shape, bytes, contents.
+// The line about one array, as columns: name, dtype, shape, bytes, contents.
 using Line = std::vector<std::string>;
 
 std::string first_tokens(const Strings& strings) {
@@ -163,17 +164,17 @@ std::string aligned(const std::vector<Line>& lines) {
   return text;
 }
 
-// An array's rows checked as attention weights.
+// The outcome of checking an array's rows as attention weights.
 struct WeightRows {
-  std::string fault{};  // "" if they are weights
-  bool any_weight = false;
+  std::string fault{};      // the first fault found; "" if the rows are weights
+  bool any_weight = false;  // whether a row is not all zeros
 };
 
 WeightRows rows_of(const qkv::app::AttentionFile& file) {
   WeightRows rows;
   const Index heads = file.attn.size(2);
   const Index maps = file.attn.size(0) * file.attn.size(1) * heads;
-  for (Index n = 0; n < maps; ++n) {  // up to the first fault
+  for (Index n = 0; n < maps; ++n) {  // ends at the first fault
     const Index layer = n / heads % file.attn.size(1);
     const qkv::app::HeadStatistics head =
         qkv::app::head_report(file, n / heads / file.attn.size(1), layer, n % heads).statistics;
@@ -194,8 +195,8 @@ WeightRows rows_of(const qkv::app::AttentionFile& file) {
   return rows;
 }
 
-// How an attention file is read, or why it is not one. An .npy file may hold any matrix: it
-// counts as one if its rows look like weights.
+// Reports how the arrays are read as an attention file, or why they are not one. Since an .npy file
+// may hold any matrix, it counts as an attention file only if its rows look like weights.
 void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
                         const qkv::app::AttentionFileOptions& options, Inspection& result) {
   const bool arrays_are_named = !arrays.front().name.empty();

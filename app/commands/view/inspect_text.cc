@@ -30,15 +30,15 @@ std::string_view name_of(VectorFormat format) {
   return kVectorFormats[static_cast<std::size_t>(format)].name;
 }
 
-// Rows of tab-separated text.
+// A summary of tab-separated text. A row is a line that is not empty.
 struct TextRows {
   Index rows = 0;
-  Index lines = 0;  // including empty ones before the last row
-  Index fewest = 0;
+  Index lines = 0;   // rows, and the empty lines before the last row
+  Index fewest = 0;  // the least number of columns of a row
   Index most = 0;
-  Index odd_line = 0;  // the first whose number of columns differs from the first row's; 0: none
-  int widest = 0;      // columns on a terminal
-  std::vector<std::string> first{};
+  Index odd_line = 0;  // the first line whose number of columns is not the first row's; 0: none
+  int widest = 0;      // the width of the widest row on a terminal
+  std::vector<std::string> first{};  // the fields of the first row
 };
 
 TextRows read_rows(const std::string& path) {
@@ -70,8 +70,8 @@ struct Place {
   Index line;
 };
 
-// Checks a field that may hold several numbers separated by blanks; NaN and infinity are numbers
-// here.
+// Counts the numbers, NaN and infinity included, in a field that may hold several, separated by
+// blanks. Throws InputError for anything else.
 Index count_numbers(std::string_view field, const Place& place) {
   Index count = 0;
   for (const auto part : std::views::split(field, ' ')) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv stats`: what the heads of an attention file do, and what looks wrong.
+// The command `qkv stats`, which summarises the heads of an attention file and warns about those
+// that look wrong.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -62,12 +63,12 @@ struct Stats {
   std::vector<HeadReport> heads{};
 };
 
-// A column of the table, a member of the JSON, an array [N,L,H] of the files.
+// A number of each head: a column of the table, a member of the JSON, an array [N,L,H] in files.
 struct Column {
   std::string_view name;   // in JSON and files
   std::string_view title;  // in the table
   double (*value)(const HeadStatistics& head);
-  int digits;
+  int digits;  // digits after the point; 0 for counts
 };
 constexpr Column kColumns[] = {
     {"entropy", "entropy", [](const HeadStatistics& h) { return h.entropy; }, 4},
@@ -95,15 +96,16 @@ const std::string* top_token(const AttentionFile& file, const HeadStatistics& he
   return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
 }
 
-// Weights, and what comes from them, have so many digits after the point. Those of scores saved
-// before the softmax may be as large as the fill of masked keys, or larger.
+// A number with so many digits after the point. In a file that holds scores instead of weights it
+// may be as large as the fill of masked keys, or larger, and is then shown with three digits.
 std::string shown(double value, int digits) {
   constexpr double kLargestInFull = 1e6;
   if (digits > 0 && std::fabs(value) >= kLargestInFull) return fmt::format("{:.3g}", value);
   return fmt::format("{:.{}f}", value, digits);
 }
 
-// "[SEP] 0.70" of each head, padded to the widest, under their title.
+// The cells of the last column, the title first: the top key of each head and its weight, such as
+// "[SEP] 0.70", padded to equal width.
 std::vector<std::string> top_keys(const Stats& stats) {
   constexpr std::size_t kLongestToken = 16;
   std::vector<std::string> cells{"top key"};
@@ -127,7 +129,7 @@ std::vector<std::string> top_keys(const Stats& stats) {
   return cells;
 }
 
-// "3 padding rows left out of each head", if there are any.
+// The line "3 padding rows left out of each head", or "" if there are none.
 std::string padding_line(const Stats& stats) {
   const auto rows = [](const HeadReport& head) { return head.statistics.padding_rows; };
   const auto [least, most] = std::ranges::minmax(stats.heads | std::views::transform(rows));
@@ -137,6 +139,7 @@ std::string padding_line(const Stats& stats) {
   return fmt::format("{} padding row{} left out of each head\n", count, count == "1" ? "" : "s");
 }
 
+// The table of all heads, one line for each.
 std::string table(const Stats& stats) {
   const std::vector<std::string> top = top_keys(stats);
   auto cell = top.begin();
@@ -161,8 +164,8 @@ std::string table(const Stats& stats) {
   return text;
 }
 
-// The same for a terminal that is narrower: "0/2/5", the head's place, before each row, columns in
-// bands.
+// The table for a narrower terminal: its columns are in bands, in which each row begins with the
+// head's place, such as "0/2/5" for example, layer and head.
 std::string table_in_bands(const Stats& stats, int columns) {
   std::vector<std::string> places(stats.heads.size());
   std::vector<qkv::app::picture::Column> cells;
@@ -204,7 +207,7 @@ std::string warning_text(const Stats& stats) {
   return text.empty() ? "no warnings\n" : text;
 }
 
-// `columns` of the terminal; 0: any width.
+// The report as text, whose table fits the terminal's `columns`; 0 is any width.
 std::string report(const Stats& stats, const StatsOptions& options, int columns = 0) {
   const qkv::Dims& shape = stats.file.attn.shape();
   return fmt::format("{}: {} {} as {}; ln Tk = {:.4f}\n\n{}{}\n{}", shown_name(options.input.spec),
@@ -262,11 +265,11 @@ Json json_of(const Stats& stats, const StatsOptions& options) {
   return json;
 }
 
-// Arrays [N,L,H] of the table's columns, and the memory that they point into.
+// Arrays [N,L,H] of the heads' numbers for files, and the memory that the views point into.
 struct Arrays {
   std::vector<qkv::app::NamedView> views{};
   std::deque<qkv::Tensor> tensors{};  // a deque: addresses stay valid
-  qkv::app::Strings tokens{};         // of the top keys
+  qkv::app::Strings tokens{};         // the tokens of the top keys
 };
 
 template <class T, class Value>
@@ -299,7 +302,7 @@ void fill(const Stats& stats, Arrays& arrays) {
   arrays.views.push_back({"top_key_token", &arrays.tokens});
 }
 
-// Only the selected heads are read.
+// Reads the file and computes the reports of the selected heads.
 void fill(const StatsOptions& options, Stats& stats) {
   stats.file = read(options.input);
   check_example(stats.file, options.choice);

@@ -50,7 +50,7 @@ std::string view_footer() {
   return text + "\nand the empty token.";
 }
 
-// For a person, who can try again: notes with their hints.
+// The drawing for standard output. Its notes have their hints, since a person reads them.
 std::string screen(const Shown& shown, const ViewOptions& options, const Common& common) {
   qkv::app::Picture picture = shown.picture;
   picture.notes.clear();
@@ -59,7 +59,7 @@ std::string screen(const Shown& shown, const ViewOptions& options, const Common&
   return qkv::app::draw_terminal(picture, terminal_style(common));
 }
 
-// The array of --minus has the same name as the other if it is given none.
+// The input of --minus. Its array has the name of the first file's array unless another is given.
 AttentionInput minus_of(const ViewOptions& options) {
   const ArraySpec parts = split_spec(options.input.spec);
   AttentionInput minus{options.minus, options.input.options};
@@ -90,7 +90,7 @@ void run(const ViewOptions& options, const Common& common) {
   std::optional<AttentionFile> other;
   if (options.is_difference()) other = read(minus);
   shown = show(file, other ? &*other : nullptr, options);
-  if (!options.outputs.paths.empty() || options.outputs.json) {  // else they are below the map
+  if (!options.outputs.paths.empty() || options.outputs.json) {  // else the drawing has the notes
     for (const Note& note : shown->notes) {
       warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
     }

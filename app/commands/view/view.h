@@ -19,7 +19,7 @@
 #include "commands/view/attention_input.h"
 #include "commands/view/index_list.h"
 
-// `qkv view`: attention file -> selection -> reductions -> pictures, tables, files.
+// The stages of `qkv view`: attention file -> selection -> reductions -> pictures, tables, files.
 
 inline constexpr Choice<qkv::app::ColourScale> kScales[] = {
     {"linear", qkv::app::ColourScale::kLinear},
@@ -27,7 +27,7 @@ inline constexpr Choice<qkv::app::ColourScale> kScales[] = {
     {"log", qkv::app::ColourScale::kLog}};
 
 enum class Statistic { kMean, kMaximum };
-// Reduces one axis of the maps to size 1.
+// A step that reduces one axis of the maps to size 1.
 struct Reduction {
   Statistic statistic;
   qkv::app::LeadingAxis axis;
@@ -52,35 +52,36 @@ inline constexpr Choice<qkv::app::CellTitles> kCellTitles[] = {
     {"never", qkv::app::CellTitles::kNever}};
 inline constexpr Choice<bool> kNotePlaces[] = {{"under", true}, {"aside", false}};
 
-// How a picture looks.
+// The options of a picture's looks.
 struct PictureStyle {
   std::string title{};
   std::vector<std::string> axes{};  // names of rows and columns: none or two
   qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
   qkv::app::ColourRange range = qkv::app::ColourRange::kAll;
   std::optional<qkv::app::Colours> colours{};  // none: red-blue for differences, else blue
-  std::optional<double> highest{};             // top of the colour range
+  std::optional<double> highest{};             // the number at the top of the colours
   qkv::app::CellTitles cell_titles = qkv::app::CellTitles::kUsual;
-  bool notes_drawn = true;
-  std::string font{};
+  bool notes_drawn = true;  // whether notes are drawn under the map
+  std::string font{};       // "": the default
 };
 
+// Adds the options of a picture's looks.
 void add_style(const Command& command, PictureStyle& style);
-// Throws UsageError for a style that cannot be.
+// Throws UsageError for options that contradict each other.
 void check_style(const PictureStyle& style, bool is_difference);
-// Warns if a file will be drawn in another font than --font names. An .svg only names it.
+// Warns if the font of --font is not installed, so that a .png or .pdf is drawn in another one.
 void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common);
 
 struct ViewOptions {
   AttentionInput input{};
-  std::string minus{};  // FILE[:NAME]; "": none
+  std::string minus{};  // FILE[:NAME] to subtract; "": none
   HeadChoice choice{};
-  IndexList tokens{};  // of both axes
+  IndexList tokens{};  // indices of queries and keys alike
   IndexList queries{};
   IndexList keys{};
   bool hide_special = false;
-  std::vector<std::string> keep{};      // special tokens that are not hidden
-  std::vector<Reduction> reductions{};  // in this order
+  std::vector<std::string> keep{};      // special tokens to show in spite of hide_special
+  std::vector<Reduction> reductions{};  // applied in this order
   PictureStyle style{};
   bool table = false;
   OutputOptions outputs{};
@@ -88,76 +89,77 @@ struct ViewOptions {
   bool is_difference() const { return !minus.empty(); }
 };
 
-// The most maps shown by default.
+// The most maps that are shown by default.
 inline constexpr qkv::Index kUsualMaps = 12;
 
-// A note about what is shown, and what to do about it.
+// A note about the part that is shown, with a hint about the options that change it.
 struct Note {
-  std::string text{};  // on the picture
-  std::string hint{};  // added in interactive output; "": none
+  std::string text{};  // written on the picture
+  std::string hint{};  // added in output for a person; "": none
 
   std::string line() const { return hint.empty() ? text : text + "; " + hint; }
 };
 
-// Which part of a file is shown: indices of its axes.
+// The part of a file that is shown, as indices of its axes.
 struct Selection {
   qkv::Index example = 0;
   std::vector<qkv::Index> layers{};
   std::vector<qkv::Index> heads{};
-  std::vector<qkv::Index> queries{};  // rows of the file
-  std::vector<qkv::Index> named{};    // the query that each of them is; the same in a whole file
+  std::vector<qkv::Index> queries{};  // row indices of the file
+  std::vector<qkv::Index> named{};    // the query of each of these rows: AttentionFile::query_of()
   std::vector<qkv::Index> keys{};
   std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
-  qkv::Index padding_queries = 0;  // at the end, not selected by default
+  qkv::Index padding_queries = 0;  // queries at the end that are padding and left out
   qkv::Index padding_keys = 0;
-  std::vector<Note> omissions{};  // what the defaults leave out
+  std::vector<Note> omissions{};  // notes on the parts that the defaults leave out
 };
 
-// Throws UsageError for indices the file does not have.
+// The part of a file that the options select. Throws UsageError for indices the file does not have.
 Selection select(const qkv::app::AttentionFile& file, const ViewOptions& options);
 
-// What is shown: a copy of that part, reduced.
+// The maps that are shown: a copy of the selected part, after reductions.
 struct Shown {
   Selection selection{};
-  qkv::Tensor weights{};              // [L,H,Tq,Tk]; after a reduction float32, or float64
-  qkv::Tensor allowed{};              // bool, likewise; absent: nothing is masked
-  std::vector<std::string> layers{};  // "layer 2", "mean of layers 0-3"; "": the file has none
+  qkv::Tensor weights{};              // [L,H,Tq,Tk]; float32 or float64 after a reduction
+  qkv::Tensor allowed{};              // bool [L,H,Tq,Tk], false where masked; absent: no mask
+  std::vector<std::string> layers{};  // titles such as "layer 2"; "": no such axis, or reduced
   std::vector<std::string> heads{};
-  qkv::app::Strings src{};  // of the keys shown; empty if the file has none
-  qkv::app::Strings tgt{};
-  qkv::Tensor rows{};        // int64, the queries of a file that names its rows, if they ascend
+  qkv::app::Strings src{};   // the tokens of the keys; empty if the file has none
+  qkv::app::Strings tgt{};   // the tokens of the queries
+  qkv::Tensor rows{};        // int64, the query indices if the file has `rows` and they ascend
   qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
   qkv::app::Strings line{};  // the example's sentence, [1]; no values: none
-  qkv::app::Strings translation{};
-  int stored_rank = 2;          // of attn in the file
-  std::string array = "attn";   // what the weights are called in files
-  std::vector<Note> notes{};    // the picture has them without hints
-  qkv::app::Picture picture{};  // points into the tensors above
+  qkv::app::Strings translation{};  // the translation of the sentence, [1]
+  int stored_rank = 2;              // the rank of attn in the file
+  std::string array = "attn";       // the name of the weights in output files
+  std::vector<Note> notes{};        // the notes on the picture, with their hints
+  qkv::app::Picture picture{};      // points into the tensors above
 };
 
-// `minus`: if given, what is shown is the difference from it.
+// The selected maps of `file`, or their difference from those of `minus` unless it is null.
 Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
            const ViewOptions& options);
 
-// What show() begins with: the part, with its tokens and titles. reduce_all() returns its notes.
+// The first step of show(): the selected part with its tokens and titles.
 Shown part_of(const qkv::app::AttentionFile& file, const ViewOptions& options);
+// The second step of show(): applies the reductions to `shown` and returns notes on them.
 std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown);
 
 // Turns `shown` into its difference from the same part of the other file, with notes on how they
 // differ in tokens and masks. Throws InputError if the parts are not the same.
 void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, Shown& shown);
 
-// What the numbers of the array that is read are: "weight", "score", "difference"; or its name.
+// The quantity that the numbers of the input's array are: "weight", "score", or the array's name.
 std::string quantity_of(const AttentionInput& input);
 
-// Copies the selected part of the file's maps, [L,H,Tq,Tk].
+// Copies the selected part of maps [N,L,H,Tq,Tk] of a file to [L,H,Tq,Tk].
 qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);
-// Reduces one axis (0: layers, 1: heads) of [L,H,Tq,Tk] to size 1; NaN stays NaN. A pair is allowed
-// if any of the masks allows it.
+// Reduces one axis (0: layers, 1: heads) of [L,H,Tq,Tk] to size 1; NaN stays NaN.
 qkv::Tensor reduced(const qkv::Tensor& maps, int axis, Statistic statistic);
+// Reduces one axis of masks in the way of reduced(): a pair is allowed if any mask allows it.
 qkv::Tensor any_allowed(const qkv::Tensor& masks, int axis);
-// How much weight the rows shown give to `keys`, which are not: the mean over rows and the
+// The weight that the selected rows give to keys that are not shown: the mean over rows, and the
 // maximum.
 struct Unseen {
   double mean = 0;
@@ -166,8 +168,9 @@ struct Unseen {
 Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
                      const std::vector<qkv::Index>& keys);
 
-// The forms for files. No axes are added to those the input file had.
+// The maps for files: without axes of size 1 that the input file did not have.
 qkv::ConstView attn_of(const Shown& shown);
+// All arrays for files, which point into `shown`.
 std::vector<qkv::app::NamedView> arrays_of(const Shown& shown);
 nlohmann::ordered_json json_of(const Shown& shown, const ViewOptions& options);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `qkv view A --minus B`.
+// The difference of two attention files, for `qkv view A --minus B`.
 #include <string>
 #include <utility>
 
@@ -24,7 +24,7 @@ void check_same(const ViewOptions& options, std::string_view axis, const std::ve
                                          options.input.name(), ranges_of(theirs), ranges_of(ours)));
 }
 
-// 'tokens differ at 2 of 8 keys, first at 3: "he" in a.npz, "she" in b.npz', or nothing.
+// A note such as 'tokens differ at 2 of 8 keys, first at 3: "he" in a.npz, "she" in b.npz', or "".
 std::string differing_tokens(std::string_view axis, const std::vector<Index>& indices,
                              const qkv::app::Strings& ours, const qkv::app::Strings& theirs,
                              const ViewOptions& options) {
@@ -57,7 +57,7 @@ void note_tokens(const Shown& other, const ViewOptions& options, Shown& shown) {
   }
 }
 
-// A pair is masked if it is in both.
+// Joins the masks: a query-key pair of the difference is masked if both files mask it.
 void join_masks(const Shown& other, Shown& shown) {
   if (!shown.allowed.given() && !other.allowed.given()) return;
   const Index all = shown.weights.element_count();
@@ -89,7 +89,7 @@ void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, 
   check_same(options, "heads", ours.heads, theirs.heads);
   check_same(options, "queries", ours.named, theirs.named);
   check_same(options, "keys", ours.keys, theirs.keys);
-  static_cast<void>(reduce_all(options.reductions, part));  // noted already
+  static_cast<void>(reduce_all(options.reductions, part));  // `shown` has these notes already
 
   shown.notes.insert(
       shown.notes.begin(),

@@ -13,7 +13,7 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// One index of each of these axes, as a view of the remaining axes.
+// One map [Tq,Tk] of maps [N,L,H,Tq,Tk], as a view.
 ConstView map_of(const ConstView& maps, Index example, Index layer, Index head) {
   ConstView one = qkv::slice(maps, 0, example, example + 1);
   one = qkv::slice(one, 1, layer, layer + 1);
@@ -22,7 +22,7 @@ ConstView map_of(const ConstView& maps, Index example, Index layer, Index head) 
           Dims(one.stride(3), one.stride(4))};
 }
 
-// [Tq,Tk] of the selected indices, copying runs of consecutive keys.
+// Copies the selected queries and keys of a map to `target`, runs of consecutive keys at once.
 void gather(const ConstView& map, const Selection& selection, const qkv::View& target) {
   const std::vector<Index>& keys = selection.keys;
   for (std::size_t i = 0; i < selection.queries.size(); ++i) {
@@ -45,7 +45,8 @@ Dims reduced_shape(const Tensor& maps, int axis) {
   return shape;
 }
 
-// Calls f(element, result's element) with offsets in C order, over [L,H,Tq,Tk].
+// Calls f(offset, offset in the reduced array) for each element of an array [L,H,Tq,Tk], with
+// offsets in C order.
 template <class F>
 void for_each_reduced(const Dims& shape, int axis, const F& f) {
   const Index cells = shape[2] * shape[3];
@@ -56,7 +57,7 @@ void for_each_reduced(const Dims& shape, int axis, const F& f) {
   }
 }
 
-// The maximum; NaN propagates.
+// The maximum of two numbers, or NaN if either is NaN.
 double larger(double a, double b) { return a > b || std::isnan(a) ? a : b; }
 
 }  // namespace
@@ -119,7 +120,7 @@ Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selec
   for (std::size_t row = 0; row < values.size() / keys; ++row) {
     double sum = 0;
     for (std::size_t n = 0; n < keys; ++n) sum += values[row * keys + n];
-    if (!std::isfinite(sum)) continue;  // reported elsewhere
+    if (!std::isfinite(sum)) continue;  // such rows have a warning of their own
     unseen.mean += sum;
     unseen.most = std::max(unseen.most, sum);
     ++rows;

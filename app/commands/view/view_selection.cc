@@ -20,7 +20,8 @@ bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
                      [axis](const Reduction& reduction) { return reduction.axis == axis; });
 }
 
-// One page of maps by default: the first layer, at most twelve of its heads.
+// Limits the maps shown by default to what fits on a page: if there are too many, the first layer,
+// and of its heads at most kUsualMaps.
 void narrow(const ViewOptions& options, Selection& selection) {
   const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
   const bool one_head = is_reduced(options, LeadingAxis::kHeads);
@@ -41,7 +42,7 @@ void narrow(const ViewOptions& options, Selection& selection) {
   }
 }
 
-// Whether the mask hides that token from everything: as a key, or as a query.
+// Whether the mask excludes every query-key pair of a token: a query (axis 3) or a key (axis 4).
 bool is_masked(const AttentionFile& file, Index example, int axis, Index token) {
   const qkv::ConstView one =
       qkv::slice(qkv::slice(file.mask, 0, example, example + 1), axis, token, token + 1);
@@ -58,7 +59,7 @@ bool is_masked(const AttentionFile& file, Index example, int axis, Index token) 
   return !any;
 }
 
-// How many of an axis's last tokens are padding that is masked everywhere.
+// The number of tokens at the end of an axis that are padding and is_masked().
 Index masked_padding(const AttentionFile& file, Index example, int axis) {
   const auto& lists = axis == 3 ? file.tgt : file.src;
   if (lists.empty() || !file.mask.given()) return 0;
@@ -72,13 +73,14 @@ Index masked_padding(const AttentionFile& file, Index example, int axis) {
   return count;
 }
 
-// The same, but an axis that is nothing else stays: whoever asked for the other one sees it all.
+// The number of padding tokens to leave out of an axis. An axis that has only padding is kept
+// whole, since the user requested the other axis.
 Index padding_of(const AttentionFile& file, Index example, int axis) {
   const Index count = masked_padding(file, example, axis);
   return count == file.attn.size(axis) ? 0 : count;
 }
 
-// Whether an example has no query or no key but padding, such as an empty line that was translated.
+// Whether all queries or all keys of an example are padding, as when an empty line is translated.
 bool is_empty(const AttentionFile& file, Index example) {
   return masked_padding(file, example, 3) == file.attn.size(3) ||
          masked_padding(file, example, 4) == file.attn.size(4);
@@ -90,7 +92,7 @@ void select_example(const AttentionFile& file, const ViewOptions& options, Selec
   const Index examples = file.attn.size(0);
   const bool is_chosen = options.choice.example >= 0;
   selection.example = std::max<Index>(0, options.choice.example);
-  // Axes that are named are shown with their padding.
+  // Queries and keys that the options name are shown even if they are padding.
   if (!options.tokens.given() && !options.queries.given() && !options.keys.given()) {
     Index& n = selection.example;
     while (!is_chosen && n + 1 < examples && is_empty(file, n)) ++n;
@@ -111,7 +113,8 @@ void select_example(const AttentionFile& file, const ViewOptions& options, Selec
       {fmt::format("example {} of {} shown{}", n, examples, why), "--example N shows others"});
 }
 
-// Padding is there because another example is longer: it is shown only if it was asked for.
+// Removes padding at the end from the selection, unless the options name it: it is there only
+// because another example is longer.
 void leave_out_padding(const AttentionFile& file, const ViewOptions& options,
                        Selection& selection) {
   if (options.tokens.given()) return;
@@ -122,7 +125,7 @@ void leave_out_padding(const AttentionFile& file, const ViewOptions& options,
   }
   if (options.queries.given()) return;
   const Index masked = padding_of(file, selection.example, 3);
-  // A mask of keys alone leaves the same tokens' queries: rows that no one reads.
+  // A mask of keys alone leaves the padding's rows unmasked; they are padding all the same.
   selection.padding_queries = file.same_tokens ? std::max(keys, masked) : masked;
   selection.queries.resize(selection.queries.size() -
                            static_cast<std::size_t>(selection.padding_queries));
@@ -133,7 +136,8 @@ void leave_out_padding(const AttentionFile& file, const ViewOptions& options,
   }
 }
 
-// The rows of the queries named, which a file may have only some of: those in a range.
+// The row indices of the queries that a list names. A file may have only some queries; a range
+// selects those that it has.
 std::vector<Index> resolve_queries(const AttentionFile& file, const IndexList& list) {
   if (file.rows.empty() || list.all || !list.given()) {
     return resolve(list, "--queries", "queries", file.attn.size(3));

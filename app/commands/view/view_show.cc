@@ -14,7 +14,7 @@ using qkv::app::AttentionFile;
 using qkv::app::Fault;
 using qkv::app::LeadingAxis;
 
-// How many heads are listed for each fault.
+// The number of heads that are listed for each fault.
 constexpr int kMostOfAFault = 3;
 
 std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
@@ -36,7 +36,7 @@ qkv::app::Strings chosen(const std::vector<qkv::app::Tokens>& lists, Index examp
   return list;
 }
 
-// Returns the note.
+// Applies one reduction and returns a note on it; "" if there is nothing to reduce.
 std::string reduce(const Reduction& reduction, Shown& shown) {
   const bool layers = reduction.axis == LeadingAxis::kLayers;
   const int axis = layers ? 0 : 1;
@@ -48,11 +48,11 @@ std::string reduce(const Reduction& reduction, Shown& shown) {
   const bool mean = reduction.statistic == Statistic::kMean;
   const std::string text = fmt::format("{} of {} {}", mean ? "mean" : "maximum",
                                        layers ? "layers" : "heads", ranges_of(indices));
-  titles.assign(1, "");  // the note says it
+  titles.assign(1, "");  // the note has the title's content
   return mean ? text : text + ": rows need not sum to 1";
 }
 
-// The keys that were not selected.
+// The keys that were neither selected nor left out as padding nor hidden.
 std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& part) {
   std::vector<char> selected(static_cast<std::size_t>(file.attn.size(4)));
   for (const std::vector<Index>* keys : {&part.keys, &part.special_keys}) {
@@ -77,7 +77,8 @@ void note_queries(const AttentionFile& file, Shown& shown) {
   }
 }
 
-// "2 of 9 keys hidden" with what they hold: rows of a part do not sum to 1.
+// Notes such as "2 of 9 keys hidden", with the weight that these keys hold, since rows without them
+// do not sum to 1.
 void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
   const Index all = file.attn.size(4) - shown.selection.padding_keys;
   const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
@@ -96,14 +97,14 @@ void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
   add(shown.selection.special_keys, "hidden (special tokens)");
 }
 
-// What the picture would not show: rows that are not weights, and weight hidden by a mask's
-// hatching. `qkv stats` reports the rest.
+// Whether the picture would not show a fault: rows that are not weights, or weight under a mask's
+// hatching. `qkv stats` reports the other faults.
 bool is_hidden_from_sight(Fault fault) {
   return fault == Fault::kNotFinite || fault == Fault::kNegative || fault == Fault::kRowSums ||
          fault == Fault::kTransposed || fault == Fault::kMasked;
 }
 
-// For the heads shown.
+// Adds notes on the faults of the selected heads that the picture would not show.
 void note_faults(const AttentionFile& file, Shown& shown) {
   std::vector<qkv::app::HeadReport> reports;
   for (const Index layer : shown.selection.layers) {
@@ -126,7 +127,7 @@ void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& sho
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
   for (Note& note : reduce_all(options.reductions, shown)) shown.notes.push_back(std::move(note));
-  // Rows of scores or differences sum to anything.
+  // Rows of scores or differences need not sum to 1, so that their sums are not noted.
   const std::string quantity = quantity_of(options.input);
   const bool are_weights =
       !options.is_difference() && quantity != "score" && quantity != "difference";
@@ -143,7 +144,7 @@ void add_panels(Shown& shown) {
   const Index heads = shown.weights.size(1);
   const Index queries = shown.weights.size(2);
   const Index keys = shown.weights.size(3);
-  // Each row of panels is a layer.
+  // If there are several layers and heads, each row of panels is a layer.
   if (shown.weights.size(0) > 1 && heads > 1) shown.picture.columns = static_cast<int>(heads);
   const auto map = [&](const qkv::Tensor& maps, Index n) -> qkv::ConstView {
     if (!maps.given()) return {};
@@ -157,7 +158,8 @@ void add_panels(Shown& shown) {
   }
 }
 
-// Without tokens the file's indices, unless they are the same as the drawing's.
+// The labels of an axis: its tokens, or without them the indices in the file, unless these count
+// from 0 as those of the drawing do.
 std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vector<Index>& indices,
                                 Index size) {
   if (!tokens.values.empty()) return tokens.values;
@@ -167,7 +169,7 @@ std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vect
   return list;
 }
 
-// Both sentences of a translation.
+// The title of a translation's picture: both sentences; "" if the file lacks them.
 std::string sentences(const Shown& shown) {
   if (shown.line.values.empty() || shown.translation.values.empty()) return {};
   return fmt::format("{} → {}", shown.line.values[0], shown.translation.values[0]);

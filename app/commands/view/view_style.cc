@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How `qkv view` draws: the options, and which of them exclude each other.
+// The options of `qkv view` for the looks of pictures, and the check of their combinations.
 #include <fmt/format.h>
 
 #include "commands/shell/exit_codes.h"

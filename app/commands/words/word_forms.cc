@@ -23,7 +23,7 @@ std::string_view form_of(const WordsOptions& options) {
 
 // ---- arrays ---------------------------------------------------------------------------------
 
-// The texts among the arrays, which are not in the results themselves. The views point into this.
+// The texts among the arrays of a file, as arrays of strings. The views of arrays() point into it.
 struct Texts {
   Strings tokens{};
   Strings spellings{};
