@@ -12,10 +12,11 @@ namespace qkv::bench {
 namespace {
 
 constexpr const char* kExplanation =
-    R"(n bursts; time is the median of a call; spread = (best - median) / best of the rates; clock: of the
-wall or of the thread's CPU time, whichever spread less. Shares are of the best burst of what ran in
-alternation, at least 20 of them; noisy: that spread more than 3 %. Ratios, and shares of a read, are
-medians over bursts; a share is noisy if the median's standard error is more than 1 %.
+    R"(n: bursts; time: the median of a call; spread: (best - median) / best of the rates; clock: wall
+time or the thread's CPU time, whichever spread less. A share is relative to the best of at least 20
+bursts that alternated with the call; it is noisy if these spread more than 3 %. Ratios, and shares
+of a read, are medians over bursts; such a share is noisy if the median's standard error is more
+than 1 %.
 (i,j,u): each unit of each additive score, B H Tq Tk U in a call, forward or backward.)";
 
 std::string bytes_text(double bytes) {

@@ -30,12 +30,14 @@ struct Options {
 };
 
 void add_options(CLI::App& program, Options& options) {
-  program.add_option("GROUP", options.groups, "as of `qkv bench`");
+  program.add_option("GROUP", options.groups, "what to measure: the groups of `qkv bench`");
   program.add_option("--commit", options.commit, "commit of the results, to be recorded");
   program.add_option("-o", options.file, "a .json file");
   program.add_option("--seconds", options.seconds, "how long each row is measured (default 1)")
       ->check(CLI::PositiveNumber);
-  program.add_option("--threads", options.threads, "of rows on several (default: all processors)")
+  program
+      .add_option("--threads", options.threads,
+                  "threads of the rows that use several (default: all processors)")
       ->check(CLI::Range(0, 4096));
   program.add_flag("--quick", options.quick, "short lengths: shows that everything runs");
   program.add_flag("--json", options.json, "the report on standard output as JSON");

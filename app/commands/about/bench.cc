@@ -105,9 +105,8 @@ void run(const BenchOptions& options, const Common& common) {
   const int wrong = wrong_rows(session.rows());
   if (wrong > 0) {
     throw std::runtime_error(
-        fmt::format("bench: {} of {} rows are wrong: not what the reference "
-                    "computes",
-                    wrong, session.rows().size()));
+        fmt::format("bench: results differ from the reference's in {} of {} rows", wrong,
+                    session.rows().size()));
   }
 }
 

@@ -135,7 +135,7 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
                                                      qkv::app::quoted(name), output_formats()));
             }
           },
-          fmt::format("of -o - (default {})", usual))
+          fmt::format("format of -o - (default {})", usual))
       .type_name(names);
   command.add_flag("--json", options.json, "the report as JSON");
 }
@@ -155,7 +155,7 @@ void check_outputs(const OutputOptions& options, const Results& results) {
     check_path(options, results, *path);
   }
   const bool piped = names_stdout(options);
-  if (piped && options.json) throw UsageError("--json and -o - both want standard output");
+  if (piped && options.json) throw UsageError("--json and -o - both write to standard output");
   if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
   if (options.json && !results.json) throw UsageError("--json: this result has no JSON form");
   if (wants(options, "png")) check_png();

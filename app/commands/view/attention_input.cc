@@ -44,8 +44,8 @@ std::vector<LeadingAxis> parse_order(const std::string& text) {
 void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples) {
   add_number(command, "--example", choice.example, qkv::Index{0},
              fmt::format("which example (default {})", examples));
-  add_indices(command, "--layers", choice.layers, "such as 0,2-3, or all");
-  add_indices(command, "--heads", choice.heads, "likewise");
+  add_indices(command, "--layers", choice.layers, "which layers, such as 0,2-3, or all");
+  add_indices(command, "--heads", choice.heads, "which heads, such as 0,2-3, or all");
 }
 
 void check_example(const qkv::app::AttentionFile& file, const HeadChoice& choice) {

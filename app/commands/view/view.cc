@@ -100,7 +100,7 @@ void run(const ViewOptions& options, const Common& common) {
     write_outputs(options.outputs, results, common);
   } catch (const UsageError& error) {  // too much to draw
     throw UsageError(
-        fmt::format("{}: --layers, --heads, --queries, --keys, --reduce", error.what()));
+        fmt::format("{} with --layers, --heads, --queries, --keys or --reduce", error.what()));
   }
 }
 
@@ -116,9 +116,10 @@ std::vector<std::string> kept_tokens(const std::vector<std::string>& texts) {
 
 void add_selection(const Command& command, ViewOptions& options) {
   add_head_choice(command, options.choice, "the first that is not empty");
-  Option tokens = add_indices(command, "--tokens", options.tokens, "of queries and keys alike");
-  add_indices(command, "--queries", options.queries, "rows").excludes(tokens);
-  add_indices(command, "--keys", options.keys, "columns").excludes(tokens);
+  Option tokens = add_indices(command, "--tokens", options.tokens,
+                              "which queries and keys, by the same indices");
+  add_indices(command, "--queries", options.queries, "which queries (rows)").excludes(tokens);
+  add_indices(command, "--keys", options.keys, "which keys (columns)").excludes(tokens);
   const Option hide = command.add_flag("--hide-special", options.hide_special,
                                        "hide [CLS], </s>, <pad> and the like (list below)");
   command

@@ -98,8 +98,8 @@ void select_example(const AttentionFile& file, const ViewOptions& options, Selec
     while (!is_chosen && n + 1 < examples && is_empty(file, n)) ++n;
     if (is_empty(file, n)) {
       throw UsageError(fmt::format(
-          "{}: nothing to draw{}: {} masked padding, as an empty line has it; "
-          "--queries all --keys all draws that",
+          "{}: nothing to draw{}: {} masked padding, like an empty line; "
+          "--queries all --keys all draws it",
           options.input.name(), is_chosen ? fmt::format(" in example {} of {}", n, examples) : "",
           is_chosen || examples == 1 ? "it has only" : "all examples have only"));
     }

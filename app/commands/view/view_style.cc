@@ -63,8 +63,8 @@ void add_font(const Command& command, std::string& font) {
             }
             font = text;
           },
-          "of .svg, .png and .pdf (default DejaVu Sans Mono, whose widths the layout assumes); an "
-          ".svg only names it, .png and .pdf need it to be installed")
+          "font of .svg, .png and .pdf (default DejaVu Sans Mono, whose widths the layout "
+          "assumes); an .svg only names it, .png and .pdf need it to be installed")
       .type_name("NAME");
 }
 
@@ -78,7 +78,7 @@ void add_style(const Command& command, PictureStyle& style) {
              "(default all)");
   add_highest(command, style.highest);
   add_choice(command, "--colours", style.colours, kColours,
-             "default blue; for differences red-blue, which is centred at 0");
+             "colours (default blue; for differences red-blue, which is centred at 0)");
   add_axes(command, style.axes);
   command.add_option("--title", style.title, "title above the picture").type_name("TEXT");
   add_font(command, style.font);

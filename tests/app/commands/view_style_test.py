@@ -109,7 +109,7 @@ class Padding(Styled):
     def test_alone_is_not_drawn(self):
         nothing = "a.npz: nothing to draw"
         self.save_empty("a.npz", 0, 1)
-        self.assertIn(nothing + " in example 1 of 3: it has only masked padding, as an empty line",
+        self.assertIn(nothing + " in example 1 of 3: it has only masked padding, like an empty",
                       self.refuse(2, "view", "a.npz", "--example", 1))
         self.refuse(2, "view", "a.npz", "--example", 1, "-o", "a.svg")
         got = self.seen("a.npz")
