@@ -48,7 +48,7 @@ TEST(Noise, BeginsAboveThreePercent) {
 }
 
 TEST(Ratios, AreTakenRoundByRound) {
-  // The clock slows down by half; the ratio does not.
+  // The machine becomes slower by half, which leaves the ratio as it is.
   const Ratio ratio =
       qkv::bench::ratio_of(by_both({2, 2, 4, 4}), by_both({1, 1, 2, 2}), Clock::kCpu);
   EXPECT_EQ(ratio.median, 2);
@@ -71,7 +71,7 @@ TEST(Clocks, TheSteadierOneIsTaken) {
 }
 
 TEST(Clocks, WallTimeOfASharedProcessorIsNotTaken) {
-  const Series shared = {{2, 0.98}, {2, 1}, {2, 1.02}};  // steady, and twice too long
+  const Series shared = {{2, 0.98}, {2, 1}, {2, 1.02}};  // wall time is steady, but twice as long
   EXPECT_EQ(qkv::bench::steadier(std::array{shared}, 1), Clock::kCpu);
 }
 

@@ -20,7 +20,7 @@ using qkv::Options;
 using qkv::bench::Problem;
 using qkv::bench::square;
 
-// What the library's own mask leaves: weights that are not 0.
+// The number of query-key pairs that the library's masks leave: those of weights that are not 0.
 double pairs_in_weights(Problem& problem) {
   const qkv::bench::Shape& s = problem.shape;
   qkv::Tensor weights(qkv::DType::kFloat32, {s.B, s.H, s.Tq, s.Tk});
@@ -30,6 +30,7 @@ double pairs_in_weights(Problem& problem) {
   return pairs;
 }
 
+// The live pairs by live_pairs(), compared with those of the library.
 double counted(Index Tq, Index Tk, const Options& options) {
   Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = 2});
   problem.options = options;
@@ -43,7 +44,7 @@ TEST(LivePairs, OfThePlainCallAreAll) { EXPECT_EQ(counted(5, 7, {}), 35); }
 TEST(LivePairs, OfCausalMasksFollowTheDiagonal) {
   EXPECT_EQ(counted(6, 6, {.masks = {qkv::Causal{}}}), 21);
   EXPECT_EQ(counted(2, 6, {.masks = {qkv::Causal{}}}), 11);
-  EXPECT_EQ(counted(6, 2, {.masks = {qkv::Causal{}}}), 3);  // four rows see nothing
+  EXPECT_EQ(counted(6, 2, {.masks = {qkv::Causal{}}}), 3);  // four rows are fully masked
   EXPECT_EQ(counted(2, 6, {.diagonal = qkv::TopLeft{}, .masks = {qkv::Causal{}}}), 3);
   EXPECT_EQ(counted(2, 6, {.diagonal = qkv::Offset{1}, .masks = {qkv::Causal{}}}), 5);
 }
@@ -84,7 +85,7 @@ TEST(Work, OfAdditiveScoresIsTheirUnits) {
 
 // ---- the comparison with the reference ------------------------------------------------------
 
-// Its plain call, with one number of the output changed.
+// The fault that is found in the output of a forward call after one number of it is changed.
 std::string fault_after(Problem& problem, const qkv::Dims& place, float change) {
   attention(problem.inputs(), problem.options, {.out = problem.out});
   EXPECT_EQ(fault_of(problem, problem.results()), "");
@@ -115,9 +116,9 @@ TEST(Check, SamplesTheLastRowOfLargeProblems) {
   EXPECT_NE(fault_after(problem, {1, 1, 599, 31}, 0.001F), "");
 }
 
-// ---- and of gradients -----------------------------------------------------------------------
+// ---- the comparison of gradients ------------------------------------------------------------
 
-// With an option that any part of a problem can be computed with, and its gradient.
+// A problem with masks and a bias, which has a gradient. Any part of it can be computed alone.
 Problem biased(Index Tq, Index Tk, Index D) {
   Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = D});
   const qkv::View keep = problem.add(qkv::DType::kBool, {Tq, Tk});
@@ -133,7 +134,8 @@ void run_backward(Problem& problem) {
   EXPECT_EQ(fault_of(problem, problem.results()), "");
 }
 
-// The faults after changing the last number of one gradient after the other by so much of it.
+// The faults that are found when the last number of each gradient, one at a time, is multiplied by
+// 1 + change.
 std::vector<std::string> faults_after(Problem& problem, float change) {
   std::vector<std::string> faults;
   for (const qkv::View& gradient : problem.results()) {
@@ -162,7 +164,7 @@ TEST(CheckOfGradients, FindsAWrongNumberInEach) {
   expect_found(problem);
 }
 
-// Of all numbers, and none with changes of the last bits.
+// Expects a fault for a change of each of the gradients `names`, and none for changes of last bits.
 void expect_found(Problem& problem, const std::vector<std::string>& names) {
   run_backward(problem);
   const std::vector<std::string> faults = faults_after(problem, 0.5F);
@@ -240,7 +242,7 @@ TEST(Layouts, HaveTheSameNumbersInOtherOrders) {
   set_in_pages(pages, kPage);
   attention(pages.inputs(), {}, {.out = pages.out});
   EXPECT_EQ(fault_of(pages, pages.results()), "");
-  // The pages that the tables name, one after another, are an entry by token: each page once.
+  // An entry's pages, in the order of its table, are its keys by token. Each page occurs once.
   std::vector<bool> seen(2 * 3);
   for (Index b = 0; b < shape.B; ++b) {
     for (Index n = 0; n < 3; ++n) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The table of invalid calls, tests/errors.tsv, through `qkv attend`.
+"""Runs the table of invalid calls, tests/errors.tsv, through `qkv attend`.
 
 usage: attend_errors_test.py PROGRAM [TEST ...]
 Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with
@@ -16,7 +16,7 @@ import numpy as np
 from program import CHECKOUT, Case
 
 TABLE = CHECKOUT / "tests" / "errors.tsv"
-# Fewer would mean that the translation below has lost some.
+# The least number of rows that have a command line; fewer mean that CommandLine has lost some.
 FEWEST_ROWS = 136
 
 RESULTS = {"out": "out", "lse": "lse", "row_max": "row_max", "column_sums": "column_sums",
@@ -39,17 +39,17 @@ DTYPES = {"f64": "<f8", "f32": "<f4", "bf16": None, "f16": "<f2", "bool": "?", "
 MOST_ELEMENTS = 1 << 20
 
 
-# Arguments given on the command line itself, by the library's names: exit 2, not 3.
+# The library's names of arguments whose values are on the command line: their errors exit with 2.
 OF_THE_COMMAND_LINE = (r"qk_norm\.eps|rotary\.(base|width)|scale|softcap|dropout\.\w+|window\.\w+|top\.count|\w+\.rows|context|out|"
                        r"weights|raw_scores|value_sums")
 
 
 class CannotBeSaid(Exception):
-    """Why a row has no command line."""
+    """Raised for a row that no command line expresses, with the reason."""
 
 
 def array_of(text):
-    """(dtype, array) of the table's language; bfloat16 as uint16 bits."""
+    """Returns (dtype, array) for an array in the table's language; bfloat16 is uint16 bits."""
     match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:/\[[\d,-]*\])?(@\S+)?(?:\{(.*)\})?", text)
     if not match:
         raise CannotBeSaid("no array" if text == "absent" else f"unknown array {text}")
@@ -59,7 +59,7 @@ def array_of(text):
         raise CannotBeSaid("arrays in the memory of others")
     if dtype not in DTYPES:
         raise CannotBeSaid("a dtype that files do not have")
-    # Strides only matter where they make a large array of little memory, and a file has none.
+    # The table has strides only for large arrays in little memory, and a file has no strides.
     if np.prod(shape, dtype=float) > MOST_ELEMENTS or max(shape, default=0) > MOST_ELEMENTS:
         raise CannotBeSaid("an array too large for a file")
     if dtype == "bf16":
@@ -70,7 +70,7 @@ def array_of(text):
 
 
 def safetensors(arrays):
-    """The bytes of a .safetensors file; arrays by name, as array_of gives them."""
+    """Returns the bytes of a .safetensors file of arrays by name, each as of array_of()."""
     header, data = {}, b""
     for name, (dtype, array) in arrays.items():
         code = {"bf16": "BF16", "bool": "BOOL"}.get(dtype, dtype.upper())

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv attend`: sums over named queries, pooled weights.
+"""Tests of `qkv attend`: sums over selected queries, and pooled weights.
 
 usage: attend_sums_test.py PROGRAM [TEST ...]
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv attend` against NumPy in float64 (tests/oracle_call.py), its edges, files and streams.
+"""Tests of `qkv attend`: values against NumPy in float64 (tests/oracle_call.py), files, streams.
 
 usage: attend_test.py PROGRAM [TEST ...]
 """
@@ -19,7 +19,7 @@ from program import CHECKOUT, PATIENCE, PROGRAM, Case
 sys.path.insert(0, str(CHECKOUT / "tests"))
 import oracle_call  # noqa: E402  pylint: disable=wrong-import-position
 
-# Names of results: the program's and the oracle's.
+# The names of results, as the program and the oracle call them.
 RESULTS = {"out": "out", "weights": "weights", "dropped": "dropped_weights",
            "scores": "scores_raw", "capped": "scores_capped", "masked": "scores_masked"}
 RESULTS |= {x: x for x in ("lse", "row_max", "entropy", "column_sums", "value_sums", "pooled")}
@@ -34,7 +34,7 @@ PARAMETERS = {"bilinear_w": "W", "additive_wq": "Wq", "additive_wk": "Wk", "addi
 
 
 class Arrays(Case):
-    """Random arrays, saved under their names."""
+    """Saves random arrays to files of their names."""
 
     def setUp(self):
         super().setUp()
@@ -51,16 +51,16 @@ class Arrays(Case):
         return arrays
 
     def attend(self, *arguments, **options):
-        """The arrays that the program saves."""
+        """Runs `qkv attend` and returns the arrays that it saves."""
         self.run_qkv("attend", *arguments, "-o", "out.npz", **options)
         return dict(np.load(self.dir / "out.npz"))
 
 
 class Values(Arrays):
-    """Every option and every result, against float64; the same bits on one thread and on two."""
+    """Every option and result against float64; bit-identical on one thread and on two."""
 
     def check(self, inputs, *arguments, bound=2e-5, **options):
-        """inputs: arrays by the oracle's names; options: the oracle's."""
+        """Compares one call; inputs (arrays by name) and options are those of the oracle."""
         dtype = inputs["q"].dtype
         arguments = [*arguments, "--pool", "3,4", "--save", ",".join(RESULTS), "--top", "2"]
         if options.get("packed"):
@@ -242,7 +242,7 @@ class Values(Arrays):
 
 
 class Inputs(Arrays):
-    """Sources of arrays, and unusual arrays."""
+    """Arrays from files and streams of all kinds, and unusual arrays."""
 
     def test_without_v_scores_and_weights(self):
         self.qkv()
@@ -294,7 +294,7 @@ class Inputs(Arrays):
         self.assertEqual(report["out"]["dtype"], "bfloat16")
 
     def test_a_type_that_is_not_read_is_named(self):
-        """Values that are not read are not taken for values that are not there."""
+        """Values of a type that cannot be read are an error, and not taken for absent values."""
         def save(types):
             header, data = {}, b""
             for name, dtype in types.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of `qkv bench`: what it prints, never how fast it is.
+"""Tests of what `qkv bench` prints. They do not check how fast anything is.
 
 usage: bench_test.py PROGRAM [unittest arguments]
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv demo`: its output, which must agree with the other commands.
+"""Tests of `qkv demo`, whose output must agree with that of the other commands.
 
 usage: demo_test.py PROGRAM [TEST ...]
 """
@@ -87,7 +87,7 @@ class Demo(Case):
         self.assertIn("0.8044", text)
 
     def long_sequence(self, *arguments, env=None):
-        """The seven lines about the long sequence."""
+        """Returns the seven lines about the long sequence."""
         out = self.run_qkv("demo", *arguments, env=env).out
         return re.search(r"\n\n4 Fast: (\d+ tokens(?:.*\n){7})\n", out)[1]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv inspect`: files of every kind.
+"""Tests of `qkv inspect` on files of every kind.
 
 usage: inspect_test.py PROGRAM [TEST ...]
 """

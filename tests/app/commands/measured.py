@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 
-# Seconds after which a program is considered hung: many times what the slowest machine needs, under
-# load and with a sanitizer. Not a test of speed.
+# Seconds after which a program is considered hung. The slowest machine, under load and with a
+# sanitizer, needs only a fraction of them, since this is no test of speed.
 PATIENCE = 1800
 
 Run = collections.namedtuple("Run", "status out err peak")
 
-# A process inherits the peak memory of the one that started it, and NumPy alone is large.
+# The program is started by a small script: a process inherits the peak memory of the process that
+# started it, and NumPy alone is large.
 STARTER = """
 import os, resource, sys
 limit = int(sys.argv.pop(1))
@@ -27,7 +28,7 @@ open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
 
 
 def run(command, directory, stdin=subprocess.DEVNULL):
-    """The wait status (a negative signal number or the exit code), the streams, peak bytes.
+    """Runs it; returns the exit code or negative signal number, the streams and peak bytes.
 
     A program that needs 2 GB runs out of memory before it harms the machine.
     """
@@ -43,7 +44,7 @@ def run(command, directory, stdin=subprocess.DEVNULL):
 
 @functools.cache
 def is_sanitized(program):
-    """Whether it is built with a sanitizer, whose memory and time would distort the program's."""
+    """Whether a program has a sanitizer, whose memory and time distort the measurement."""
     file = shutil.which(program)
     code = pathlib.Path(file).read_bytes() if file else b""
     return any(name in code for name in (b"__asan_init", b"__tsan_init", b"__msan_init"))

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Names that hold what terminals act on: every command, with such a name in each of its places.
+"""Tests of file names with bytes that terminals act on, for every file of every command.
 
 usage: names_test.py PROGRAM [TEST ...]
 """
@@ -14,8 +14,8 @@ import unittest.mock
 import numpy as np
 from program import Case
 
-# Colour, a bell, delete, C1's cursor movement, a byte that is not UTF-8, the order of letters
-# reversed, and a second line.
+# The name has a colour, a bell, delete, a cursor movement of C1, a byte that is not UTF-8, a
+# reversal of the order of letters, and a second line.
 RAW = b"a\x1b[31mb\x07\x7f\xc2\x9b2J\xff\xe2\x80\xae\nFORGED"
 NAME = os.fsdecode(RAW)
 SHOWN = r"a\x1b[31mb\x07\x7f\x9b2J\xff\u202e\x0aFORGED"
@@ -43,7 +43,7 @@ class Names(Case):
         self.assertNotRegex(text, "(?m)^FORGED", what)
 
     def say(self, *arguments, shown=True, **options):
-        """Runs the command; what it prints has nothing of the name but how it is written."""
+        """Runs the command, which must print the name only in its escaped form."""
         done = self.run_qkv(*arguments, **options)
         for data in (done.stdout, done.stderr):
             self.check(data, arguments)
@@ -53,7 +53,7 @@ class Names(Case):
         return done
 
     def name_in_json(self, *arguments):
-        """The report as JSON has the name itself; NumPy's error handlers are Python's."""
+        """The report as JSON must have the name itself, with invalid UTF-8 replaced."""
         done = self.say(*arguments, "--json", shown=False)
         whole = json.dumps(NAME.encode(errors="surrogateescape").decode(errors="replace"))
         self.assertIn(whole[1:-1], json.dumps(json.loads(done.out)), arguments)
@@ -120,7 +120,7 @@ class Names(Case):
         self.say("train", run, "--after", "6u", code=3)
 
     def test_as_outputs(self):
-        """Written, of an extension that nobody knows, and where nothing can be written."""
+        """Outputs that are written, have an unknown extension, or cannot be written."""
         commands = {"attend": [f"{NAME}.npz"], "words": ["a b"], "info": [],
                     "view": [f"{NAME}.npz"], "stats": [f"{NAME}.npz"],
                     "score": ["--hypotheses", f"{NAME}.theirs", f"{NAME}.tsv"],

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Common to all commands: file names, output files, help.
+"""Tests of what all commands share: file names, output files, help.
 
 usage: outputs_test.py PROGRAM [TEST ...]
 """
@@ -15,7 +15,7 @@ Q_K_V = {"q": (2, 4, 5, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 6)}
 
 
 class FilesCase(Case):
-    """A directory with arrays of `attend` and one file with all of them."""
+    """A directory with the arrays of a call of `attend`, and one file with all of them."""
 
     def setUp(self):
         super().setUp()
@@ -36,7 +36,7 @@ class NamesCase(FilesCase):
 
 
 class NpyCase(FilesCase):
-    """.npy takes one result; the input files determine how many there are."""
+    """Outputs as .npy, which holds one result; the input files determine how many there are."""
 
     def test_one_result(self):
         self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "-o", "x.npy")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the tests of the program `qkv`: running it and checking the outcome.
+"""Functions to run the program `qkv` and check the outcome, shared by its tests.
 
 A test script takes the program as its first argument, then unittest's arguments.
 """
@@ -22,10 +22,10 @@ from measured import PATIENCE
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.append(str(CHECKOUT / "tests"))  # for oracle_philox
-# Commands that show progress after running for a second, which depends on the machine:
+# Commands that show progress after a second. Since this depends on the machine, their progress is
 # disabled unless a test says otherwise.
 TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}
-LOOKS = 600_000  # of wait_until, some milliseconds apart
+LOOKS = 600_000  # how often wait_until() looks, some milliseconds apart
 
 
 def quietly(arguments):
@@ -36,13 +36,13 @@ def quietly(arguments):
 
 
 def status(process):
-    """/proc's lines about it by name."""
+    """Returns the fields of /proc/PID/status by name."""
     text = pathlib.Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
     return dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
 
 
 def unread(pipe):
-    """Unread bytes in a pipe."""
+    """Returns the number of unread bytes in a pipe."""
     count = array.array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, count)
     return count[0]
@@ -55,7 +55,7 @@ class Case(unittest.TestCase):
         self.dir = pathlib.Path(temporary.name)
 
     def run_qkv(self, *arguments, code=0, env=None, **options):
-        """The finished process; its exit code must be `code` (None: any)."""
+        """Returns the finished process, which must have exited with `code` (None: any)."""
         done = subprocess.run([PROGRAM, *quietly(arguments)], capture_output=True, timeout=PATIENCE,
                               cwd=self.dir, env={**os.environ, **(env or {})}, **options)
         done.out = done.stdout.decode(errors="replace")
@@ -65,14 +65,14 @@ class Case(unittest.TestCase):
         return done
 
     def refuse(self, code, *arguments, **options):
-        """One line on standard error, nothing on standard output; returns the line."""
+        """Runs a call that must print one line, on standard error alone; returns the line."""
         done = self.run_qkv(*arguments, code=code, **options)
         self.assertEqual(done.out, "")
         self.assertEqual(done.err.count("\n"), 1, done.err)
         return done.err
 
     def on_terminal(self, *arguments, env=None):
-        """The output to a terminal. The environment is exactly `env`."""
+        """Returns the output to a terminal, with exactly the environment `env`."""
         try:
             main, terminal = os.openpty()
         except OSError as error:
@@ -91,7 +91,7 @@ class Case(unittest.TestCase):
         return shown
 
     def wait_until(self, condition):
-        """Returns when condition() holds; fails after so many looks that it never will."""
+        """Waits until condition() holds; fails after so many looks that it never will."""
         for _ in range(LOOKS):
             if condition():
                 return
@@ -99,7 +99,7 @@ class Case(unittest.TestCase):
         self.fail("what the test waits for does not come")
 
     def wait_until_it_waits(self, process):
-        """Until it catches both signals, and sleeps without having woken up between two looks."""
+        """Waits until it catches both signals and has slept from one look to the next."""
         caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
         seen = []
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The program `qkv` as a user meets it: messages, exit codes, files, pipes.
+"""Tests of the program `qkv` as its users see it: messages, exit codes, files, pipes.
 
 usage: program_test.py PROGRAM [TEST ...]
 """
@@ -42,7 +42,7 @@ class Hostile(Case):
         self.assertLess(grown, 16 << 20)
 
     def peak_bytes(self, vectors):
-        """The program's peak memory."""
+        """Returns the program's peak memory."""
         process = subprocess.Popen([PROGRAM, "words", "w39999", "w7", "--vectors", vectors],
                                    stdout=subprocess.DEVNULL, cwd=self.dir)
         _, status, usage = os.wait4(process.pid, 0)
@@ -121,7 +121,7 @@ class Outputs(Case):
 
 
     def test_interrupt_while_another_program_draws(self):
-        """One that never ends: it is killed, and nothing is left."""
+        """A renderer that never ends is killed, and leaves no files."""
         (self.dir / "bin").mkdir()
         program = self.dir / "bin" / "rsvg-convert"
         os.mkfifo(self.dir / "bin" / "fifo")
@@ -164,13 +164,13 @@ class CommandLine(Case):
         self.assertIn("Spelling vectors", self.run_qkv("words", "--help").out)
 
     def test_examples_of_the_help_run(self):
-        """As a shell runs them, beside the files that they name; those that measure, for moments."""
+        """A shell runs them, with the files that they name; those that measure are shortened."""
         random = np.random.default_rng(0)
         arrays = {name: random.normal(size=(2, 4, 6, 8)) for name in "qkv"}
         np.savez(self.dir / "qkv.npz", **arrays)
         for name, array in arrays.items():
             np.save(self.dir / f"{name}.npy", array)
-        # The attention file is the one that the docs make first.
+        # The attention file is the first one that docs/pictures.md makes.
         pictures = (CHECKOUT / "docs/pictures.md").read_text(encoding="utf-8")
         numpy = re.search(r"(?m)^```python\n((?:(?!```).*\n)*.*a\.npz.*\n)```", pictures)
         subprocess.run([sys.executable, "-c", numpy[1]], cwd=self.dir, check=True)
@@ -223,7 +223,7 @@ class CommandLine(Case):
 
 
 class Progress(Case):
-    """Two words of a file of some megabytes; standard error."""
+    """Progress on standard error while two words are read from a file of some megabytes."""
 
     def read(self, *arguments, **options):
         with open(self.dir / "v.txt", "w", encoding="utf-8") as file:
@@ -298,7 +298,7 @@ class Info(Case):
 
 
 class Streams(Case):
-    """Every command, into a pipe that nobody reads and onto a full disk."""
+    """Output of every command to a pipe that is not read, and to a full disk."""
 
     COMMANDS = (["demo", "--tokens", "64"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
                 ["gen", "dates", "--quiet"], ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
@@ -344,7 +344,7 @@ class Colours(Case):
         np.savez(self.dir / "a.npz", attn=np.full((2, 2), 0.5))
 
     def kind(self, shown):
-        """Which colours there are."""
+        """Returns the bits of the colours in the output: 24, 8 or 0."""
         self.assertFalse(b";48;5;" in shown and b";48;2;" in shown)
         return 24 if b";48;2;" in shown else 8 if b";48;5;" in shown else 0
 
@@ -361,13 +361,13 @@ class Colours(Case):
                 ({"TERM": "tmux-256color"}, 8), ({"TERM": "rxvt-unicode-256color"}, 8),
                 ({"TERM": "screen.xterm-256color"}, 8), ({"TERM": "st-256color"}, 8),
                 ({"TERM": "dumb", "COLORTERM": "truecolor"}, 0), ({"TERM": ""}, 0), ({}, 0),
-                # Fewer colours than a map needs, or none.
+                # These show fewer colours than a map needs, or none.
                 ({"TERM": "vt100"}, 0), ({"TERM": "vt100", "COLORTERM": "truecolor"}, 0),
                 ({"TERM": "vt102"}, 0), ({"TERM": "vt220-8bit"}, 0), ({"TERM": "ansi"}, 0),
                 ({"TERM": "linux"}, 0), ({"TERM": "screen.linux"}, 0), ({"TERM": "cygwin"}, 0),
                 ({"TERM": "xterm-mono"}, 0), ({"TERM": "xterm-16color"}, 0),
                 ({"TERM": "unknown"}, 0), ({"TERM": "nobody-knows"}, 0), ({"TERM": "xtermish"}, 0),
-                # A name that is not listed, but a terminal that says what it shows.
+                # The name is not known, but COLORTERM tells the colours.
                 ({"TERM": "nobody-knows", "COLORTERM": "truecolor"}, 24)]:
             self.assertEqual(self.kind(self.on_terminal("view", "a.npz", env=env)), kind, env)
             if kind == 0:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv stats` against NumPy.
+"""Tests of `qkv stats` against NumPy.
 
 usage: stats_test.py PROGRAM [TEST ...]
 """
@@ -120,7 +120,7 @@ class Stats(Case):
                   attn[1:2][:, [0, 2]][:, :, [3, 1]][..., 0].mean(-1), 1e-12)
 
     def test_scores_keep_to_their_columns(self):
-        """What was saved before the softmax, with the fill of masked keys."""
+        """A file may hold scores from before the softmax, with the fill of masked keys."""
         self.save(attn=np.array([[[1, -1e9, 3e38], [-1e9, 2, 0.5], [1, 2, -1e9]]], np.float32))
         title, row = self.run_qkv("stats", "a.npz").out.splitlines()[2:4]
         self.assertEqual(len(row), len(title), title + "\n" + row)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv words` on word vectors of every form, and the memory it takes for large ones.
+"""Tests of `qkv words` on word vectors of every form, and of its memory for large files.
 
 usage: vectors_test.py PROGRAM [TEST ...]
 scripts/measure/word_vectors.py does the same with 1 GB and measures the time.
@@ -18,7 +18,7 @@ WIDTH = 300
 
 
 class VectorForms(Case):
-    """The same vectors as GloVe, fastText and word2vec write them."""
+    """One set of vectors, in the formats of GloVe, fastText and word2vec."""
 
     def test_all_forms_are_the_same(self):
         numbers = np.random.default_rng(3).normal(0, 1, (6, 7)).astype(np.float32)
@@ -38,7 +38,7 @@ class VectorForms(Case):
 
 
 class NearSpellings(Case):
-    """Words without a vector, if they stop the program; a pipe can be read only once."""
+    """Words without a vector, from files and from pipes, which can be read only once."""
 
     def test_a_pipe_and_a_file_give_the_same(self):
         records = b"".join(word.encode() + b" " + np.float32([1, 2]).tobytes() for word in WORDS)
@@ -67,7 +67,7 @@ class NearSpellings(Case):
 
 @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
 class VectorMemory(Case):
-    """Six words at the end of a file: memory depends on them, not on the file."""
+    """Memory depends on the words, here six at the end of a file, not on the file's size."""
 
     def check_memory(self, name):
         size = (self.dir / name).stat().st_size

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv view A --minus B`.
+"""Tests of `qkv view A --minus B`.
 
 usage: view_difference_test.py PROGRAM [TEST ...]
 """
@@ -35,7 +35,7 @@ class Difference(Case):
         for panel, head in zip(got["panels"], (0, 2), strict=True):
             want = self.a[1, head][:, 1:3].astype(float) - self.b[1, head][:, 1:3]
             self.near(panel["difference"], want, 1e-7)
-        # Nothing about weights: rows sum to 0.
+        # There are no notes on weights, since the rows of a difference sum to 0.
         self.assertEqual(got["notes"], ["a.npz minus b.npz", "2 of 4 keys not selected"])
 
     def test_files_hold_it_under_its_own_name(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv view`: names, padding, ranges, colours, fonts, notes, PDF.
+"""Tests of `qkv view`: names, padding, ranges, colours, fonts, notes, PDF.
 
 usage: view_style_test.py PROGRAM [TEST ...]
 """
@@ -44,7 +44,7 @@ class AxisNames(Styled):
             svg = self.svg(*arguments)
             for name in (rows, columns):
                 self.assertRegex(svg, f'<text id="(keys|queries)-0"[^>]*>{name}</text>')
-            # What is written can be shown again.
+            # A file that the command writes can be shown again.
             self.run_qkv("view", "a.npz", *arguments, "-o", "b.npz")
             self.assertIn(legend, self.seen("b.npz"))
         self.assertIn("rows are queries, columns are keys",
@@ -56,14 +56,14 @@ class AxisNames(Styled):
                             (":gate", "gate")):
             self.assertRegex(self.svg(name="a.npz" + name),
                              f'<text id="bar-label"[^>]*>{label}</text>')
-        # Rows of scores do not sum to 1, and need not.
+        # There are no notes on rows of scores, which need not sum to 1.
         self.assertEqual(self.run_qkv("view", "a.npz:scores", "--json").err, "")
 
 
 class Padding(Styled):
     def setUp(self):
         super().setUp()
-        # Two translations of different lengths in one array, like `qkv translate` writes them.
+        # The array has two translations of different lengths, as `qkv translate` writes them.
         attn = np.zeros((2, 1, 1, 4, 6), np.float32)
         mask = np.zeros(attn.shape, bool)
         attn[0, 0, 0], mask[0] = weights(4, 6), True
@@ -97,7 +97,7 @@ class Padding(Styled):
         self.assertIn("1 of 2 keys hidden", got["notes"][2])
 
     def save_empty(self, name, *empty, **more):
-        """Three translations, of which some are of an empty line."""
+        """Saves three translations, of which those in `empty` are of an empty line."""
         attn = np.zeros((3, 1, 1, 2, 2), np.float32)
         mask = np.zeros(attn.shape, bool)
         tokens = [["<pad>"] * 2 if n in empty else [f"a{n}", f"b{n}"] for n in range(3)]
@@ -129,7 +129,7 @@ class Padding(Styled):
         self.assertIn(nothing + ": it has only", self.refuse(2, "view", "a.npz"))
 
     def test_alone_in_a_difference(self):
-        """Both files show the same example."""
+        """The example is chosen by the first file and shown of both."""
         self.save_empty("a.npz", 0)
         self.save_empty("b.npz")
         got = self.seen("a.npz", "--minus", "b.npz", "--table")
@@ -145,7 +145,7 @@ class Padding(Styled):
         self.save(attn=weights(3, 3), src=["a", "b", "[PAD]"])
         self.assertEqual(shown(), ["a", "b", "[PAD]"])
         mask = np.ones((3, 3), bool)
-        mask[:2, 2] = False  # one query looks at it
+        mask[:2, 2] = False  # one query attends to it
         self.save(attn=weights(3, 3), src=["a", "b", "[PAD]"], mask=mask)
         self.assertEqual(shown(), ["a", "b", "[PAD]"])
 
@@ -196,7 +196,7 @@ class Looks(Styled):
                       self.svg("--font", "Noto Sans"))
 
     def font_warning(self, font, answer, *outputs):
-        """With a `fc-match` that prints `answer`; None: there is none."""
+        """Returns the warnings with a `fc-match` that prints `answer`, or without one for None."""
         programs = self.dir / "bin"
         shutil.rmtree(programs, ignore_errors=True)
         programs.mkdir()
@@ -226,7 +226,7 @@ class Looks(Styled):
 
     @unittest.skipUnless(shutil.which("rsvg-convert") and shutil.which("fc-match"), "no fontconfig")
     def test_font_that_is_drawn_instead(self):
-        """What fontconfig says is what librsvg does: the PDF names its fonts."""
+        """The font that fontconfig answers is the one that librsvg uses and the PDF names."""
         done = self.run_qkv("view", "a.npz", "--font", "No Such Font", "-o", "o.pdf")
         drawn = re.fullmatch('qkv: --font: "No Such Font" is not installed here; (.*) instead in the '
                              '.pdf\n', done.err)[1]

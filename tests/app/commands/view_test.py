@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv view`: files written by numpy.savez.
+"""Tests of `qkv view` on files written by numpy.savez.
 
 usage: view_test.py PROGRAM [TEST ...]
 """
@@ -26,7 +26,7 @@ class View(Case):
         return json.loads(self.run_qkv("view", *arguments, "--json").out)
 
     def part(self, *arguments):
-        """The weights of each panel."""
+        """Returns the weights of each panel."""
         return [np.array(panel["weights"]) for panel in self.json(*arguments)["panels"]]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv words` against NumPy: everything it writes is recomputed.
+"""Tests of `qkv words` against NumPy, which recomputes all that the command writes.
 
 usage: words_test.py PROGRAM [TEST ...]
 Tests of real word vectors read the folder $QKV_DATA_DIR, else ../shared/data beside the checkout;
@@ -28,7 +28,7 @@ needs_glove = unittest.skipUnless(GLOVE.is_file(), f"no {GLOVE.name} (set QKV_DA
 
 
 def spelling_vector(word, seed=0, width=50):
-    """[width] float32, as app/text/spelling.h describes it."""
+    """Returns a word's vector [width], float32, as app/text/spelling.h describes it."""
     wrapped = f"<{word}>"
     runs = [wrapped[i : i + n] for n in (3, 4, 5) if n < len(wrapped)
             for i in range(len(wrapped) - n + 1)]
@@ -49,7 +49,7 @@ def softmax(scores):
 
 
 def scores_of(saved):
-    """[T,T] from q, k and the parameters in the file."""
+    """Returns the scores [T,T] of q, k and the parameters in the file."""
     q, k = saved["q"], saved["k"]
     name = str(saved["score"])
     if name == "bilinear":
@@ -63,7 +63,7 @@ def scores_of(saved):
 
 
 def heads_of(saved, heads, width):
-    """Multi-head self-attention from x and the parameters in the file: scores, weights, out."""
+    """Returns scores, weights and out of multi-head self-attention over x in the file."""
     x = saved["x"].astype(float)
     split = str(saved["form"]) == "split"
     q_name, k_name, v_name, o_name = (("fc_q", "fc_k", "fc_v", "fc_o") if split else
@@ -88,7 +88,7 @@ def heads_of(saved, heads, width):
 
 
 class Glove(Case):
-    """On real vectors."""
+    """Tests on real word vectors."""
 
     def check_saved(self, saved):
         x = self.vectors(SENTENCE.split())
@@ -183,7 +183,7 @@ class Glove(Case):
 
 
 class Words(Case):
-    """Without any file."""
+    """Tests of spelling vectors, without any file."""
 
     def test_spelling_vectors_are_as_described(self):
         text = "the cats' café 中文 a internationalisation"
@@ -234,8 +234,8 @@ class Words(Case):
         for options in (["--score", "bilinear"], ["--score", "additive"], ["--heads", "2"]):
             first = self.saved("the cat sat", "--seed", 9, *options)
             os.rename(self.dir / "out.npz", self.dir / "first.npz")
-            # The seed of the words must stay, so only the parameters are compared with another run
-            # that would draw the same ones, changed in one number.
+            # The seed also draws the words and must stay. So that the parameters of the file differ
+            # from those that the second run would draw, one number of them is changed.
             changed = {n: v.copy() for n, v in first.items()}
             name = next(n for n in changed if n.startswith("params."))
             changed[name].flat[0] += 1
@@ -267,8 +267,8 @@ class Words(Case):
         self.assertEqual(self.run_qkv("words", "-", input=b"a b\nc\n").out, one)
 
     def test_a_long_text_is_cut_as_a_short_one(self):
-        # Line ends, non-ASCII before the blanks, and the Arabic number sign, which attaches to a
-        # blank: a block ends within the long word, and may be split only before these.
+        # The pieces have line ends, non-ASCII before blanks, and the Arabic number sign, which
+        # attaches to a blank. Blocks end in the long word, and may be split only before the pieces.
         for piece in ("It's (a) line...\r\n", "сло\u0301во, ", "中文\u3000字 ", "x \u0600 "):
             piece += "é" * 400 + "\n"
             tokens = json.loads(self.run_qkv("words", piece, "--json").out)["tokens"]
@@ -285,7 +285,7 @@ class Words(Case):
 
     def test_wide_characters_stay_in_their_columns(self):
         lines = self.run_qkv("words", "中文 cafe\u0301 x").out.splitlines()[2:]
-        # East Asian characters take two columns, combining marks none.
+        # East Asian characters are two columns wide, combining marks take none.
         columns = [len(line) + sum(c in "中文" for c in line) - line.count("\u0301")
                    for line in (line[:line.rfind("  ")] for line in lines)]
         self.assertEqual(len(set(columns)), 1, lines)
@@ -307,7 +307,7 @@ class Words(Case):
 
 
 class Formats(Case):
-    """The same result in every form."""
+    """The result is equal in every output form."""
 
     def test_arrays_in_safetensors_are_those_in_npz(self):
         saved = self.saved("the cat sat", "--score", "additive", "-o", "out.safetensors")
