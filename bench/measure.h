@@ -47,7 +47,7 @@ struct Summary {
   double spread = 0;  // (best - median) / best of the rates: 1 - best / median of the times
 };
 
-// The middle value, or the mean of the two middle ones; 0 for none.
+// The median: the middle value, or the mean of the two middle ones; 0 if there are no values.
 double median_of(std::vector<double> values);
 Summary summarise(const Series& series, Clock clock);
 

@@ -268,7 +268,7 @@ class Words(Case):
 
     def test_a_long_text_is_cut_as_a_short_one(self):
         # The pieces have line ends, non-ASCII before blanks, and the Arabic number sign, which
-        # attaches to a blank. Blocks end in the long word, and may be split only before the pieces.
+        # attaches to a blank. Blocks end in the long word, and may be split only before the blanks.
         for piece in ("It's (a) line...\r\n", "сло\u0301во, ", "中文\u3000字 ", "x \u0600 "):
             piece += "é" * 400 + "\n"
             tokens = json.loads(self.run_qkv("words", piece, "--json").out)["tokens"]
