@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks common to all array formats. Separate from the list of formats, so that a program using
-// one format does not link the libraries of the others.
+// Checks common to all array formats. They are kept apart from the list of formats so that a
+// program that uses one format does not link the libraries of the others.
 #include <set>
 #include <string>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of array formats.
+// The list of array formats, and the functions that choose a format from it.
 #include "files/array_formats.h"
 
 #include <string>

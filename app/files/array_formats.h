@@ -11,8 +11,8 @@
 
 #include "files/file.h"
 
-// What an array format registers in the list in array_formats.cc, and their common checks
-// (array_checks.cc).
+// The functions that each array format registers in the list of array_formats.cc, and the checks
+// common to all formats (array_checks.cc).
 namespace qkv::files {
 
 // Whether a file that starts with `head` claims to be of the format. `head` is the file's first
@@ -21,18 +21,20 @@ inline constexpr std::size_t kArrayFileHead = 16;
 bool is_npy(std::string_view head);
 bool is_npz(std::string_view head);
 bool is_safetensors(std::string_view head);
-// The first format in the list whose head matches.
+// Returns the first format in the list that claims `head`, or none.
 std::optional<app::ArrayFormat> claimed_format(std::string_view head);
 
-// Throws InputError if the head does not match; reads no further, since a pipe may be endless.
+// Throws InputError, naming `format`, unless `claims` accepts the head of the file. Reads only the
+// head, since a pipe may be endless.
 void check_head(InputFile& file, bool (*claims)(std::string_view head), std::string_view format);
 
-// All arrays of a file from which nothing has been read yet.
+// Each function reads all arrays of a file from which nothing has been read yet.
 std::vector<app::NamedArray> read_npy(InputFile& file);
 std::vector<app::NamedArray> read_npz(InputFile& file);
 std::vector<app::NamedArray> read_safetensors(InputFile& file);
 
-// Throws Error of `function` unless there are arrays and each has a distinct UTF-8 name.
+// Throws Error in the name of `function` unless there are arrays and each has a distinct UTF-8
+// name.
 void check_names(std::string_view function, std::span<const app::NamedView> arrays);
 
 }  // namespace qkv::files

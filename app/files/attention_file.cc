@@ -33,7 +33,7 @@ std::string list_of(std::span<const NamedArray> arrays) {
   constexpr std::size_t kMostNamed = 8;
   std::string text;
   for (std::size_t n = 0; n < std::min(arrays.size(), kMostNamed); ++n) {
-    // Escapes control characters; the quotes would only be in the way here.
+    // quoted() escapes control characters; its quotes are dropped.
     const std::string name = quoted(arrays[n].name);
     text += fmt::format("{}{} {}", n == 0 ? "" : ", ", name.substr(1, name.size() - 2),
                         describe(arrays[n].array));
@@ -99,7 +99,7 @@ class Reader {
     stored_ = to_string(result_.attn_memory.shape());
   }
 
-  // "attn [2,6,6]", for messages.
+  // The name of the attention array and its stored shape for messages, such as "attn [2,6,6]".
   std::string attn() const { return name_ + " " + stored_; }
 
   void set_order(const std::vector<LeadingAxis>& wanted) {
@@ -113,7 +113,7 @@ class Reader {
     result_.attn = arranged(result_.attn_memory.view());
   }
 
-  // A view of the stored shape as [N,L,H,Tq,Tk]: missing axes have size 1.
+  // Rearranges a view with the stored axes as [N,L,H,Tq,Tk]; axes that the file lacks have size 1.
   ConstView arranged(const ConstView& stored) const {
     Dims shape{1, 1, 1, stored.size(-2), stored.size(-1)};
     Dims strides{0, 0, 0, stored.stride(-2), stored.stride(-1)};
@@ -146,7 +146,8 @@ class Reader {
     result_.mask = arranged(stretched);
   }
 
-  // Rows that are all queries from the first on need no names.
+  // Reads the array `rows`, the query of each row of attn. The result keeps no rows if row i is
+  // query i for every i.
   void take_rows() {
     const Array* found = find("rows");
     if (found == nullptr) return;
@@ -171,7 +172,8 @@ class Reader {
     if (all) result_.rows.clear();
   }
 
-  // The lists called `name`, one for each example, of `length` tokens each.
+  // Reads the token lists in the array `name`: one list of `length` tokens for each example. A
+  // single list serves all examples.
   std::vector<Tokens> tokens(std::string_view name, std::string_view axis, Index length) {
     Array* found = find(name);
     if (found == nullptr) return {};
@@ -209,7 +211,8 @@ class Reader {
     return text->values;
   }
 
-  // Text of one line for each example. Other types are other people's arrays.
+  // Reads the text array `name`, one line for each example. An array that is not text is ignored,
+  // since it is not meant for this reader.
   Strings sentences(std::string_view name) {
     Array* found = find(name);
     auto* text = found == nullptr ? nullptr : std::get_if<Strings>(found);
@@ -221,7 +224,8 @@ class Reader {
     return std::move(*text);
   }
 
-  // A list of tokens for each example also identifies the axis of examples.
+  // The message for a number of token lists that is not the number of examples. It suggests another
+  // order of the axes if one of the leading axes has that size.
   std::string wrong_examples(std::string_view name, Index lists) const {
     std::string text =
         fmt::format("{} has {} lists of tokens but {} has {} examples ({} read as {})", name, lists,
@@ -235,7 +239,7 @@ class Reader {
 
   const std::string& file_;
   std::vector<NamedArray> arrays_;
-  std::string name_{};  // of the array used as attn
+  std::string name_{};  // name of the array used as attn
   std::string stored_{};
   AttentionFile result_{};
 };

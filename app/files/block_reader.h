@@ -11,22 +11,23 @@
 
 namespace qkv::files {
 
-// Called at most once per block with bytes read and bytes in total, or -1 if unknown.
+// A callback that gets the bytes read so far and the bytes in total (-1 if unknown). It is called
+// at most once per block.
 using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
 
 // Reads a file through one block, so that memory does not depend on the file's size.
 class BlockReader {
  public:
-  static constexpr std::size_t kBlock = std::size_t{1} << 20;  // less for a smaller file
+  static constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes; fewer for a smaller file
 
-  // The file must outlive this. `progress` may be empty.
+  // The file must outlive the reader. `progress` may be empty.
   explicit BlockReader(InputFile& file, Progress progress = {});
 
-  // What has been read and not consumed; valid until more() is called.
+  // The bytes that have been read and not consumed; valid until more() is called.
   std::string_view rest() const noexcept { return {block_.data() + begin_, end_ - begin_}; }
   void consume(std::size_t bytes) noexcept { begin_ += bytes; }
-  // Appends available bytes to rest(), as far as the block has room; false if nothing was added:
-  // the file has ended, or rest() fills the block.
+  // Appends available bytes to rest(), as far as the block has room. Returns false if nothing was
+  // added, because the file has ended or rest() fills the block.
   bool more();
   bool ended() const noexcept { return ended_; }
   // The file offset of rest()'s first byte.
@@ -42,7 +43,7 @@ class BlockReader {
   std::size_t begin_ = 0;  // rest() is block_[begin_, end_)
   std::size_t end_ = 0;
   Index read_ = 0;
-  Index told_ = 0;  // part of read_ already reported
+  Index told_ = 0;  // value of read_ at the last report
   bool ended_ = false;
 };
 

@@ -19,10 +19,11 @@ namespace qkv::app {
 namespace {
 
 constexpr std::size_t kFirstWords = 10;
-// Beyond this, remembering the words would cost more than reading the file (64 MB here).
+// The most distinct words remembered to count repetitions. They take 64 MB; remembering more would
+// cost more than reading the file.
 constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
 
-// Summarises a file, word by word.
+// Builds the summary of a file word by word.
 class Summing {
  public:
   explicit Summing(VectorFormat format) { summary_.format = format; }
@@ -47,7 +48,8 @@ class Summing {
   }
 
  private:
-  // Words are represented by 64-bit hashes: among 2^21 two collide once in 8 million files.
+  // Counts a word that has occurred before. Words are remembered as 64-bit hashes: among 2^21
+  // words, two collide in one of 8 million files.
   void remember(std::string_view word) {
     if (forgotten_) return;
     if (!known_.insert(std::hash<std::string_view>()(word)).second) ++repeated_;
@@ -65,7 +67,7 @@ class Summing {
 VectorFileSummary check_text(files::VectorText& text) {
   std::string_view line;
   std::vector<float> numbers;
-  bool more = text.next(line);  // also reads the header, if any
+  bool more = text.next(line);  // reads the optional header, too
   Summing sum(text.header() ? VectorFormat::kTextWithHeader : VectorFormat::kText);
   for (; more; more = text.next(line)) {
     const auto parts = text.cut(line);

@@ -19,7 +19,7 @@ class Descriptor {
 
   int get() const noexcept { return fd_; }
   bool is_open() const noexcept { return fd_ >= 0; }
-  // Returns 0, also if nothing was open, or an errno value.
+  // Closes the descriptor if it is open. Returns 0 or, if that failed, an errno value.
   int close() noexcept;
 
  private:

@@ -23,13 +23,14 @@
 namespace qkv::files {
 namespace {
 
-// Some systems reject larger reads and writes.
+// The most bytes of one read or write; some systems reject more.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
-// Without the set-user-ID and set-group-ID bits.
+// The permission bits that a new file takes from the old one; set-user-ID and set-group-ID are not.
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-// Opening a FIFO blocks until there is a writer: a signal may interrupt it.
+// Opens a file for reading. Opening a FIFO blocks until it has a writer; if a signal interrupts
+// that, the flag is polled.
 int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
   if (path == "-") return ::dup(STDIN_FILENO);
   for (;;) {
@@ -45,7 +46,7 @@ std::string beside(const std::string& target) {
   return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
 }
 
-// Makes a rename durable. Not an error if the file system cannot: the file is there.
+// Makes the rename of a file durable. A file system that cannot do so is no error: the file exists.
 void synchronise_directory(const std::string& file) {
   const std::string parent = std::filesystem::path(file).parent_path().string();
   const Descriptor directory(
@@ -68,13 +69,13 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
   if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
-  // Standard input may be a file that has been partly read.
+  // Standard input may be a file that has been partly read: it counts as one of unknown size.
   if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
 }
 
 std::string_view InputFile::peek(std::size_t bytes) {
   ahead_.erase(0, std::exchange(given_, 0));
-  // In steps: memory grows with the bytes that arrive, not with the size asked for.
+  // Reads in steps, so that memory grows with the bytes that arrive, not with the requested size.
   while (ahead_.size() < bytes) {
     const std::size_t before = ahead_.size();
     const std::size_t step = std::min(bytes - before, std::max(kBlock, before));
@@ -111,7 +112,7 @@ std::size_t InputFile::take_ahead(void* target, std::size_t bytes) {
   return known;
 }
 
-// From the operating system.
+// Reads from the operating system: all of `bytes`, or what is available if `wait` is kForAny.
 std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
   std::size_t done = 0;
   while (done < bytes) {
@@ -149,19 +150,19 @@ OutputFile::OutputFile(const std::string& path) : name_(path == "-" ? "<stdout>"
 void OutputFile::create(const std::string& target) {
   if (target.empty()) throw app::OutputError("\"\"", "its name is empty");
   target_ = target;
-  // The system would truncate the name there and use another file.
+  // The system would end the name at the zero byte and use another file.
   if (target_.find('\0') != std::string::npos) {
     throw app::OutputError(name_, "its name holds a zero byte");
   }
   struct stat status {};
-  mode_t mode = 0666;  // for a new file, reduced by the umask
+  mode_t mode = 0666;  // of a new file; the system applies the umask
   if (::stat(target_.c_str(), &status) == 0) {
     if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is not a regular file");
     old_mode_ = status.st_mode & kPermissions;
-    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // writable by us, never more open than the old file
+    mode = *old_mode_ | S_IRUSR | S_IWUSR;  // the owner can write; no one else gains rights
   }
   int fd = -1;
-  do {  // O_EXCL: never through an existing file or link
+  do {  // O_EXCL rejects existing files and links
     temporary_ = beside(target_);
     fd = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   } while (fd < 0 && errno == EEXIST);
@@ -169,7 +170,7 @@ void OutputFile::create(const std::string& target) {
   file_ = Descriptor(fd);
 }
 
-// A private file in the system's temporary directory (TMPDIR is not used).
+// Creates a private file in the system's temporary directory (TMPDIR is not used).
 void OutputFile::create_for_stdout() {
   std::string pattern = P_tmpdir "/qkv-XXXXXX";
   const int fd = ::mkostemp(pattern.data(), O_CLOEXEC);
@@ -193,11 +194,12 @@ void OutputFile::write(const void* data, std::size_t bytes) {
 
 void OutputFile::commit() {
   if (const int error = file_.close()) fail(error);
-  // Reopened: a writer that used the name may have replaced the file.
+  // The file is reopened by name: a library that wrote to temporary_path() may have replaced it.
   const Descriptor written(::open(temporary_.c_str(), O_RDONLY | O_CLOEXEC));
   if (written.get() < 0) fail(errno);
   if (target_.empty()) return copy_to_stdout(written);
-  // The umask may have removed bits. Not an error if the file system has no permissions.
+  // The umask may have removed permission bits. A failure is ignored, since some file systems have
+  // no permissions.
   if (old_mode_) static_cast<void>(::fchmod(written.get(), *old_mode_));
   if (::fsync(written.get()) != 0) fail(errno);
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail(errno);

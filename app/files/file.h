@@ -14,33 +14,35 @@
 
 #include "files/descriptor.h"
 
-// Operating system files: the only code in this folder that opens them.
+// Files of the operating system. The readers and writers of this folder open theirs by these
+// classes.
 namespace qkv::files {
 
-// The text of an errno value.
+// The system's message for an errno value.
 std::string system_message(int error);
 
-// A file read from its start; "-" is standard input. Throws InputError. The flag (which may be
-// null) is checked with each block; if it is set, read() throws Cancelled.
+// A file that is read sequentially; the path "-" is standard input. Throws InputError. The flag
+// `stop` (which may be null) is polled before each system read; if it is true, Cancelled is thrown.
 class InputFile {
  public:
   explicit InputFile(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
-  // The name in messages.
+  // The name in messages: the path, or "<stdin>".
   const std::string& name() const noexcept { return name_; }
   // The size of a regular file; a pipe or a terminal has none.
   std::optional<Index> size() const noexcept { return size_; }
-  // The next bytes, fewer only at the end, valid until the next call; read() returns them again.
+  // Returns the next `bytes` bytes, fewer only at the end of the file, without consuming them. They
+  // are valid until the next call.
   std::string_view peek(std::size_t bytes);
-  // A duplicate of the file descriptor, for a library that reads and closes it
-  // itself. Throws InputError.
+  // A duplicate of the file descriptor for a library that reads and closes it itself. Throws
+  // InputError.
   int duplicate() const;
   // Reads until it has `bytes` or the file ends; returns how many it got.
   std::size_t read(void* target, std::size_t bytes);
-  // The same, but does not wait for more than is available; 0 bytes mean the end. A regular file
-  // is always available in full.
+  // Reads up to `bytes` bytes without waiting for more than are available; returns how many, 0 at
+  // the end. A regular file is always available in full.
   std::size_t read_some(void* target, std::size_t bytes);
-  // Everything that is left.
+  // Reads everything up to the end of the file.
   std::string read_rest();
 
  private:
@@ -53,15 +55,15 @@ class InputFile {
   Descriptor file_;
   const std::atomic<bool>* stop_;
   std::optional<Index> size_;
-  std::string ahead_;      // what peek() has read
-  std::size_t given_ = 0;  // bytes of it that read() has returned
+  std::string ahead_;      // the bytes that peek() has read
+  std::size_t given_ = 0;  // bytes of ahead_ that read() has returned
 };
 
-// An atomically written file: output goes to temporary_path(), a new file
-// next to the target, which is renamed to the target by commit() and removed otherwise.
-// A target that is a symbolic link is followed; anything else that is not a regular file is
-// rejected. An existing file's permissions are kept; the umask decides those of a new one.
-// "-" is standard output: all bytes are copied to it by commit(). Throws OutputError.
+// A file that is written atomically: output goes to temporary_path(), a new file next to the
+// target, which commit() renames to the target. Without commit(), the destructor removes it. A
+// target that is a symbolic link is followed; anything else that is not a regular file is rejected.
+// An existing file keeps its permissions; a new one gets those that the umask leaves. The path "-"
+// is standard output, to which commit() copies all bytes. Throws OutputError.
 class OutputFile {
  public:
   explicit OutputFile(const std::string& path);
@@ -81,9 +83,9 @@ class OutputFile {
   void copy_to_stdout(const Descriptor& written);
 
   std::string name_;
-  std::string target_;  // "": standard output
+  std::string target_;  // "" for standard output
   std::string temporary_;
-  std::optional<mode_t> old_mode_;  // of the target's
+  std::optional<mode_t> old_mode_;  // permissions of an existing target
   Descriptor file_;
 };
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kWindow = std::size_t{1} << 16;
 constexpr std::size_t kLongestCharacter = 4;
 
-// Common file types by their signatures, and their names in messages.
+// A common file type that is not read: the bytes that it begins with and its name in messages.
 struct Foreign {
   std::string_view begin;
   std::string_view name;
@@ -49,7 +49,8 @@ constexpr Foreign kForeign[] = {
      "a program"},
 };
 
-// Where the bytes stop being text, if they do. They may end in the middle of a character.
+// Returns the offset of the first bytes that are not text, or none. Bytes that fill the window may
+// end in the middle of a character.
 std::optional<std::size_t> end_of_text(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t here = at;
@@ -69,7 +70,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// How many numbers a line ends in; 0 if nothing precedes them.
+// How many numbers a line ends in, not counting its first field.
 Index count_numbers(std::string_view line) {
   constexpr std::string_view kBlanks = " \t";
   Index count = 0;
@@ -84,8 +85,8 @@ Index count_numbers(std::string_view line) {
   return count;
 }
 
-// A word and at least two numbers, or a header and a line of its width. A file with a malformed
-// first line is not recognised.
+// Whether a text begins with a line of a word and at least two numbers, or with a header and a line
+// of its width. A file with a malformed first line is not recognised.
 bool is_vector_text(std::string_view head) {
   const std::string_view first = take_line(head);
   if (const auto header = files::parse_vector_header(first)) {
@@ -107,8 +108,9 @@ Index only_numbers(std::string_view line) {
   }
 }
 
-// Rows of two or more numbers, up to the line that the window cuts off. In files of word vectors,
-// words that are numbers appear among other words, and below the header.
+// Whether all lines, up to the one that the window cuts off, consist of two or more numbers. A file
+// that begins with a header and a line of its width is not a table but word vectors whose first
+// words are numbers; without a header, numbers appear among other words.
 bool is_number_table(std::string_view head) {
   const bool cut = head.size() + kLongestCharacter > kWindow;
   Index rows = 0;

@@ -10,20 +10,20 @@
 
 namespace qkv::app {
 
-// The kinds of files that this program recognises.
+// The kinds of files that file_kind() recognises.
 enum class FileKind {
-  kNpy,  // <qkv/app/array_file.h>, and the next two
+  kNpy,  // this and the next two: <qkv/app/array_file.h>
   kNpz,
   kSafetensors,
   kWordVectors,  // <qkv/app/word_vectors.h>
-  kColumns,      // io/parallel_text.h: UTF-8 text with tabs
+  kColumns,      // files/parallel_text.h: UTF-8 text with tabs
   kText,         // other UTF-8 text
   kNumbers,      // a table of numbers, separated by blanks or tabs
 };
 
-// Identifies a file by its first bytes; its reader checks the rest. Throws
-// InputError for a file that is missing, empty or of another kind, which it names if it can
-// ("got a PNG picture"), and Cancelled if the flag (which may be null) becomes true.
+// Identifies a file by its first bytes; the reader of that kind checks the rest. Throws InputError
+// for a file that is missing, empty or of another kind. The message names some common kinds ("got a
+// PNG picture"). Throws Cancelled if the flag (which may be null) becomes true.
 QKV_API FileKind file_kind(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app

@@ -28,12 +28,12 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
   const auto too_much = [&](const std::string& got) {
     refuse(position(), fmt::format("expected {}, got {}", most.what, got));
   };
-  // nlohmann's parser takes a NUL byte for the end.
+  // nlohmann's parser would take a NUL byte for the end of the text.
   if (const auto zero = text.find('\0'); zero != text.npos) not_json(static_cast<Index>(zero));
 
   JsonTree tree;
-  std::unordered_set<std::string> names;        // of the outermost object
-  std::unordered_set<std::string> inner_names;  // of the member being read
+  std::unordered_set<std::string> names;        // member names of the outermost object
+  std::unordered_set<std::string> inner_names;  // names in the member being read
   std::size_t values = 0;
   const auto check = [&](int depth, Event event, Json& parsed) {
     const bool opens = event == Event::object_start || event == Event::array_start;
@@ -57,7 +57,8 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
         inner_names.clear();
       }
     } else if (!opens && depth == 1 && !tree.members.empty()) {
-      // At the end of each object the parser scans everything that the enclosing one keeps.
+      // The value is moved out of the parser's tree: at the end of each object, the parser scans
+      // everything that the enclosing object keeps.
       tree.members.back().value = std::move(parsed);
       return false;
     }

@@ -16,35 +16,35 @@ namespace qkv::files {
 
 using Json = nlohmann::json;
 
-// Limits on a document, which bound the memory and time a file can take.
+// Limits on a document. They bound the memory and time that a file can take.
 struct JsonBounds {
-  const char* what = "";   // what the document is called in messages
-  int depth = 0;           // nesting of arrays and objects
-  std::size_t values = 0;  // in total: arrays, objects and their elements
-  std::size_t bytes = 0;   // of a file
+  const char* what = "";   // name of the document in messages
+  int depth = 0;           // levels of nested arrays and objects
+  std::size_t values = 0;  // number of arrays, objects and elements in total
+  std::size_t bytes = 0;   // size of a file; not checked for text in memory
 };
 
 // A member of the outermost object.
 struct JsonMember {
   std::string name{};
-  Index byte = 0;  // offset in the text, after the name
+  Index byte = 0;  // offset in the text, just after the name
   Json value{};
-  std::vector<std::string> names{};  // of an object's own members, in file order
+  std::vector<std::string> names{};  // of a value that is an object: its members, in file order
 };
 
 struct JsonTree {
-  Json root{};                        // if it is an object, an empty one
-  std::vector<JsonMember> members{};  // its members, in file order
+  Json root{};                        // the document; an outermost object is left empty
+  std::vector<JsonMember> members{};  // the outermost object's members, in file order
 };
 
-// Throws an error for `detail`, "expected X, got Y", at a byte of the text.
+// A function that throws an error at a byte of the text; `detail` is "expected X, got Y".
 using JsonRefuse = std::function<void(Index byte, const std::string& detail)>;
 
-// Rejects malformed JSON, documents beyond the limits, duplicate members, and objects
-// nested deeper than the outermost object's members.
+// Parses a document. Calls `refuse` for malformed JSON, documents beyond the limits, duplicate
+// members, and objects nested deeper than the outermost object's members.
 JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefuse& refuse);
 
-// Reads a file; "-" is standard input. Throws InputError with the line.
+// Reads and parses a file; "-" is standard input. Throws InputError with the line.
 JsonTree read_json_tree(const std::string& path, const JsonBounds& most);
 
 }  // namespace qkv::files
