@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kFormat = "qkv KvCache 1";
 
-// The arrays, each with its name in files, which is that of the member.
+// Calls visit(name, array) for each array of a KvCacheContents; the name in files is the member's.
 template <class AnyContents, class Visit>
 void for_each_array(AnyContents& contents, const Visit& visit) {
   visit("k_pages", contents.k_pages);
@@ -35,7 +35,7 @@ void for_each_array(AnyContents& contents, const Visit& visit) {
   visit("first_keys", contents.first_keys);
 }
 
-// The sizes that no array's shape says.
+// Calls visit(name, size) for each size that no array's shape implies.
 template <class AnySizes, class Visit>
 void for_each_number(AnySizes& sizes, const Visit& visit) {
   visit("window", sizes.window);
@@ -44,7 +44,7 @@ void for_each_number(AnySizes& sizes, const Visit& visit) {
 
 Strings one_text(std::string_view text) { return {Dims(), {std::string(text)}}; }
 
-// The arrays of a file; taking one removes it.
+// The arrays of a file by name. Taking an array removes it.
 class Fields {
  public:
   Fields(std::string file, std::vector<NamedArray> arrays) : file_(std::move(file)) {
@@ -103,7 +103,7 @@ DType dtype_named(Fields& fields) {
 
 constexpr auto kBlockBytes = static_cast<Index>(sizeof(BlockQ8));
 
-// Pages [..,columns] as they are in a file: of q8, uint8 [..,34 columns].
+// A view of pages [..,columns] as a file stores them; q8 pages are uint8 [..,34 columns].
 ConstView stored(const Tensor& array) {
   if (array.dtype() != DType::kQ8) return array;
   Dims shape = array.shape();
@@ -111,7 +111,7 @@ ConstView stored(const Tensor& array) {
   return {array.view().data(), DType::kUInt8, shape, contiguous_strides(shape)};
 }
 
-// The blocks of pages in a file.
+// Converts uint8 [..,34 columns], as stored in a file, to pages [..,columns] of q8 blocks.
 Tensor blocks_of(Fields& fields, const char* name, const Tensor& bytes) {
   Dims shape = bytes.shape();
   Index& columns = shape[shape.rank() - 1];
@@ -151,7 +151,7 @@ KvCacheContents contents_of(Fields& fields) {
   expect_rank("lengths", contents.lengths, 1);
   expect_rank("k_pages", contents.k_pages, 4);
   expect_rank("v_pages", contents.v_pages, 4);
-  Index channels = 1;  // of a column
+  Index channels = 1;  // in one column of a page
   if (sizes.dtype == DType::kQ8) {
     contents.k_pages = blocks_of(fields, "k_pages", contents.k_pages);
     contents.v_pages = blocks_of(fields, "v_pages", contents.v_pages);
@@ -165,7 +165,8 @@ KvCacheContents contents_of(Fields& fields) {
   return contents;
 }
 
-// What came in terms of the file: an error of the library names an array, or a size.
+// The text of a library error without the function's name. It names an array or a size as the file
+// does.
 std::string detail_of(const Error& error) {
   const std::string_view text = error.what();
   return std::string(text.substr(std::min(text.size(), error.function().size() + 2)));

@@ -11,17 +11,17 @@
 
 namespace qkv::files {
 
-// The lines of a text file, none longer than a block. Line ends, with a CR before them, and a byte
-// order mark are stripped; the last line needs no end. A NUL byte is an InputError: such a file is
-// not text.
+// Reads the lines of a text file. Line ends (LF or CR LF) and a byte order mark are stripped; the
+// last line needs no line end. Throws InputError for a line that fills a block, and for a NUL byte,
+// since such a file is not text.
 class LineReader {
  public:
-  // The file must outlive this.
+  // The file must outlive the reader.
   explicit LineReader(InputFile& file, Progress progress = {});
 
-  // The next line, valid until the next call; false at the end.
+  // Gets the next line, valid until the next call. Returns false at the end of the file.
   bool next(std::string_view& line);
-  // The number of next()'s line, from 1.
+  // The number of the line that next() returned last, from 1.
   Index number() const noexcept { return number_; }
   const std::string& name() const noexcept { return blocks_.file().name(); }
   [[noreturn]] void fail(std::string_view detail) const;
@@ -30,7 +30,7 @@ class LineReader {
   bool more();
 
   BlockReader blocks_;
-  Index nul_ = -1;  // file offset of the first NUL byte read; -1: none
+  Index nul_ = -1;  // file offset of the first NUL byte read; -1 for none
   Index number_ = 0;
 };
 

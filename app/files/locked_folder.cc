@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "NAME.4711-3.tmp", OutputFile's temporary name.
+// Whether `file` is a temporary name that OutputFile gives to the file `name`: "NAME.4711-3.tmp".
 bool is_leftover(std::string_view file, std::string_view name) {
   constexpr std::string_view kEnd = ".tmp";
   if (!file.starts_with(name) || !file.ends_with(kEnd)) return false;
@@ -45,19 +45,19 @@ LockedFolder::LockedFolder(std::string path) : path_(std::move(path)) {
   lock_ = std::make_unique<Lock>(
       Lock{files::Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))});
   if (lock_->folder.get() < 0) throw OutputError(path_, files::system_message(errno));
-  // Not an error if the file system has no locks.
+  // A file system without locks is no error.
   if (::flock(lock_->folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw OutputError(path_, "another process writes to it");
   }
 }
 
 LockedFolder::~LockedFolder() {
-  if (made_) ::rmdir(path_.c_str());  // fails, as it should, unless empty
+  if (made_) ::rmdir(path_.c_str());  // fails, as intended, unless it is empty
 }
 
 namespace {
 
-// Of the entry itself, not of a link's target.
+// The type of the entry itself, not of a link's target.
 fs::file_type type_of(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(path, error);
@@ -65,7 +65,7 @@ fs::file_type type_of(const std::string& path) {
   return status.type();
 }
 
-// Sorted.
+// The sorted names of a folder's entries.
 std::vector<std::string> list(const std::string& folder, std::error_code& error) {
   std::vector<std::string> names;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end;

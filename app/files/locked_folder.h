@@ -11,13 +11,14 @@
 
 namespace qkv::app {
 
-// The names of all entries of a folder that others may be writing to, sorted. Throws InputError.
+// The sorted names of all entries of a folder; other processes may be writing to it. Throws
+// InputError.
 std::vector<std::string> names_in(const std::string& folder);
 
-// A folder locked for writing by one process: it is created if missing, and nobody else
-// can lock it during the object's lifetime (the lock ends with the process, however that ends). A
-// folder that was created and is still empty at the end is removed. Throws OutputError if the
-// folder cannot be created, or another process holds it.
+// A folder that one process has locked for writing. The constructor creates it if it is missing,
+// and no other process can lock it during the object's lifetime (the lock ends with the process,
+// however that ends). The destructor removes a folder that it created and that is still empty.
+// Throws OutputError if the folder cannot be created, or another process holds it.
 class LockedFolder {
  public:
   explicit LockedFolder(std::string path);
@@ -26,18 +27,18 @@ class LockedFolder {
   LockedFolder& operator=(const LockedFolder&) = delete;
 
   const std::string& path() const noexcept { return path_; }
-  // The path of a file in it. Throws OutputError for a symbolic link of that name: a folder
-  // from an untrusted source must not redirect writes elsewhere.
+  // The path of the folder's file `name`. Throws OutputError for a symbolic link of that name: a
+  // folder from an untrusted source must not redirect writes elsewhere.
   std::string file(std::string_view name) const;
   // Whether an entry of that name exists, even a dangling link. Throws OutputError if that
   // cannot be determined.
   bool holds(std::string_view name) const;
   // The names of all entries, sorted.
   std::vector<std::string> names() const;
-  // Removes the temporary files of this file that a killed process left behind, by OutputFile's
-  // naming scheme ("model.safetensors.4711-3.tmp").
+  // Removes the temporary files that a killed process left behind when writing the file `name`.
+  // They are recognised by OutputFile's naming scheme ("model.safetensors.4711-3.tmp").
   void remove_leftovers(std::string_view name) const;
-  // Removes a file of it, if there is one. Throws OutputError if that fails.
+  // Removes the file `name` if it exists. Throws OutputError if that fails.
   void remove(std::string_view name) const;
 
  private:

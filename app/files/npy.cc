@@ -28,7 +28,7 @@ void swap_bytes(std::byte* data, Index bytes, Index word) {
   for (Index at = 0; at + word <= bytes; at += word) std::reverse(data + at, data + at + word);
 }
 
-// Strides of Fortran order: the first axis runs fastest.
+// The strides of an array in Fortran order: the first axis runs fastest.
 Dims fortran_strides(const Dims& shape) {
   Dims strides = shape;
   Index stride = 1;
@@ -49,13 +49,13 @@ Tensor read_numbers(ByteSource& source, const NpyHeader& header) {
   return contiguous(ConstView(data, header.dtype, header.shape, fortran_strides(header.shape)));
 }
 
-// The letters of one text element without its padding of zeros, which is read but not
-// kept: it may be most of the file.
+// Reads the letters of one text element. Its padding of zeros is not kept: it may be most of the
+// file.
 template <class Letter>
 std::basic_string<Letter> read_letters(ByteSource& source, const NpyHeader& header) {
   std::array<Letter, 4096> part;
   std::basic_string<Letter> text;
-  std::size_t zeros = 0;  // since the last letter
+  std::size_t zeros = 0;  // zeros read since the last nonzero letter
   for (auto left = static_cast<std::size_t>(header.item_size) / sizeof(Letter); left > 0;) {
     const std::size_t count = std::min(left, part.size());
     const auto bytes = static_cast<Index>(count * sizeof(Letter));
@@ -92,7 +92,7 @@ std::string read_text(ByteSource& source, const NpyHeader& header) {
 }
 
 app::Strings read_strings(ByteSource& source, const NpyHeader& header) {
-  // The file's size does not bound the number of empty elements.
+  // A limit is needed because the file's size does not bound the number of empty elements.
   constexpr Index kMostEmpty = Index{1} << 16;
   const Index count = element_count(header.shape);
   if (header.item_size == 0 && count > kMostEmpty) {
@@ -139,7 +139,7 @@ std::string NpyImage::set_text(const app::Strings& strings) {
     return fmt::format("has {} texts for shape {}", strings.values.size(),
                        to_string(strings.shape));
   }
-  std::size_t longest = 1;  // like NumPy's own arrays of empty text
+  std::size_t longest = 1;  // as in NumPy's own arrays of empty text
   std::vector<std::u32string> texts;
   for (const std::string& value : strings.values) {
     auto text = app::from_utf8(value);

@@ -12,12 +12,13 @@
 
 namespace qkv::files {
 
-// A .npy file in memory, in two pieces. The data may be the caller's: then it must outlive this.
+// A .npy file in memory, in two pieces: header and data. The data may be the caller's array, which
+// must then outlive the image.
 class NpyImage {
  public:
   // Throws Error (of `function`, naming the array) for an array that a file cannot hold.
   NpyImage(std::string_view function, std::string_view name, const app::ArrayView& array);
-  NpyImage(const NpyImage&) = delete;  // data() may point into it
+  NpyImage(const NpyImage&) = delete;  // data() may point into the image
   NpyImage& operator=(const NpyImage&) = delete;
 
   const std::string& header() const noexcept { return header_; }
@@ -25,18 +26,18 @@ class NpyImage {
   std::size_t data_size() const noexcept { return size_; }
 
  private:
-  // Both return the rule that the array breaks, or "".
+  // Both set the header and the data, and return the rule that the array breaks, or "".
   std::string set_numbers(const ConstView& view);
   std::string set_text(const app::Strings& strings);
 
   std::string header_;
   const void* data_ = nullptr;
   std::size_t size_ = 0;
-  Tensor copy_;             // if the caller's memory is not in C order
-  std::u32string letters_;  // of text
+  Tensor copy_;             // the data, if the caller's array is not in C order or is bfloat16
+  std::u32string letters_;  // the data of a text array
 };
 
-// The complete array after a header, without a name.
+// Reads a header and its array, which gets no name.
 app::NamedArray read_npy(ByteSource& source);
 
 }  // namespace qkv::files

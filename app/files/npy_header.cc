@@ -17,13 +17,14 @@ namespace qkv::files {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// Far above what NumPy writes (it reads 10,000 by default).
+// The longest header accepted in bytes, far above those that NumPy writes (by default, NumPy itself
+// accepts 10,000).
 constexpr std::size_t kLongestNpyHeader = std::size_t{1} << 20;
 constexpr std::size_t kNpyAlignment = 64;
 
 struct TypeCode {
   DType dtype;
-  std::string_view code;  // without the byte order
+  std::string_view code;  // NumPy's name without the byte order
 };
 constexpr TypeCode kTypeCodes[] = {
     {DType::kFloat64, "f8"}, {DType::kFloat32, "f4"}, {DType::kFloat16, "f2"},
@@ -216,7 +217,8 @@ std::string npy_header(std::string_view descr, const Dims& shape) {
   if (shape.rank() == 1) sizes.pop_back();
   std::string text =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", descr, sizes);
-  // At most kMaxRank sizes of 19 digits: version 1's 65,535 bytes are enough.
+  // A header has at most kMaxRank sizes of 19 digits, so version 1's limit of 65,535 bytes
+  // suffices.
   const std::size_t before = kMagic.size() + 4;
   const std::size_t whole =
       (before + text.size() + 1 + kNpyAlignment - 1) / kNpyAlignment * kNpyAlignment;

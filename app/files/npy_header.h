@@ -17,22 +17,22 @@ enum class NpyKind { kNumber, kUnicode, kBytes };
 
 struct NpyHeader {
   NpyKind kind = NpyKind::kNumber;
-  DType dtype = DType::kNone;  // of numbers
+  DType dtype = DType::kNone;  // element type of a numeric array
   Index item_size = 0;         // bytes of one element
-  bool swapped = false;        // not this machine's byte order
+  bool swapped = false;        // stored in the other byte order than this machine's
   bool fortran_order = false;
   Dims shape{};
 };
 
-// Leaves the source at the first byte of data. Throws InputError if it is not an .npy file,
-// has an unsupported type, or claims more or less data than the source has.
+// Reads the header and leaves the source at the first byte of data. Throws InputError if the source
+// is not a .npy file, has an unsupported type, or claims more or less data than it has.
 NpyHeader read_npy_header(ByteSource& source);
 
-// The bytes before the data of a C-ordered array, a multiple of 64.
-// `descr` is NumPy's name of the type: "<f4".
+// Builds the header of an array in C order; its size is a multiple of 64 bytes. `descr` is NumPy's
+// name of the type, such as "<f4".
 std::string npy_header(std::string_view descr, const Dims& shape);
 
-// NumPy's name of a number type, little endian; "" if it has none.
+// NumPy's name of a numeric type in little endian, or "" if it has none.
 std::string npy_descr(DType dtype);
 
 }  // namespace qkv::files

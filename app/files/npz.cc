@@ -17,8 +17,9 @@ namespace qkv::app {
 namespace {
 
 constexpr std::string_view kSuffix = ".npy";
-constexpr std::string_view kCheckpoint = "/data.pkl";  // what torch.save writes
-// 1980-01-01, the earliest date in an archive: the same arrays give the same bytes.
+constexpr std::string_view kCheckpoint = "/data.pkl";  // a member that torch.save writes
+// 1980-01-01, the earliest date in an archive. With a fixed date, the same arrays give the same
+// bytes.
 constexpr zip_uint16_t kFirstDay = 1 << 5 | 1;
 
 struct Discard {
@@ -38,11 +39,11 @@ std::string message_of(int code) {
 
 // ---- writing --------------------------------------------------------------------------------
 
-// Adds one member, whose bytes must stay in `image` until the archive is closed; false if libzip
-// fails.
+// Adds one member, whose bytes must stay in `image` until the archive is closed. Returns false if
+// libzip fails.
 bool add_member(zip_t* archive, const std::string& name, const files::NpyImage& image,
                 Compression compression) {
-  // libzip only reads from them.
+  // The bytes may be const, since libzip only reads them.
   const auto bytes = [](const void* data) {
     return static_cast<zip_uint8_t*>(const_cast<void*>(data));
   };
@@ -90,7 +91,7 @@ Archive open_archive(files::InputFile& file, std::string& whole) {
     whole = file.read_rest();
     archive.reset(open_whole(whole, kFlags, code));
   }
-  // It starts like an archive: most likely it is truncated.
+  // The file starts like an archive, so most likely it is truncated.
   if (!archive) {
     throw InputError(
         file.name(),
@@ -99,8 +100,9 @@ Archive open_archive(files::InputFile& file, std::string& whole) {
   return archive;
 }
 
-// Deflate needs at least one bit for 258 bytes, RFC 1951 section 3.2.5: a member that claims
-// more is malformed, and memory must not be allocated for it.
+// Whether a member can have the size that it claims. Deflate needs at least one bit for 258 bytes
+// (RFC 1951 section 3.2.5): a member that claims more is malformed, and memory must not be
+// allocated for it.
 bool is_possible(const zip_stat_t& member) {
   constexpr zip_uint64_t kMostPerByte = zip_uint64_t{8} * 258;
   if (member.comp_method == ZIP_CM_STORE) return member.size == member.comp_size;
@@ -128,12 +130,12 @@ NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::stri
     return done;
   };
   NamedArray array = files::read_npy(source);
-  char more = 0;  // libzip checks the checksum at the end
+  char more = 0;  // reading to the end lets libzip verify the checksum
   if (source.read(&more, 1) != 0) source.fail("expected the end, got more bytes");
   return array;
 }
 
-// "file.npz(x.npy)", fit for one line.
+// The name of a member in messages, "file.npz(x.npy)", with control characters escaped.
 std::string member_name(const std::string& file, const zip_stat_t& status) {
   const std::string name = quoted(status.name);
   return fmt::format("{}({})", file, name.substr(1, name.size() - 2));
@@ -149,7 +151,7 @@ std::vector<NamedArray> read_members(zip_t* archive, const files::InputFile& fil
     if (zip_stat_index(archive, static_cast<zip_uint64_t>(i), 0, &status) != 0) {
       throw InputError(file.name(), zip_strerror(archive));
     }
-    // Members that share bytes would expand a small file into a large one.
+    // Members that share bytes could expand a small file into a large one: they are rejected.
     if (status.comp_size > left) {
       throw InputError(member_name(file.name(), status),
                        fmt::format("expected at most {} bytes beside the members before, got {}",
@@ -175,7 +177,7 @@ std::vector<NamedArray> read_members(zip_t* archive, const files::InputFile& fil
 void write_npz(const std::string& path, std::span<const NamedView> arrays,
                Compression compression) {
   files::check_names("write_npz", arrays);
-  std::list<files::NpyImage> images;  // a list: libzip keeps pointers into them
+  std::list<files::NpyImage> images;  // a list, since libzip keeps pointers to the images
   for (const NamedView& array : arrays) images.emplace_back("write_npz", array.name, array.array);
 
   files::OutputFile file(path);
@@ -203,12 +205,12 @@ std::vector<NamedArray> read_npz(const std::string& path, const std::atomic<bool
 namespace qkv::files {
 
 bool is_npz(std::string_view head) {
-  return head.starts_with("PK\3\4") || head.starts_with("PK\5\6");  // the latter: no members
+  return head.starts_with("PK\3\4") || head.starts_with("PK\5\6");  // the latter has no members
 }
 
 std::vector<app::NamedArray> read_npz(InputFile& file) {
   check_head(file, is_npz, "an .npz archive");
-  std::string whole;  // outlives the archive
+  std::string whole;  // must outlive the archive
   const auto archive = app::open_archive(file, whole);
   const auto size = file.size().value_or(static_cast<Index>(whole.size()));
   return app::read_members(archive.get(), file, size);

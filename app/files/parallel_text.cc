@@ -13,7 +13,7 @@
 namespace qkv::app {
 namespace {
 
-// The columns that a row must have. Throws for invalid options.
+// The number of columns that a row must have. Throws Error for invalid options.
 Index needed_columns(const ParallelTextOptions& options) {
   if (options.least_columns < 1) throw Error("for_each_row", "least_columns", "must be positive");
   Index needed = options.least_columns;

@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr std::size_t kTensorAlignment = 8;
 
-// Throws for text that the metadata cannot hold.
+// Throws Error for text that the metadata cannot hold.
 void check_text(const std::string& name, const app::Strings& strings) {
   const Dims& shape = strings.shape;
   const auto refuse = [&](const std::string& detail) {
@@ -34,8 +34,8 @@ void check_text(const std::string& name, const app::Strings& strings) {
   if (element_count(shape) != static_cast<Index>(strings.values.size())) {
     refuse(fmt::format("has {} texts for shape {}", strings.values.size(), to_string(shape)));
   }
-  Index lists = 1;  // at this depth, then texts
-  Index values = 1;
+  Index lists = 1;   // JSON values at the current depth: lists, and texts at the last axis
+  Index values = 1;  // JSON values in total
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const bool last = axis + 1 == shape.rank();
     if (shape[axis] == 0 && !last) refuse("is empty text of shape " + to_string(shape));
@@ -55,7 +55,8 @@ std::size_t byte_size(const ConstView& view) {
   return static_cast<std::size_t>(view.element_count()) * size_of(view.dtype());
 }
 
-// The arrays of numbers, widest elements first, which aligns all of them without gaps.
+// The numeric arrays in the order of their data: the widest elements come first, which aligns every
+// array without gaps.
 std::vector<const app::NamedView*> in_file_order(std::span<const app::NamedView> arrays) {
   std::vector<const app::NamedView*> order;
   for (const app::NamedView& array : arrays) {
@@ -69,7 +70,8 @@ std::vector<const app::NamedView*> in_file_order(std::span<const app::NamedView>
   return order;
 }
 
-// The JSON object preceded by its length. Names are in the order of `arrays`.
+// Builds the header: the length of the JSON object, and the object. Its names are in the order of
+// `arrays`; the data is in that of `order`.
 std::string header_of(std::span<const app::NamedView> arrays,
                       const std::vector<const app::NamedView*>& order) {
   nlohmann::ordered_json text = nlohmann::ordered_json::object();
@@ -108,7 +110,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + json;
 }
 
-// All arrays of a source from which nothing has been read yet.
+// Reads all arrays of a source from which nothing has been read yet.
 std::vector<app::NamedArray> read_all(ByteSource& source) {
   SafetensorsHeader header = read_safetensors_header(source);
   std::vector<app::Array> tensors(header.tensors.size());

@@ -35,7 +35,7 @@ constexpr TypeName kTypeNames[] = {
     {DType::kUInt64, "U64"},
 };
 
-// The format's other types, and bits of an element.
+// A type of the format that is not read, with the bits of an element.
 struct UnreadType {
   std::string_view name;
   Index bits;
@@ -52,7 +52,7 @@ Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
   return static_cast<Index>(std::min(size, kMost));
 }
 
-// Parses a member of the header; errors name it and its position.
+// Parses a member of the header. Errors give the member's name and position.
 class Member {
  public:
   Member(const ByteSource& source, std::string_view name, Index byte)
@@ -140,8 +140,9 @@ SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
   return header;
 }
 
-// The bytes of a tensor's data by its type and shape, or in words why there is no such number;
-// nothing for a type of unknown size.
+// The size of a tensor's data that its type and shape imply. If there is no such size, `fault` says
+// so in the words of the message "expected {fault} of data". size_by_type() returns none for a type
+// of unknown size.
 struct DataSize {
   std::optional<Index> bytes{};
   std::string_view fault{};
@@ -161,7 +162,8 @@ std::optional<DataSize> size_by_type(const SafetensorsEntry& entry) {
   return std::nullopt;
 }
 
-// Throws unless the tensors fill `data_size` bytes and each has the size its shape implies.
+// Throws InputError unless each tensor has the size that its type and shape imply and the tensors
+// fill the rest of the source. Sets the header's in_file.
 void check_layout(SafetensorsHeader& header, ByteSource& source) {
   const auto fail = [&](const SafetensorsEntry& entry, const std::string& expected, Index got) {
     throw app::InputError::at_byte(

@@ -44,7 +44,7 @@ std::string joined(const Settings& settings, std::string_view start, std::string
   return text += end;
 }
 
-// The value of a member.
+// Converts the value of a member. Throws InputError for a list, an object or null.
 SettingValue plain(const std::string& path, const std::string& name, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>();

@@ -13,7 +13,7 @@
 
 namespace qkv::app {
 
-// Ordered named values, as a flat JSON object.
+// Named values in a fixed order, the members of a flat JSON object.
 using SettingValue = std::variant<bool, Index, std::uint64_t, double, std::string>;
 struct Setting {
   std::string name{};
@@ -21,25 +21,26 @@ struct Setting {
 };
 using Settings = std::vector<Setting>;
 
-// The value as JSON: true, 12, 0.002, "text". Numbers that JSON lacks are strings: "NaN",
-// "Infinity", "-Infinity". Equal texts are equal values; a double is written with the fewest digits
-// that round-trip. Invalid UTF-8 becomes U+FFFD.
+// Returns a value as JSON: true, 12, 0.002, "text". Non-finite numbers, which JSON lacks, are
+// strings: "NaN", "Infinity", "-Infinity". Equal texts are equal values; a double is written with
+// the fewest digits that round-trip. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const SettingValue& value);
 
-// {"a": 1, "b": "x"}: one member a line, and on one line.
+// Both return the settings as a JSON object, {"a": 1, "b": "x"}: settings_text() writes one member
+// per line, settings_line() all on one line.
 std::string settings_text(const Settings& settings);
 std::string settings_line(const Settings& settings);
 
-// The settings in a file. Whole numbers are returned as Index, or as uint64 if necessary. Throws
-// InputError for a file that is missing, is not a JSON object, has duplicate members, or contains
-// lists, objects or null.
+// Reads the settings in a file. Whole numbers are returned as Index, or as uint64 if necessary.
+// Throws InputError for a file that is missing, is not a JSON object, has duplicate members, or
+// contains lists, objects or null.
 Settings read_settings(const std::string& path);
 
-// The settings on line `line` of such a file, where each line is an object. Members that are lists,
-// objects or null are left out. Throws InputError with the line.
+// Parses `text`, which is line `line` of a file in which each line is a JSON object of settings.
+// Members that are lists, objects or null are left out. Throws InputError with the line.
 Settings settings_of_line(const std::string& path, Index line, std::string_view text);
 
-// The value of that name, or null.
+// Returns the value of the setting `name`, or null if there is none.
 const SettingValue* find_setting(const Settings& settings, std::string_view name);
 
 }  // namespace qkv::app

@@ -12,24 +12,25 @@
 
 namespace qkv::app {
 
-// The bytes of a file; "-" is standard input. Throws InputError, and Cancelled if the flag
-// (which may be null) becomes true.
+// Reads all bytes of a file; the path "-" is standard input. Throws InputError, and Cancelled if
+// the flag (which may be null) becomes true.
 QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
-// The same in blocks of at most 64 KiB as they arrive, reading at most one block ahead.
+// Calls `take` with the bytes of a file in blocks of 64 KiB, the last one shorter. A block is taken
+// before more is read. Path, flag and errors are those of read_text().
 QKV_API void for_each_block(const std::string& path,
                             const std::function<void(std::string_view)>& take,
                             const std::atomic<bool>* stop = nullptr);
 
-// The path of an output with symbolic links resolved, whether or not the file
-// exists. Throws OutputError for a cycle of links.
+// Resolves the symbolic links of an output's path, whether or not the file exists. Throws
+// OutputError for a cycle of links.
 QKV_API std::string behind_links(const std::string& path);
 
-// Writes a file of these bytes atomically ("-": standard output). Throws OutputError.
+// Writes a file of `bytes` atomically; the path "-" is standard output. Throws OutputError.
 QKV_API void write_text(const std::string& path, std::string_view bytes);
 
-// The same in blocks, each valid until the next is requested; an empty one ends the file. If
-// `next` throws, there is no file.
+// Writes a file atomically from the blocks that `next` returns. Each block is valid until the next
+// call; an empty one ends the file. If `next` throws, no file is written.
 QKV_API void write_blocks(const std::string& path, const std::function<std::string_view()>& next);
 
 }  // namespace qkv::app

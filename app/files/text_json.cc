@@ -11,8 +11,8 @@
 namespace qkv::files {
 namespace {
 
-// Collects the texts of a tree whose axes from this one on have the sizes of the shape; false if it
-// contains anything else.
+// Appends the texts of a JSON tree whose axes from `axis` on must have the sizes of the shape.
+// Returns false if the tree is of another form.
 bool take_texts(const Json& tree, int axis, app::Strings& strings) {
   if (axis == strings.shape.rank()) {
     if (tree.is_string()) strings.values.push_back(tree.get<std::string>());

@@ -19,19 +19,19 @@ static_assert(std::endian::native == std::endian::little && sizeof(float) == 4,
               "numbers are read byte for byte");
 
 constexpr std::size_t kWindow = std::size_t{1} << 16;  // bytes used to detect the format
-// A record must fit into a block.
+// The widest vector in numbers and the longest word in bytes: a record must fit into a block.
 constexpr Index kWidest = Index{1} << 17;
 constexpr std::size_t kLongestWord = std::size_t{1} << 16;
 static_assert(4 * kWidest + kLongestWord + 2 < BlockReader::kBlock);
 
-// Whether the bytes are the start or the rest of a character.
+// Whether the bytes can be the start of a UTF-8 character that is cut off.
 bool is_cut_short(std::string_view bytes) {
   const auto is_inner = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; };
   return bytes.size() < 4 && !is_inner(bytes[0]) &&
          std::all_of(bytes.begin() + 1, bytes.end(), is_inner);
 }
 
-// Whether these bytes cannot be text; they may end in the middle of a character.
+// Whether the bytes cannot be text. They may end in the middle of a character.
 bool is_no_text(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const std::string_view rest = bytes.substr(at);
@@ -78,7 +78,7 @@ void VectorBinary::read_header(Index width) {
   }
   blocks_.consume(line.size() + 1);
   const auto size = blocks_.file().size();
-  const Index least = 4 * header_.width + 2;  // size of a record
+  const Index least = 4 * header_.width + 2;  // bytes of the smallest record
   if (size && header_.count > (*size - blocks_.position()) / least) {
     fail(0, fmt::format("expected at most {} words of {} numbers in {} bytes, got {}",
                         (*size - blocks_.position()) / least, header_.width, *size, header_.count));
@@ -92,7 +92,7 @@ bool VectorBinary::next(Record& record) {
     return false;
   }
   const auto bytes = static_cast<std::size_t>(4 * header_.width);
-  // Whether the block holds a record, and the byte after it if the file has one.
+  // Whether the block holds the record whose word ends at `blank`, and the byte after it.
   const auto complete = [&](std::size_t blank) {
     return blank != std::string_view::npos && blocks_.rest().size() > blank + 1 + bytes;
   };
@@ -100,7 +100,7 @@ bool VectorBinary::next(Record& record) {
   while (!complete(blank) && blocks_.more()) blank = blocks_.rest().find(' ');
 
   const std::string_view rest = blocks_.rest();
-  const std::size_t start = rest.starts_with('\n') ? 1 : 0;  // after the previous record
+  const std::size_t start = rest.starts_with('\n') ? 1 : 0;  // the end of the previous record
   if (blank == rest.npos || blank - start > kLongestWord || blank <= start) {
     fail(blocks_.position(),
          fmt::format("expected word {} of {} and a space, got {}", given_ + 1, header_.count,
@@ -118,7 +118,7 @@ bool VectorBinary::next(Record& record) {
   return true;
 }
 
-// One newline may follow the last record.
+// Throws InputError unless the file ends here. One newline may follow the last record.
 void VectorBinary::expect_end() {
   while (blocks_.rest().size() < 2 && blocks_.more()) {
   }

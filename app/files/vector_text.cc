@@ -20,7 +20,7 @@ using app::quoted;
 
 constexpr std::string_view kBlanks = " \t";
 
-// Removes and returns the last field; empty if there is none.
+// Removes and returns the last field of a line, which is empty if there is none.
 std::string_view take_last_field(std::string_view& line) {
   const std::size_t end = line.find_last_not_of(kBlanks);
   line = line.substr(0, end + 1);  // npos + 1 is 0
@@ -36,7 +36,7 @@ std::string_view without_end_blanks(std::string_view text) {
 
 bool is_number(std::string_view field) { return parse_number<double>(field).has_value(); }
 
-// Whether a field is meant as a number, though it may be invalid: "12x", "1e999", "nan".
+// Whether a field is meant as a number, though perhaps an invalid one: "12x", "1e999", "nan".
 bool looks_like_number(std::string_view field) {
   const std::size_t sign = field.find_first_not_of("+-");
   if (sign == field.npos) return false;
@@ -44,7 +44,8 @@ bool looks_like_number(std::string_view field) {
   return (digits[0] >= '0' && digits[0] <= '9') || digits == "nan" || digits == "inf";
 }
 
-// A line of two whole numbers, of any size and sign: unlikely to be a word and its only number.
+// Whether a line is two whole numbers of any size and sign: a header rather than a word and its
+// only number.
 bool is_like_header(std::string_view line) {
   const auto is_whole = [](std::string_view field) {
     if (field.starts_with('-')) field.remove_prefix(1);
@@ -79,7 +80,7 @@ bool VectorText::take_header(std::string_view line) {
                             quoted(line)));
   }
   if (!header_) return false;
-  if (width_ == 1 && header_->width != 1) {  // a word "7" with its only number
+  if (width_ == 1 && header_->width != 1) {  // the line is a word, such as "7", and its only number
     header_.reset();
     return false;
   }
@@ -91,7 +92,8 @@ bool VectorText::take_header(std::string_view line) {
   return true;
 }
 
-// Every field after the first, except the parts of a word that contains blanks.
+// Counts the numbers at the end of a line as its width. The fields before them are a word that may
+// contain blanks.
 void VectorText::take_width_from(std::string_view line) {
   std::string_view rest = without_end_blanks(line);
   std::string_view field = take_last_field(rest);
@@ -107,7 +109,8 @@ void VectorText::take_width_from(std::string_view line) {
   }
 }
 
-// At the end.
+// Throws InputError at the end of the file if it is empty or its header claimed another number of
+// words.
 void VectorText::expect_all() const {
   if (lines_.number() == 0) {
     throw app::InputError::at_line(lines_.name(), 1,
@@ -138,7 +141,7 @@ bool VectorText::next(std::string_view& line) {
 
 VectorText::Cut VectorText::cut(std::string_view line) const {
   Cut result{line, {}};
-  // No line has more fields than bytes, whatever a header says.
+  // The width may be a header's wrong claim; no line has more fields than bytes.
   if (width_ > static_cast<Index>(line.size())) {
     lines_.fail(
         fmt::format("expected a word and {} numbers, got a line of {} bytes", width_, line.size()));

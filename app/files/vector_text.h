@@ -12,7 +12,7 @@
 // Word vectors as text: on each line a word and its numbers, separated by blanks or tabs.
 namespace qkv::files {
 
-// "count width", the optional first line.
+// The optional first line of a file, "count width": the number of words, and of numbers per word.
 struct VectorHeader {
   Index count = 0;
   Index width = 0;
@@ -30,16 +30,17 @@ class VectorText {
     std::vector<std::string_view> numbers;
   };
 
-  // The file must outlive this. `width` 0: from the header, else from the first line. That many
-  // lines are parsed by next() to confirm it.
+  // The file must outlive the reader. A `width` of 0 is taken from the header or, without one, from
+  // the first line. next() parses the first `lines_to_confirm` lines to confirm the width.
   VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
 
-  // The next line with a word, valid until the next call; false at the end. Skips empty lines and
-  // the header. At the end, throws if the header claimed another number of words.
+  // Gets the next line with a word, valid until the next call. Skips empty lines and the header.
+  // Returns false at the end of the file, or throws InputError there if the header claimed another
+  // number of words.
   bool next(std::string_view& line);
   Cut cut(std::string_view line) const;
-  // Throws unless all are numbers that float32 can hold and none precedes them: "cat
-  // 0.5" is not a word.
+  // Converts the numbers of a line. Throws InputError unless float32 can hold all of them and the
+  // word does not end in a number: "cat 0.5" is not a word.
   void parse(const Cut& line, std::vector<float>& numbers) const;
 
   Index width() const noexcept { return width_; }
@@ -55,8 +56,8 @@ class VectorText {
   Index width_;
   Index to_confirm_;
   std::optional<VectorHeader> header_{};
-  Index given_ = 0;               // lines so far
-  std::vector<float> numbers_{};  // of the lines parsed to confirm the width
+  Index given_ = 0;               // lines returned so far
+  std::vector<float> numbers_{};  // memory for the lines parsed to confirm the width
 };
 
 }  // namespace qkv::files

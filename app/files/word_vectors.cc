@@ -20,8 +20,8 @@ namespace qkv::app {
 namespace {
 
 constexpr Index kConfirmedLines = 100;
-// Each line is compared with every word that is still missing: with more of them a large file would
-// take minutes.
+// The most words for which near spellings are searched. Each line is compared with every missing
+// word: with more of them, a large file would take minutes.
 constexpr std::size_t kMostNear = 1000;
 
 struct TextHash : std::hash<std::string_view> {
@@ -35,33 +35,34 @@ bool is_fit_to_print(std::string_view word) {
   return !word.empty() && quoted(word, word.size()) == fmt::format("\"{}\"", word);
 }
 
-// The requested words, and their vectors found so far.
+// The requested words and the vectors found for them so far.
 class Wanted {
  public:
   Wanted(std::span<const Spellings> words, int near);
 
-  // Whether a wanted spelling begins with this field, and whether one equals it.
+  // Whether a requested spelling begins with a field, and whether one equals a word.
   bool may_begin(std::string_view field) const { return first_fields_.contains(field); }
   bool contains(std::string_view word) const { return spelled_.contains(word); }
-  // Whether the word is wanted and not found yet.
+  // Whether the word is requested and not found yet.
   bool wants(std::string_view word) const;
   void found(std::string_view word, const std::vector<float>& numbers);
   bool all_found() const noexcept { return best_to_find_ == 0; }
-  // For near spellings; `is_whole` is asked only about words that would be kept. Of words as near
-  // the first stay: a file of word vectors has the commoner word first.
+  // Considers a word of the file as a near spelling of each missing word. `is_whole` is called only
+  // for a word that would be kept. Among equally near words the first is kept, since files of word
+  // vectors have common words first.
   template <class IsWhole>
   void offer_as_near(std::string_view word, IsWhole&& is_whole);
 
   WordVectors result(Index width) const;
 
  private:
-  // A spelling searched for.
+  // A requested spelling.
   struct Spelled {
-    Index row = -1;     // in the values; -1 until it is found
-    bool best = false;  // the best spelling of some word
+    Index row = -1;     // row of its vector in values_; -1 until it is found
+    bool best = false;  // whether it is the best spelling of some word
   };
 
-  // A word without a vector so far, and the most similar spellings, nearest first.
+  // A word without a vector so far, and the most similar spellings found, the nearest first.
   struct Missing {
     std::size_t word = 0;  // index into words_
     std::u32string letters{};
@@ -73,7 +74,7 @@ class Wanted {
   std::span<const Spellings> words_;
   TextMap<Spelled> spelled_{};    // every spelling
   std::size_t best_to_find_ = 0;  // best spellings not found yet
-  TextSet first_fields_{};        // of every spelling
+  TextSet first_fields_{};        // the first field of every spelling
   Index rows_ = 0;
   std::vector<float> values_{};
   std::vector<Missing> missing_{};
@@ -151,7 +152,7 @@ WordVectors Wanted::result(Index width) const {
   return result;
 }
 
-// Only lines whose first field begins a wanted word are split and parsed.
+// Reads a text file. Only lines whose first field begins a requested spelling are parsed.
 WordVectors read_text(files::VectorText& text, Wanted& wanted) {
   std::string_view line;
   std::vector<float> numbers;
@@ -160,7 +161,8 @@ WordVectors read_text(files::VectorText& text, Wanted& wanted) {
     if (wanted.may_begin(first)) {
       const auto parts = text.cut(line);
       const bool wants = wanted.wants(parts.word);
-      // "cat 0.5" where "cat" is wanted: a line with one number too many.
+      // A line "cat 0.5 ..." where "cat" is requested may have a number too many: parse() checks
+      // it.
       if (wants || wanted.contains(first)) text.parse(parts, numbers);
       if (wants) wanted.found(parts.word, numbers);
     }
@@ -193,8 +195,8 @@ WordVectors read_once(files::InputFile& file, std::span<const Spellings> words, 
   return read_text(text, wanted);
 }
 
-// Reads the file again if words are missing. Searching for near spellings in the first pass, for
-// words that most likely come later, would make a file of similar words six times as slow.
+// Reads the file again for near spellings if words are missing. A search in the first pass, for
+// words that most likely come later, would make reading a file of similar words six times as slow.
 void add_near(WordVectors& result, const std::string& path, std::span<const Spellings> words,
               const WordVectorOptions& options) {
   std::vector<Spellings> missing;
