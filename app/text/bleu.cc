@@ -16,7 +16,7 @@ struct ByTokens {
     return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end());
   }
 };
-// N-gram counts; the keys refer to the tokens.
+// N-gram counts. The keys are views of the tokens, which must outlive them.
 using NgramCounts = std::map<Tokens, Index, ByTokens>;
 
 NgramCounts ngrams_of(Tokens tokens, std::size_t n) {
@@ -25,7 +25,7 @@ NgramCounts ngrams_of(Tokens tokens, std::size_t n) {
   return counts;
 }
 
-// Of each n-gram, as many as the reference has that has most.
+// For each n-gram, its count in the reference that has most of it.
 NgramCounts most_ngrams(std::span<const std::vector<std::string>> references, std::size_t n) {
   NgramCounts most;
   for (const Tokens reference : references) {
@@ -89,7 +89,7 @@ Bleu bleu_of(const BleuCounts& counts) {
             .hypothesis_tokens = counts.hypothesis_tokens,
             .reference_tokens = counts.reference_tokens};
   if (counts.matches[0] == 0) return bleu;
-  double unmatched = 1;  // 1/2^k
+  double unmatched = 1;  // 1/2^k after k orders without a match
   double logarithms = 0;
   for (std::size_t order = 0; order < kBleuOrders; ++order) {
     double matches = static_cast<double>(counts.matches[order]);
@@ -97,7 +97,7 @@ Bleu bleu_of(const BleuCounts& counts) {
     const auto ngrams = static_cast<double>(counts.ngrams[order]);
     const double precision = ngrams == 0 ? 0 : matches / ngrams;
     bleu.precisions[order] = 100 * precision;
-    logarithms += std::log(precision);  // of 0: -inf, and the score is 0
+    logarithms += std::log(precision);  // -inf for 0, which makes the score 0
   }
   bleu.score = bleu.brevity_penalty * std::exp(logarithms / kBleuOrders);
   return bleu;

@@ -10,41 +10,42 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// How well translations match their references: Papineni, Roukos, Ward and Zhu 2002, "BLEU:
-// a Method for Automatic Evaluation of Machine Translation", with any number of references. For
-// n = 1..4 the modified precision p_n is the share of the n-grams of all translations that are in
-// a reference, each n-gram counted at most as often as the reference that has most of it (section
-// 2.1.1). With c tokens in all translations, and r the sum of the lengths of the references whose
-// length is nearest to the translation's (of two equally near ones, the shorter)
+// BLEU, which measures how well translations match their references: Papineni, Roukos, Ward and Zhu
+// 2002, "BLEU: a Method for Automatic Evaluation of Machine Translation", with any number of
+// references. For n = 1..4 the modified precision p_n is the share of the n-grams of all
+// translations that are in a reference; each n-gram counts at most as often as it is in the
+// reference that has most of it (section 2.1.1). Let c be the number of tokens in all translations
+// and r the sum of the lengths of the references, for each translation the one of the nearest
+// length (the shorter of two equally near ones). Then
 //   BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)     (section 2.3).
 // A precision without any match would make the whole score 0: the k-th such order counts 1/2^k
 // matches instead (Chen and Cherry 2014, method 3; sacreBLEU's smooth:exp). The score of a corpus
-// is not the mean of its sentences'. It is 0 if no token matches, or no translation has four
+// is not the mean of its sentences' scores. It is 0 if no token matches, or no translation has four
 // tokens.
 namespace qkv::app {
 
 inline constexpr int kBleuOrders = 4;  // n-grams of 1 to 4 tokens
 
-// What a sentence adds to the score of its corpus. Counts of sentences are added.
+// The counts by which a sentence enters the score of its corpus: those of all sentences are added.
 struct BleuCounts {
   std::array<Index, kBleuOrders> matches{};
-  std::array<Index, kBleuOrders> ngrams{};  // of the translation
+  std::array<Index, kBleuOrders> ngrams{};  // n-grams of the translation
   Index hypothesis_tokens = 0;
   Index reference_tokens = 0;
 
   QKV_API BleuCounts& operator+=(const BleuCounts& other);
 };
 
-// Everything except the lengths is in percent.
+// The score of a corpus and its factors. Everything except the lengths is in percent.
 struct Bleu {
   double score = 0;
-  std::array<double, kBleuOrders> precisions{};  // of n = 1..4, smoothed; 0: no n-grams at all
+  std::array<double, kBleuOrders> precisions{};  // p_1..p_4, smoothed; 0 without n-grams
   double brevity_penalty = 0;
   Index hypothesis_tokens = 0;
   Index reference_tokens = 0;
 };
 
-// At least one reference.
+// Counts the n-grams of one sentence. There must be at least one reference.
 QKV_API BleuCounts bleu_counts(std::span<const std::string> hypothesis,
                                std::span<const std::vector<std::string>> references);
 QKV_API Bleu bleu_of(const BleuCounts& counts);

@@ -27,7 +27,8 @@ char32_t shown(char32_t c) {
   return is_control(c) || (c & 0xFFFE) == 0xFFFE ? kReplacement : c;
 }
 
-// Unicode Standard Annex 11, and Technical Standard 51 for emoji.
+// The columns of a character on a terminal, by Unicode Standard Annex 11, and by Technical Standard
+// 51 for emoji.
 int width_of(std::u32string_view cluster) {
   int width = 0;
   for (const char32_t c : cluster) width = std::max(width, utf8proc_charwidth(signed_code(c)));
@@ -100,17 +101,17 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-// Unicode Standard Annex 29, extended grapheme clusters.
+// Splits by the extended grapheme clusters of Unicode Standard Annex 29.
 std::vector<Cluster> clusters(std::string_view text) {
   const std::u32string all = decoded("clusters", text);
   std::vector<Cluster> result;
-  std::size_t byte = 0;   // where the cluster begins, in bytes
-  std::size_t start = 0;  // and in code points
+  std::size_t byte = 0;   // begin of the current cluster in bytes
+  std::size_t start = 0;  // begin of the current cluster in code points
   std::size_t end_byte = 0;
   utf8proc_int32_t state = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {
     next_code_point(text, end_byte);
-    // Called even at the end: the state must see every pair, in order.
+    // The call also advances the state, which must see every pair of code points in order.
     const bool last =
         i + 1 == all.size() ||
         utf8proc_grapheme_break_stateful(signed_code(all[i]), signed_code(all[i + 1]), &state);
@@ -136,7 +137,7 @@ std::string shortened(std::string_view text, int width) {
   std::string safe = printable(text);
   if (display_width(safe) <= width) return safe;
   std::string result;
-  int used = 1;  // the ellipsis
+  int used = 1;  // the width of the ellipsis
   for (const Cluster& cluster : clusters(safe)) {
     used += cluster.width;
     if (used > width) break;

@@ -6,7 +6,7 @@
 
 namespace qkv::app {
 
-// A name a user may type, and its value.
+// A name that a user may type, and the value it stands for.
 template <class Value>
 struct Choice {
   std::string_view name;

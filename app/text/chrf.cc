@@ -11,7 +11,7 @@
 namespace qkv::app {
 namespace {
 
-// The keys refer to the characters.
+// N-gram counts of one order. The keys are views of the characters, which must outlive them.
 using CharacterNgrams = std::unordered_map<std::u32string_view, Index>;
 using AllCharacterNgrams = std::array<CharacterNgrams, kChrfOrders>;
 

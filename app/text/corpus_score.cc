@@ -21,7 +21,7 @@ CorpusScore score_of(const SentenceCounts& sum, Index sentences) {
   return {bleu_of(sum.bleu), chrf_of(sum.chrf), sum.exact, sentences};
 }
 
-// p of absolute differences on samples, and the one that was found.
+// The p-value of the absolute difference `found` on the corpus, given those on the samples.
 double p_value(std::span<const double> differences, double found) {
   if (found == 0) return 1;
   const auto samples = static_cast<double>(differences.size());

@@ -14,20 +14,21 @@
 #include "text/bleu.h"
 #include "text/chrf.h"
 
-// Translations of a corpus against their references: BLEU and chrF2 as sacreBLEU computes them by
-// default, of the texts as they are given, and how many translations are exact.
+// Scores of a corpus of translations against their references: BLEU and chrF2 as sacreBLEU computes
+// them by default, on the texts as given, and the number of exact translations.
 namespace qkv::app {
 
-// What a sentence adds to the scores of its corpus. Counts of sentences are added.
+// The counts by which a sentence enters the scores of its corpus: those of all sentences are added.
 struct SentenceCounts {
   BleuCounts bleu{};
   ChrfCounts chrf{};
-  Index exact = 0;  // 1 if the translation is the same as a reference: folded_text()
+  Index exact = 0;  // 1 if the translation equals a reference by folded_text()
 
   QKV_API SentenceCounts& operator+=(const SentenceCounts& other);
 };
 
-// At least one reference. Throws Error (argument "text") for invalid UTF-8.
+// Counts one sentence. There must be at least one reference. Throws Error (argument "text") for
+// invalid UTF-8.
 QKV_API SentenceCounts sentence_counts(std::string_view translation,
                                        std::span<const std::string> references);
 
@@ -44,43 +45,46 @@ struct CorpusScore {
 
 QKV_API CorpusScore corpus_score(std::span<const SentenceCounts> sentences);
 
-// A paired test of two systems: how many samples were drawn, and from which seed.
+// The options of a paired test of two systems: the number of samples, and the seed they are drawn
+// by.
 struct Resampling {
   Index samples = 1000;
   std::uint64_t seed = 0;
 };
 
-// How the scores were computed, in sacreBLEU's form, with our version for its own.
+// Describes how the scores were computed, in sacreBLEU's form, with qkv's version in place of its
+// own.
 class QKV_API Signature {
  public:
-  // Counts the references of one more sentence.
+  // Adds a sentence that has so many references.
   void add(Index references);
 
-  // "nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0"; with a test after nrefs
-  // "|bs:1000|seed:0".
+  // The text of the signature, such as
+  // "nrefs:var|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0". A paired test adds
+  // "|bs:1000|seed:0" after nrefs.
   std::string bleu(const std::optional<Resampling>& test = {}) const;
   std::string chrf(const std::optional<Resampling>& test = {}) const;
 
  private:
   std::string text(std::string_view metric, const std::optional<Resampling>& test) const;
 
-  Index fewest_ = 0;  // 0: no sentence
+  Index fewest_ = 0;  // 0 without sentences
   Index most_ = 0;
 };
 
-// The probability of a difference as large as the one found, or larger, if the systems were equally
-// good.
+// For each score, the probability of a difference at least as large as the one found if the two
+// systems were equally good.
 struct PairedTest {
   double bleu = 1;
   double chrf = 1;
 };
 
 // Paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation
-// Evaluation"): both systems are scored on the same samples of as many sentences, drawn with
-// repetition. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the samples whose
-// absolute difference, less the mean of all these, is larger than the difference that was found;
-// but p = 1 without a difference, where sacreBLEU has its least p.
-// The spans have the same sentences. The same on every machine.
+// Evaluation"): both systems are scored on the same samples, each of as many sentences as the
+// corpus, drawn with repetition. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
+// samples whose absolute difference, less the mean of the absolute differences, is larger than the
+// difference on the corpus. If that is 0, p is 1, where sacreBLEU gives its least p. Both spans
+// must count the same sentences. The result is the same on every machine.
 QKV_API PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
                                     std::span<const SentenceCounts> other,
                                     const Resampling& resampling);

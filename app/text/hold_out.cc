@@ -11,8 +11,8 @@
 namespace qkv::app {
 namespace {
 
-// The numbers below `count` in random order, one at a time: Fisher and Yates's shuffle, from the
-// front.
+// Gives the numbers below `count` in random order, one at a time, by Fisher and Yates's shuffle
+// from the front.
 class Shuffled {
  public:
   Shuffled(std::uint32_t count, std::uint64_t seed)
@@ -34,7 +34,7 @@ class Shuffled {
   std::size_t next_ = 0;
 };
 
-// The targets of pairs that are in a part.
+// For each target, whether a test or validation pair has it.
 std::vector<bool> targets_in(std::span<const PairOfTexts> pairs, std::span<const Part> of_sources,
                              std::size_t targets) {
   std::vector<bool> held(targets);
@@ -44,7 +44,7 @@ std::vector<bool> targets_in(std::span<const PairOfTexts> pairs, std::span<const
   return held;
 }
 
-// Sources one of whose targets is held.
+// For each source, whether one of its targets is held.
 std::vector<bool> sources_of(std::span<const PairOfTexts> pairs, const std::vector<bool>& held,
                              std::size_t sources) {
   std::vector<bool> touch(sources);

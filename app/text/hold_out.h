@@ -11,21 +11,22 @@
 
 namespace qkv::app {
 
-// What a pair is used for.
+// The use of a sentence pair.
 enum class Part : std::uint8_t {
   kTrain,
   kValid,
   kTest,
-  kDropped,  // nothing: its target is also one of a test or validation pair
+  kDropped,  // not used: a test or validation pair has the same target
 };
 
+// The requested sizes of the test and validation sets.
 struct HoldOut {
-  Index test = 0;   // sources, with all their pairs
-  Index valid = 0;  // likewise
+  Index test = 0;   // number of sources in the test set, each with all its pairs
+  Index valid = 0;  // number of sources in the validation set, each with all its pairs
   std::uint64_t seed = 0;
 };
 
-// The source and the target of a pair as numbers: equal ones for the same text.
+// The source and the target of a sentence pair as numbers; equal texts have equal numbers.
 struct PairOfTexts {
   std::uint32_t source = 0;
   std::uint32_t target = 0;
@@ -33,14 +34,14 @@ struct PairOfTexts {
 
 struct Parts {
   std::vector<Part> of_pairs{};
-  Index test = 0;  // sources: as many as were asked for, or all there were
-  Index valid = 0;
+  Index test = 0;   // sources in the test set: the requested number, or as many as there were
+  Index valid = 0;  // sources in the validation set
 };
 
-// Divides pairs so that no two parts except kDropped have a source or a target in common. Test and
-// validation pairs are those of sources drawn at random by the seed, the same on every machine: a
-// smaller test set is part of a larger one. Sources that share a target with a test pair are passed
-// over when those of validation are drawn, so that each source has all its pairs. Sources are
+// Divides sentence pairs so that no two parts except kDropped have a source or a target in common.
+// Test and validation pairs are those of sources drawn at random by the seed, the same on every
+// machine; a smaller test set is part of a larger one. A source that shares a target with a test
+// pair is not drawn for validation, so that each drawn source keeps all its pairs. Sources must be
 // numbered from 0 without gaps, in the order of their first pairs.
 QKV_API Parts divided(std::span<const PairOfTexts> pairs, const HoldOut& wanted);
 

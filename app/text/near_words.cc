@@ -11,7 +11,7 @@ namespace qkv::app {
 std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::size_t most) {
   if (std::max(a.size(), b.size()) - std::min(a.size(), b.size()) > most) return most + 1;
   const std::size_t width = b.size() + 1;
-  std::vector<std::size_t> rows(3 * width);  // of the distance table: i-2, i-1 and i
+  std::vector<std::size_t> rows(3 * width);  // rows i-2, i-1 and i of the distance table
   std::size_t* row = rows.data();
   std::size_t* above = row + width;
   std::size_t* before = above + width;
@@ -26,7 +26,7 @@ std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::siz
       const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
-    // The minimum of a row is at least that of the row above.
+    // The minimum of a row is at least that of the row above, so the distance exceeds `most`.
     if (*std::min_element(row, row + width) > most) return most + 1;
   }
   return row[b.size()];

@@ -10,8 +10,8 @@
 
 namespace qkv::app {
 
-// The whole of `text` as a finite number in the C locale, or nothing: "12x", "", " 1", "+1",
-// "nan", "inf" and values out of T's range ("1e999") are not numbers.
+// Parses the whole of `text` as a finite number in the C locale. Returns none for anything else:
+// "12x", "", " 1", "+1", "nan", "inf" and values out of T's range ("1e999").
 template <class T>
   requires std::integral<T> || std::floating_point<T>
 std::optional<T> parse_number(std::string_view text) {

@@ -9,11 +9,11 @@
 #include <string>
 #include <string_view>
 
-// The few parts of the encoding of protocol buffers that a model of subwords has:
+// The few parts of the encoding of protocol buffers that a subword model uses:
 // protobuf.dev/programming-guides/encoding.
 namespace qkv::app::protobuf {
 
-// How a field's value is stored: the low bits of its tag.
+// How a field's value is stored, as the low bits of the field's tag say.
 enum class Wire : std::uint32_t { kVarint = 0, kBytes = 2, kFixed32 = 5 };
 
 inline void put_varint(std::string& to, std::uint64_t value) {
@@ -43,7 +43,8 @@ inline void put_float(std::string& to, std::uint32_t field, float value) {
   for (unsigned shift = 0; shift < 32; shift += 8) to += static_cast<char>((bits >> shift) & 0xFFU);
 }
 
-// Takes values from the beginning of bytes: nothing if they are not there.
+// Takes values from the beginning of bytes. Each function returns none if the bytes do not begin
+// with such a value.
 class Taker {
  public:
   explicit Taker(std::string_view bytes) : rest_(bytes) {}
@@ -58,7 +59,7 @@ class Taker {
     }
     return std::nullopt;
   }
-  // A field of this number, or what follows is another.
+  // Takes the tag of a field if it is the next; returns false, and takes nothing, if it is not.
   bool tag(std::uint32_t field, Wire wire) {
     const Taker before = *this;
     if (varint() == ((field << 3U) | static_cast<std::uint32_t>(wire))) return true;

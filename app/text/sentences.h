@@ -12,26 +12,27 @@
 
 namespace qkv::app {
 
-// What two texts share that are the same but for the kind and width of white space and for the
-// kind of quotation marks, which models read alike: one blank between words, none at the ends,
-// quotation marks as typed; empty for what is_blank(). Two texts are called the same if this is
-// equal: letters, case and punctuation count. Throws Error (argument "text") for invalid UTF-8.
+// A text in the form by which texts are compared: one blank between words, none at the ends, typed
+// quotation marks; empty for a text that is_blank(). Two texts are called the same if their folded
+// texts are equal. They may differ in white space and in the kind of quotation marks, which models
+// do not see, but not in letters, case or punctuation. Throws Error (argument "text") for invalid
+// UTF-8.
 QKV_API std::string folded_text(std::string_view text);
 
-// A sentence to translate and what people made of it.
+// A sentence to translate and its translations by people.
 struct Sentence {
   std::string source{};
-  std::vector<std::string> references{};  // at least one; as given, also if the same
+  std::vector<std::string> references{};  // at least one; as given, repetitions included
 };
 
-// Pairs with the same source are one sentence with several references.
+// Collects sentence pairs: pairs with the same source are one sentence with several references.
 class QKV_API Sentences {
  public:
-  // Returns the sentence's place in all().
+  // Adds a pair and returns the place of its sentence in all().
   std::size_t add(std::string_view source, std::string_view reference);
   // The place that add() would return; all().size() for a new sentence.
   std::size_t find(std::string_view source) const;
-  // In the order of their first pairs.
+  // All sentences, in the order of their first pairs.
   const std::vector<Sentence>& all() const { return all_; }
 
  private:

@@ -6,7 +6,7 @@
 namespace qkv::app {
 namespace {
 
-// The first three pad texts.
+// All special tokens, in lower case; the first kPaddings are padding.
 constexpr std::string_view kSpecial[] = {"[pad]",
                                          "<pad>",
                                          "<|pad|>",
@@ -32,7 +32,7 @@ constexpr std::string_view kSpecial[] = {"[pad]",
                                          "<end_of_turn>"};
 constexpr std::size_t kPaddings = 3;
 
-// For ASCII only, which covers the list.
+// Converts ASCII letters only, since the list has no others.
 constexpr char lower(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }

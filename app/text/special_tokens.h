@@ -13,13 +13,13 @@ namespace qkv::app {
 // of the text ("<unk>", "[MASK]") are not among them.
 QKV_API std::span<const std::string_view> special_tokens();
 
-// One of the list, or the empty token that pads short lists.
+// Whether a token is one of special_tokens(), or the empty token that pads short lists.
 QKV_API bool is_special(std::string_view token);
 
-// Whether two special tokens are the same, in either case.
+// Whether two special tokens are equal without regard to case.
 QKV_API bool is_same_special(std::string_view a, std::string_view b);
 
-// A padding token: "[PAD]", "<pad>", "<|pad|>", the empty token.
+// Whether a token is padding: "[PAD]", "<pad>", "<|pad|>" or the empty token.
 QKV_API bool is_padding(std::string_view token);
 
 }  // namespace qkv::app

@@ -37,7 +37,7 @@ std::uint64_t fnv1a(std::string_view bytes) {
 template <class Take>
 std::size_t for_each_ngram(const std::string& word, Take&& take) {
   const std::string wrapped = '<' + word + '>';
-  std::vector<std::size_t> begins{0};  // and the end
+  std::vector<std::size_t> begins{0};  // offsets of the code points, and the end
   for (std::size_t at = 0; next_code_point(wrapped, at);) begins.push_back(at);
   if (begins.back() < wrapped.size()) {
     throw Error("spelling_vectors", "words", quoted(word) + " is not UTF-8");
@@ -54,8 +54,9 @@ std::size_t for_each_ngram(const std::string& word, Take&& take) {
   return count;
 }
 
-// Adds the n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
-// counter (hash low, hash high, c, 3). The layers use other last words.
+// Adds an n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
+// counter (hash low, hash high, c, 3). The last word 3 keeps these draws apart from those of the
+// layers.
 void add_draws(std::uint64_t hash, std::uint64_t seed, std::vector<double>& sum) {
   const std::array<std::uint32_t, 2> key{static_cast<std::uint32_t>(seed),
                                          static_cast<std::uint32_t>(seed >> 32)};

@@ -24,7 +24,8 @@ using protobuf::Taker;
 using protobuf::Wire;
 
 constexpr int kByteCount = 256;
-// Scores are sums of logarithms, or count merges: nothing near it, and sums of it are finite.
+// The largest absolute score accepted. Real scores, sums of logarithms or numbers of merges, are
+// far smaller; sums of accepted scores are finite.
 constexpr float kLargestScore = 1e9F;
 
 // ---- the messages of sentencepiece_model.proto
@@ -33,10 +34,10 @@ constexpr float kLargestScore = 1e9F;
 // ModelProto.SentencePiece.Type
 enum class PieceType : std::uint32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
-constexpr std::uint32_t kPieces = 1;      // of ModelProto, as are the next two
+constexpr std::uint32_t kPieces = 1;      // this and the next two: fields of ModelProto
 constexpr std::uint32_t kTrainer = 2;     // TrainerSpec
 constexpr std::uint32_t kNormalizer = 3;  // NormalizerSpec
-constexpr std::uint32_t kPieceText = 1;   // of ModelProto.SentencePiece, as are the next two
+constexpr std::uint32_t kPieceText = 1;   // this and the next two: fields of its SentencePiece
 constexpr std::uint32_t kPieceScore = 2;
 constexpr std::uint32_t kPieceType = 3;
 
@@ -60,7 +61,7 @@ std::uint32_t type_of(SubwordAlgorithm algorithm) {
   return 0;
 }
 
-// What SentencePiece must know of how the model was trained.
+// The TrainerSpec, the settings of training that SentencePiece needs for using a model.
 std::string trainer_spec(SubwordAlgorithm algorithm, std::size_t size) {
   const auto id = [](std::int32_t special) { return static_cast<std::uint64_t>(special); };
   std::string spec;
@@ -75,7 +76,8 @@ std::string trainer_spec(SubwordAlgorithm algorithm, std::size_t size) {
   return spec;
 }
 
-// Text is kept as it is, after a blank before its first word. (White space was folded before.)
+// The NormalizerSpec: SentencePiece adds a blank before the first word and changes nothing else,
+// since with_single_blanks() has folded the white space.
 std::string normalizer_spec() {
   std::string spec;
   put_bytes(spec, 1, "identity");
@@ -103,8 +105,9 @@ LearnedPiece piece_from(std::string_view message) {
   return {std::string(*text), *score};
 }
 
-// What SentencePiece's trainer finds (max_sentencepiece_length). Its tables are made for that: a
-// piece of a million characters ends the process, as they are built by recursion.
+// The most characters of a piece that SentencePiece's trainer finds (max_sentencepiece_length). A
+// piece of a million characters would end the process, as SentencePiece builds its tables by
+// recursion.
 constexpr std::size_t kLongestPiece = 16;
 
 void check_piece(const LearnedPiece& piece, std::unordered_set<std::string>& seen) {
@@ -163,13 +166,13 @@ SubwordModel parse_subword_model(std::string_view bytes) {
     if (!message) refuse_other();
     LearnedPiece piece = piece_from(*message);
     const bool is_learned = given >= Vocabulary::kSpecials + kByteCount;
-    if (!is_learned) piece.score = 0;  // may be anything until all is compared
+    if (!is_learned) piece.score = 0;  // not checked here: the comparison below does
     check_piece(piece, seen);
     if (is_learned) model.pieces.push_back(std::move(piece));
   }
   if (given > 0 && model.pieces.empty()) refuse_model("must have learned pieces, got none");
-  // The rest, and the types of the pieces: what is not understood here must not reach
-  // SentencePiece.
+  // The remaining parts and the types of the pieces are checked by comparison with the bytes of the
+  // same pieces: nothing that was not understood here may reach SentencePiece.
   for (const SubwordAlgorithm algorithm : {SubwordAlgorithm::kUnigram, SubwordAlgorithm::kBpe}) {
     model.algorithm = algorithm;
     if (bytes_of(model) == bytes) return model;

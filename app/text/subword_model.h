@@ -9,26 +9,29 @@
 #include <qkv/app/subwords.h>
 
 // The bytes of SentencePiece's model files: the protocol buffer ModelProto of its
-// sentencepiece_model.proto. Of all that SentencePiece could be told in it (tables of its own
-// normalisation, which it does not check, among them) these have only what is learned.
+// sentencepiece_model.proto. The files here hold only the learned pieces and fixed settings, and
+// none of the other parts that SentencePiece would accept, such as normalisation tables, which it
+// does not check.
 namespace qkv::app {
 
 struct LearnedPiece {
   std::string text{};
-  float score = 0;  // its log-probability (unigram); less with each merge (BPE)
+  float score = 0;  // log-probability (unigram), or a value that falls with each merge (BPE)
 };
 
 struct SubwordModel {
   SubwordAlgorithm algorithm = SubwordAlgorithm::kUnigram;
-  std::vector<LearnedPiece> pieces{};  // by id, after the special tokens and the bytes
+  std::vector<LearnedPiece> pieces{};  // by id; the first follows special tokens and bytes
 };
 
-// The name of a byte's piece: "<0xC3>".
+// The text of the piece that stands for a byte: "<0xC3>".
 std::string byte_piece(unsigned char byte);
 
+// The bytes of a model file.
 std::string bytes_of(const SubwordModel& model);
-// Throws Error ("Subwords", "bytes") for anything but what bytes_of() returns, and for pieces that
-// are empty, not UTF-8, given twice, or have a blank or a score that is no log-probability.
+// Parses the bytes of a model file. Throws Error ("Subwords", "bytes") for bytes that bytes_of()
+// does not write, and for pieces that are empty, too long, not UTF-8 or given twice, contain white
+// space, or have a non-finite or huge score.
 SubwordModel parse_subword_model(std::string_view bytes);
 
 }  // namespace qkv::app

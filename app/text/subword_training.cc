@@ -18,18 +18,19 @@ namespace qkv::app {
 namespace {
 
 constexpr Index kGiven = Vocabulary::kSpecials + 256;  // pieces that are not learned
-// SentencePiece ends the process for more than 2^31 characters, and its BPE for a word of more than
-// 2^15: its positions in a word have 16 bits.
+// The most bytes of all texts and the most characters of a word. SentencePiece ends the process for
+// more than 2^31 characters, and its BPE for a word of more than 2^15, since positions in a word
+// have 16 bits there.
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 30U;
 constexpr std::size_t kLongestWord = 1000;
 
-// The text with blanks in words that are longer. Pieces have at most 16 characters, so that hardly
-// one is missed.
+// Puts blanks into words that are longer than kLongestWord. Pieces have at most 16 characters, so
+// that hardly any is missed.
 std::string with_short_words(std::string_view text) {
   std::string result;
   std::size_t length = 0;
   for (const char byte : text) {
-    const bool begins = (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;  // a character
+    const bool begins = (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;  // of a character
     if (byte == ' ') {
       length = 0;
     } else if (begins && ++length > kLongestWord) {
@@ -41,7 +42,7 @@ std::string with_short_words(std::string_view text) {
   return result;
 }
 
-// The texts as SentencePiece wants them: value() until done(), all in memory of its own.
+// Passes the texts to SentencePiece, which calls value() and Next() until done() and keeps copies.
 class TrainingTexts : public sentencepiece::SentenceIterator {
  public:
   explicit TrainingTexts(std::function<std::optional<std::string>()> next)
@@ -84,24 +85,25 @@ const char* name_of(SubwordAlgorithm algorithm) {
 std::unordered_map<std::string, std::string> trainer_settings(const SubwordOptions& options) {
   return {{"model_type", name_of(options.algorithm)},
           {"vocab_size", std::to_string(options.vocabulary)},
-          {"hard_vocab_limit", "false"},  // as many as there are, if there are fewer
+          {"hard_vocab_limit", "false"},  // a text with fewer pieces gives a smaller model
           {"byte_fallback", "true"},
           {"pad_id", std::to_string(Vocabulary::kPadding)},
           {"bos_id", std::to_string(Vocabulary::kStart)},
           {"eos_id", std::to_string(Vocabulary::kEnd)},
           {"unk_id", std::to_string(Vocabulary::kUnknown)},
           {"normalization_rule_name", "identity"},
-          {"remove_extra_whitespaces", "false"},                    // there are none
-          {"max_sentence_length", std::to_string(kMostTextBytes)},  // longer ones are left out
-          {"num_threads", "1"},   // sums, and so pieces, depend on their number
-          {"minloglevel", "3"}};  // of the process: nothing on standard error but what is fatal
+          {"remove_extra_whitespaces", "false"},                    // the texts have none
+          {"max_sentence_length", std::to_string(kMostTextBytes)},  // skips longer texts
+          {"num_threads", "1"},   // sums, and so the pieces, depend on the number of threads
+          {"minloglevel", "3"}};  // the process writes only fatal messages to standard error
 }
 
 [[noreturn]] void refuse_size(const std::string& rule, Index got) {
   throw Error("train_subwords", "vocab", fmt::format("must be {}, got {}", rule, got));
 }
 
-// The message is "... required_chars. 300 vs 337. ...", where 337 is what is required.
+// The required number of pieces in SentencePiece's message: 337 in "... required_chars. 300 vs 337.
+// ...". Returns none for another message.
 std::optional<Index> required_pieces(std::string_view message) {
   constexpr std::string_view kBefore = " vs ";
   const std::size_t at = message.find(kBefore, message.find("required_chars. "));

@@ -16,7 +16,8 @@
 namespace qkv::app {
 namespace {
 
-// What was checked cannot fail: an error of the library's.
+// Throws Error for a failure of SentencePiece. Its input has been checked, so that none is
+// expected.
 void check_status(const sentencepiece::util::Status& status, std::string_view function) {
   if (status.ok()) return;
   throw Error(function, "subwords", fmt::format("SentencePiece failed: {}", status.ToString()));
@@ -63,11 +64,11 @@ std::string Subwords::join(std::span<const std::string> pieces) const {
 }
 
 std::string with_single_blanks(std::string_view text) {
-  constexpr char32_t kBlankSign = U'▁';  // SentencePiece's, U+2581
+  constexpr char32_t kBlankSign = U'▁';  // SentencePiece's sign for a blank, U+2581
   const std::u32string characters = decoded("Subwords::split", text);
   if (is_blank(characters)) return {};
   std::string result;
-  bool is_pending = false;  // a blank, which is written before the next word
+  bool is_pending = false;  // whether a blank is due before the next word
   for (const char32_t c : characters) {
     if (is_space(c) || c == kBlankSign) {
       is_pending = !result.empty();

@@ -11,7 +11,8 @@
 namespace qkv::app {
 namespace {
 
-// A character is classified by its first code point: marks belong to the character they modify.
+// The code point that classifies a character: the first, since marks belong to the letter that they
+// modify.
 char32_t first_of(const Cluster& cluster) {
   std::size_t at = 0;
   return next_code_point(cluster.bytes, at).value_or(U' ');
@@ -29,7 +30,7 @@ std::size_t punctuation_length(std::span<const Cluster> piece) {
   return length;
 }
 
-// Splits one piece between white space into punctuation, word, punctuation.
+// Splits one piece between white space into leading punctuation, a word, and trailing punctuation.
 void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string_view>& tokens) {
   const auto take = [&](std::size_t length) {
     const Cluster& last = piece[length - 1];

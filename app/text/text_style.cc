@@ -12,7 +12,8 @@
 namespace qkv::app {
 namespace {
 
-// Marks that have no side of their own: their place among the others tells whether they open.
+// Whether a token is a straight quotation mark. Such a mark opens or closes by its place among the
+// others.
 bool is_straight_quote(std::string_view token) { return token == "\"" || token == "'"; }
 
 bool has_before(Spaces spaces) { return spaces == Spaces::kBefore || spaces == Spaces::kBoth; }
@@ -55,7 +56,8 @@ class Joiner {
     return found == style_.spaces.end() ? english_spaces(token) : found->second;
   }
 
-  // One that opens needs another that closes: else it is an apostrophe, as in "two weeks' time".
+  // The spaces around a straight quotation mark. A mark opens only if another one that closes
+  // follows: else it is an apostrophe, as in "two weeks' time".
   Spaces quote_spaces(std::size_t n) {
     bool& is_open = tokens_[n] == "'" ? single_is_open_ : double_is_open_;
     const auto later = tokens_.subspan(n + 1);
@@ -67,12 +69,12 @@ class Joiner {
   std::span<const std::string> tokens_;
   const TextStyle& style_;
   std::string text_{};
-  bool after_ = false;  // the last token has a space after it
+  bool after_ = false;  // whether the last token has a space after it
   bool single_is_open_ = false;
   bool double_is_open_ = false;
 };
 
-// Tells of each token whether it is a word that begins a sentence.
+// Tells for each token of a text, in order, whether it is a word that begins a sentence.
 class SentenceStarts {
  public:
   enum class Token { kMark, kStart, kWithin };
@@ -81,7 +83,8 @@ class SentenceStarts {
     if (!is_punctuation_token(token)) {
       return std::exchange(at_start_, false) ? Token::kStart : Token::kWithin;
     }
-    // Three dots may be a pause, and quotation marks and brackets are passed over.
+    // Three dots may be a pause, and so begin no sentence; quotation marks and brackets change
+    // nothing.
     if (token == "." || token == "!" || token == "?" || token == "…") at_start_ = true;
     if (token == "," || token == ";") at_start_ = false;
     return Token::kMark;
@@ -112,7 +115,7 @@ std::string with_capitals(std::string_view text, const TextStyle& style) {
   const std::vector<std::string_view> views = token_views(text);
   const auto words = with_capitals(std::vector<std::string>(views.begin(), views.end()), style);
   std::string result;
-  const char* end = text.data();  // of the last word
+  const char* end = text.data();  // the end of the last word
   for (std::size_t n = 0; n < views.size(); ++n) {
     result.append(end, views[n].data());
     result += words[n];
@@ -162,7 +165,7 @@ void TextStyleBuilder::count_words(std::span<const std::string_view> tokens) {
     if (kind == SentenceStarts::Token::kWithin) ++forms_[lower_case(token)][std::string(token)];
     if (kind != SentenceStarts::Token::kStart) continue;
     const bool is_capital = capitalized(token) == token;
-    // Neither for a number, or a script without capitals.
+    // A number, or a word in a script without capitals, counts as neither.
     if (is_capital != (lower_case(token) == token)) ++starts_[is_capital ? 1 : 0];
   }
 }
@@ -180,7 +183,7 @@ TextStyle TextStyleBuilder::build() const {
     if (learned != usual) style.spaces.emplace(mark, learned);
   }
   for (const auto& [lower, forms] : forms_) {
-    // Of equally frequent ones the last by bytes: the one in small letters.
+    // Among equally frequent forms the last by bytes is taken, the one in small letters.
     const auto& most =
         *std::max_element(forms.rbegin(), forms.rend(),
                           [](const auto& a, const auto& b) { return a.second < b.second; });

@@ -11,8 +11,8 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_stop(char c) { return c == '.' || c == ','; }
 
-// ASCII punctuation that is a token wherever it is. Of the rest, ' never is one, and the others
-// depend on their neighbours.
+// Whether a character is ASCII punctuation that is a token wherever it occurs. Of the other
+// punctuation, ' never is one, and - . and , depend on their neighbours.
 bool stands_alone(char c) {
   constexpr std::string_view kAlone = "!\"#$%&()*+/:;<=>?@[\\]^_`{|}~";
   return kAlone.find(c) != kAlone.npos;
@@ -24,10 +24,10 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// Each step below passes over the bytes once, from left to right: what a step has matched, the next
-// match of that step does not see again ("..." after a letter loses its first dot to the first
-// step of stops, and the second to the second). Bytes of longer UTF-8 sequences are neither digits
-// nor stops, so they can be looked at one at a time.
+// Each step below passes over the bytes once, from left to right, and its matches do not overlap
+// (of "..." after a letter, the first step of stops matches the first dot, and the second step the
+// second). Bytes of longer UTF-8 sequences are neither digits nor stops, so that the bytes can be
+// examined one at a time.
 
 std::string with_punctuation_apart(std::string_view text) {
   std::string result;
@@ -42,7 +42,7 @@ std::string with_punctuation_apart(std::string_view text) {
   return result;
 }
 
-// A stop after anything but a digit.
+// Puts spaces around a stop that follows anything but a digit.
 std::string with_stops_apart_on_the_left(std::string_view text) {
   std::string result;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -54,7 +54,7 @@ std::string with_stops_apart_on_the_left(std::string_view text) {
   return result;
 }
 
-// A stop before anything but a digit.
+// Puts spaces around a stop that precedes anything but a digit.
 std::string with_stops_apart_on_the_right(std::string_view text) {
   std::string result;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -97,7 +97,7 @@ std::vector<std::string> split_at_white_space(std::string_view text) {
   return tokens;
 }
 
-// Without white space at the end.
+// Decodes a text and removes the white space at its end.
 std::u32string trimmed(std::string_view text) {
   std::u32string all = decoded("tokenize_13a", text);
   while (!all.empty() && is_white_space(all.back())) all.pop_back();
@@ -117,7 +117,7 @@ std::vector<std::string> tokenize_13a(std::string_view text) {
   replace_all(line, "<skipped>", "");
   replace_all(line, "-\n", "");
   replace_all(line, "\n", " ");
-  // In this order: "&amp;lt;" is "<".
+  // The order matters: "&amp;lt;" becomes "<".
   replace_all(line, "&quot;", "\"");
   replace_all(line, "&amp;", "&");
   replace_all(line, "&lt;", "<");

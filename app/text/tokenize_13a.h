@@ -10,17 +10,17 @@
 
 namespace qkv::app {
 
-// Whether scores count a code point as white space: what Unicode's property White_Space names
-// (no-break spaces, but not U+200B), and U+001C to U+001F, as Python's str.split does, by which
-// sacreBLEU splits.
+// Whether scores count a code point as white space: if it has Unicode's property White_Space
+// (no-break spaces, but not U+200B) or is one of U+001C to U+001F. Python's str.split, by which
+// sacreBLEU splits, does so.
 QKV_API bool is_white_space(char32_t c);
 
-// The tokens of BLEU's tokenizer "13a": NIST's mteval-v13a.pl with the language-dependent part for
-// Western languages, as sacreBLEU has it (Post 2018, "A Call for Clarity in Reporting BLEU
-// Scores"). ASCII punctuation except ' - . and , stands alone; a full stop or a comma does unless
-// it is between digits; a hyphen does after a digit; &quot; &amp; &lt; &gt; are the characters
-// they mean. Everything else is split at white space only: "aujourd’hui" and a Chinese sentence
-// are one token each. Throws Error (argument "text") for invalid UTF-8.
+// Splits a text by BLEU's tokenizer "13a": NIST's mteval-v13a.pl with the language-dependent part
+// for Western languages, as in sacreBLEU (Post 2018, "A Call for Clarity in Reporting BLEU
+// Scores"). ASCII punctuation except ' - . and , is a token of its own; so is a full stop or a
+// comma unless it is between digits, and a hyphen after a digit. &quot; &amp; &lt; &gt; become the
+// characters that they mean. Everything else is split at white space only: "aujourd’hui" and a
+// Chinese sentence are one token each. Throws Error (argument "text") for invalid UTF-8.
 QKV_API std::vector<std::string> tokenize_13a(std::string_view text);
 
 }  // namespace qkv::app

@@ -7,7 +7,7 @@
 namespace qkv::app {
 namespace {
 
-// What each kind of unit does.
+// The operations of a Tokenizer for each kind of unit.
 struct KindOf {
   Tokenization operator()(const Characters&) const { return Tokenization::kCharacter; }
   Tokenization operator()(const Words&) const { return Tokenization::kWord; }
@@ -28,8 +28,9 @@ struct SplitText {
   }
 };
 
-// Lower case may change the boundaries of characters and words; pieces of a text in two cases have
-// nothing in common.
+// Splits a text without changing its case. The tokens as read are returned if lower case changes
+// the number of characters or words, and for subwords, whose pieces of the same text in two cases
+// differ.
 struct SplitAsTyped {
   std::string_view text;          // with straight quotation marks
   std::vector<std::string> read;  // the tokens of the text as it is read
