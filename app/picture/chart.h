@@ -13,48 +13,51 @@
 
 namespace qkv::app {
 
-// Beyond it an axis could overflow, and nothing can be seen: such points are gaps.
+// The bound on the absolute coordinates of a drawn point. Points beyond it, where an axis could
+// overflow, are gaps.
 inline constexpr double kMostDrawn = 1e15;
 
 struct ChartPoint {
   double x = 0;
   double y = 0;
-  std::string title{};  // of a mark, shown under the pointer; may be empty
+  std::string title{};  // shown when the pointer is on the point's mark; may be empty
 };
 
-// Thin lines are the background of marked ones.
+// The style of a line. Thin lines are drawn behind marked ones.
 enum class ChartStroke { kThin, kMarked };
 
 struct ChartSeries {
-  std::size_t run = 0;  // whose colour it has: an index of Chart::runs
+  std::size_t run = 0;  // index into Chart::runs; the series has the colour of its run
   ChartStroke stroke = ChartStroke::kThin;
-  std::vector<ChartPoint> points{};  // x does not fall; numbers that are not finite are gaps
-  std::optional<ChartPoint> best{};  // of the points, ringed
+  std::vector<ChartPoint> points{};  // x never falls; non-finite numbers are gaps
+  std::optional<ChartPoint> best{};  // the best of the points, drawn as a ring
 };
 
-// Axes of its own above the common x axis.
+// A part of a chart with its own y axis; all panels share the x axis.
 struct ChartPanel {
-  std::string name{};  // of what it shows, "BLEU"
+  std::string name{};  // the name of the quantity, such as "BLEU"
   std::vector<ChartSeries> series{};
 };
 
 struct ChartRun {
   std::string name{};
-  std::string remark{};  // after its name in the legend
+  std::string remark{};  // shown after the run's name in the legend
 };
 
-// How numbers run over one axis that begins at 0, for one or more runs: panels one below the other.
+// A chart of the course of numbers over an x axis that begins at 0, for one or more runs. Its
+// panels are one below the other.
 struct Chart {
   std::string title{};
   std::string x_name{};
-  std::string thin_name{};  // what lines of either kind are, for the legend; empty: there is none
-  std::string marked_name{};
+  std::string thin_name{};    // the meaning of thin lines in the legend; empty if there are none
+  std::string marked_name{};  // the meaning of marked lines in the legend
   std::vector<ChartRun> runs{};
   std::vector<ChartPanel> panels{};
 };
 
-// All throw Error for a chart without a point, and for a run that is not there. The same chart
-// gives the same bytes everywhere. `draw_png` and the like are as those of a Picture.
+// Each function throws Error for a chart without a point and for a series whose run does not exist.
+// The same chart gives the same bytes everywhere. Zoom, flag and errors of draw_png() and
+// draw_pdf() are those of a Picture's.
 QKV_API std::string draw_svg(const Chart& chart);
 QKV_API std::string draw_terminal(const Chart& chart, const TerminalStyle& style);
 QKV_API std::string draw_png(const Chart& chart, double zoom = 2,

@@ -11,23 +11,25 @@
 #include "picture/colours.h"
 #include "picture/ticks.h"
 
-// Shared by the renderers of a chart.
+// The parts that the renderers of a chart share.
 namespace qkv::app::picture {
 
-// Throws Error of the public function for a chart that cannot be drawn.
+// Throws Error in the name of the public `function` for a chart that cannot be drawn.
 void check_chart(const Chart& chart, std::string_view function);
 
 bool is_drawn(const ChartPoint& point);
 
-// Over all panels; of one panel. `most` ticks, about.
+// The axis for the x values of all panels, and that for the y values of one panel, each with about
+// `most` ticks.
 ScaleAxis x_axis(const Chart& chart, int most);
 ScaleAxis y_axis(const ChartPanel& panel, int most);
 
-// Between gaps: each a line, or a single point.
+// The parts of a series between gaps; each is a line or a single point.
 std::vector<std::vector<ChartPoint>> pieces(const ChartSeries& series);
 
-// Eight colours that differ in every common form of colour blindness (Okabe and Ito, "Color
-// universal design", 2008), for paper and terminals alike; then the same again.
+// The colour of a run, for paper and terminals alike: one of eight colours that differ in every
+// common form of colour blindness (Okabe and Ito, "Color universal design", 2008). Later runs
+// repeat them.
 inline constexpr std::size_t kRunColours = 8;
 Rgb run_colour(std::size_t run);
 

@@ -19,14 +19,14 @@ namespace {
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr double kChartWidth = 800;
-constexpr double kFirstHeight = 240;  // of the first panel; it has the widest range
+constexpr double kFirstHeight = 240;  // height of the first panel, which has the widest range
 constexpr double kNextHeight = 150;
 constexpr double kBetweenPanels = 40;
-constexpr double kSampleWidth = 22;  // of a line in the legend
-constexpr double kApart = 8;         // between a sample and its text
+constexpr double kSampleWidth = 22;  // width of a sample line in the legend
+constexpr double kApart = 8;         // gap between a sample and its text
 constexpr double kTickLabelGap = 6;
-constexpr double kTickSpace = 84;  // for each tick of the x axis
-constexpr double kDotSpace = 7;    // closer dots would be a thick line
+constexpr double kTickSpace = 84;  // width for each tick of the x axis
+constexpr double kDotSpace = 7;    // closer dots would look like a thick line
 constexpr std::string_view kGrid = "fill=\"none\" stroke=\"#e2e2e2\" stroke-width=\"1\"";
 constexpr std::string_view kAxisLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"1\"";
 
@@ -50,7 +50,7 @@ class ChartDrawing {
       }
     }
     left_ = kMargin + labels + kTickLabelGap;
-    // The label of a tick at the right end is centred there.
+    // The label of a tick at the right end is centred there, so half of it needs room.
     const double width = kChartWidth - kMargin - left_;
     x_ = x_axis(chart, static_cast<int>(width / kTickSpace));
     right_ = kChartWidth - kMargin - em_width(x_.ticks.back().text) * kSmallSize / 2;
@@ -73,7 +73,7 @@ class ChartDrawing {
       y += plots_[p].box.height;
     }
     x_labels(y);
-    svg_.box({kChartWidth - kMargin, y, 0, 0}, "none");  // a picture of this width
+    svg_.box({kChartWidth - kMargin, y, 0, 0}, "none");  // makes the picture as wide as this
     return svg_.document(kMargin, {"", printable(chart_.title), description(), ""});
   }
 
@@ -93,7 +93,7 @@ class ChartDrawing {
                        hex(run_colour(run)), width, dashes);
   }
 
-  // A line for each run, then what thin and marked lines are. Returns where it ends.
+  // Draws a line for each run, then the meaning of thin and marked lines. Returns the y of its end.
   double legend(double y) {
     const double size = kPanelTitleSize;
     const double start = kMargin + kSampleWidth + kApart;
@@ -209,7 +209,7 @@ class ChartDrawing {
     }
     if (data.empty()) return;
     svg_.named_path(id, data, stroke(one.run, one.stroke));
-    // A line through a single point has no length.
+    // A single point is drawn as a dot, since a line through it has no length.
     const bool sparse = static_cast<double>(count) * kDotSpace <= right_ - left_;
     for (const auto& piece : all) {
       if (one.stroke == ChartStroke::kThin ? piece.size() > 1 : !sparse && piece.size() > 1) {

@@ -22,14 +22,14 @@ namespace {
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
 constexpr int kNarrowestChart = 32;
-constexpr int kFirstLines = 14;  // of the first panel
+constexpr int kFirstLines = 14;  // height of the first panel
 constexpr int kNextLines = 9;
-constexpr int kTickColumns = 14;  // for each tick of the x axis
+constexpr int kTickColumns = 14;  // width for each tick of the x axis
 constexpr std::string_view kRunMarks[] = {"●", "▲", "■", "◆", "○", "△", "□", "◇"};
 constexpr std::string_view kAsciiRunMarks = "abcdefgh";
 
-// Points of two columns by four rows in a character: U+2800 plus a bit for each (Unicode, Braille
-// Patterns).
+// A character shows points of two columns by four rows: it is U+2800 plus a bit for each point
+// (Unicode, Braille Patterns).
 constexpr int kAcross = 2;
 constexpr int kDown = 4;
 constexpr unsigned kBits[kDown][kAcross] = {{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
@@ -49,7 +49,8 @@ class Canvas {
         lines_(lines),
         cells_(static_cast<std::size_t>(columns) * static_cast<std::size_t>(lines)) {}
 
-  // Places are from 0 (left, bottom) to 1. Each column of points that the line crosses is set.
+  // Draws a line. Places are from 0 (left, bottom) to 1; a point is set in each column and row of
+  // points that the line crosses.
   void line(const ChartPoint& from, const ChartPoint& to, std::size_t run) {
     const double x0 = from.x * (columns_ * kAcross - 1);
     const double y0 = (1 - from.y) * (lines_ * kDown - 1);
@@ -144,7 +145,7 @@ class ChartScreen {
     while (line.ends_with(' ')) line.pop_back();
     text_ += line + '\n';
   }
-  // In at most so many columns.
+  // The text in at most `columns` columns.
   std::string shown(std::string_view text, int columns) const {
     const std::string line = shortened(text, columns);
     return style_.unicode ? line : in_ascii(line);
@@ -186,7 +187,7 @@ class ChartScreen {
     }
   }
 
-  // The tick whose place this line is, if any.
+  // The text of the tick that is on a line, or "".
   static std::string label_at(const ScaleAxis& axis, int line, int lines) {
     for (const Tick& tick : axis.ticks) {
       if (std::lround((1 - tick.place) * (lines - 1)) == line) return tick.text;

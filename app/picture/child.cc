@@ -18,7 +18,7 @@
 
 #include "files/descriptor.h"
 
-// The child inherits the environment; POSIX declares this in no header.
+// The environment, which the child inherits. POSIX declares it in no header.
 extern "C" char** environ;  // NOLINT(readability-redundant-declaration): <unistd.h> may have it
 
 namespace qkv::app::picture {
@@ -30,7 +30,8 @@ using files::Descriptor;
   throw std::system_error(error, std::generic_category(), call);
 }
 
-// How often the stop flag is polled: a signal between the check and the wait would not wake it.
+// The longest wait between two polls of the stop flag: a signal between a poll and the wait would
+// not end the wait.
 constexpr int kPatience = 50;  // milliseconds
 
 class Stop {
@@ -48,8 +49,8 @@ class Stop {
   const std::atomic<bool>* flag_;
 };
 
-// 0, 1 and 2 become the child's ends: in a process that closed them a new descriptor may get
-// their numbers, and would be overwritten.
+// Moves a descriptor above 2. Descriptors 0, 1 and 2 become the child's ends: in a process that has
+// closed them, a new descriptor may get one of these numbers, and would be overwritten.
 Descriptor above_standard(int number) {
   const Descriptor given(number);
   Descriptor moved(::fcntl(number, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -62,7 +63,8 @@ struct Ends {
   Descriptor childs;
 };
 
-// A socket, not a pipe: send() can suppress SIGPIPE and blocking.
+// The ends of the child's input: a socket, not a pipe, since send() can suppress SIGPIPE and
+// blocking.
 Ends input_ends() {
   std::array<int, 2> pair{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
@@ -80,8 +82,9 @@ Ends output_ends() {
   return {above_standard(pair[0]), above_standard(::dup(second.get()))};
 }
 
-// The child's attributes: its three files, default SIGPIPE even if we ignore it, and a
-// process group of its own, which is killed as a whole: the program may be a script.
+// The attributes of the child: its three files, the default SIGPIPE even if this process ignores
+// it, and a process group of its own. The group is killed as a whole, since the program may be a
+// script.
 class Start {
  public:
   Start(const Ends& input, const Ends& output, const Ends& errors) {
@@ -104,7 +107,7 @@ class Start {
   Start(const Start&) = delete;
   Start& operator=(const Start&) = delete;
 
-  // 0, or an error number.
+  // Starts the program; returns 0 or an error number.
   int spawn(pid_t& process, char** arguments) const {
     return ::posix_spawnp(&process, arguments[0], &files_, &attributes_, arguments, environ);
   }
@@ -114,13 +117,13 @@ class Start {
   posix_spawnattr_t attributes_{};
 };
 
-// A running child; always waited for, killed first if an exception propagates.
+// A running child. The destructor waits for it, after killing it if an exception propagates.
 class Process {
  public:
   explicit Process(pid_t number) : number_(number) {}
   ~Process() {
     if (number_ <= 0) return;
-    ::kill(-number_, SIGKILL);  // its group
+    ::kill(-number_, SIGKILL);  // the child's group
     int status = 0;
     while (::waitpid(number_, &status, 0) < 0 && errno == EINTR) {
     }
@@ -128,7 +131,8 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Its exit code, or 128 + the signal that ended it. It may still run after closing its files.
+  // Waits for the end, since the child may still run after closing its files. Returns its exit
+  // code, or 128 + the number of the signal that ended it.
   int wait(const Stop& stop) {
     int status = 0;
     int pause = 1;  // milliseconds
@@ -145,7 +149,8 @@ class Process {
   pid_t number_;
 };
 
-// Sends as much as possible without blocking. Closes when all is sent or the child stops reading.
+// Sends as much as possible without blocking. Closes `to` when all is sent or the child stops
+// reading.
 void feed(Descriptor& to, std::string_view& input) {
   const ssize_t sent = ::send(to.get(), input.data(), input.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent >= 0) {
@@ -158,7 +163,7 @@ void feed(Descriptor& to, std::string_view& input) {
   if (input.empty()) to.close();
 }
 
-// Reads what is available. Closes at the end.
+// Reads the bytes that are available. Closes `from` at the end.
 void drain(Descriptor& from, std::string& text) {
   std::array<char, 65536> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
@@ -171,7 +176,7 @@ void drain(Descriptor& from, std::string& text) {
   }
 }
 
-// All three at once: waiting for one of them could deadlock.
+// Serves all three files at once, since waiting for one of them could deadlock.
 void talk(Descriptor& to, Descriptor& output, Descriptor& errors, std::string_view input,
           const Stop& stop, ChildResult& result) {
   if (input.empty()) to.close();

@@ -10,16 +10,16 @@
 namespace qkv::app::picture {
 
 struct ChildResult {
-  bool found = true;  // false: PATH has no such program
-  int status = 0;     // its exit code; 128 + the signal that ended it
+  bool found = true;  // false if PATH has no such program
+  int status = 0;     // the exit code, or 128 + the number of the signal that ended the program
   std::string output{};
   std::string errors{};
 };
 
-// Runs a program from PATH with these arguments and this standard input, to its end; `stop`, if
-// given, is polled many times a second. Throws Cancelled once it is true, std::system_error if the
-// operating system fails. In all cases, no process (nor its children, if it was
-// stopped), file descriptor or SIGPIPE is left behind.
+// Runs a program from PATH to its end, with `input` on its standard input. `stop`, if given, is
+// polled many times a second; throws Cancelled once it is true, and std::system_error if the
+// operating system fails. In every case, no process, file descriptor or SIGPIPE is left behind; if
+// the program is stopped, its children are stopped, too.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       std::string_view input, const std::atomic<bool>* stop = nullptr);
 

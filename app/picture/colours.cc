@@ -10,10 +10,10 @@
 namespace qkv::app::picture {
 namespace {
 
-// The bar at t = 0, 1/16, ..., 1: in OKLCH (Ottosson, "A perceptual color space", 2020) lightness
-// 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi t) + 0.045 t, as sRGB.
-// Lightness falls evenly, so the order survives greyscale printing and colour blindness. A table,
-// so that output is byte-identical everywhere.
+// The bar for paper at t = 0, 1/16, ..., 1, as sRGB. In OKLCH (Ottosson, "A perceptual color
+// space", 2020) it has lightness 0.95 - 0.70 t, hue 210 + 66 t degrees, chroma 0.020 + 0.105 sin(pi
+// t) + 0.045 t. Lightness falls evenly, so the order survives greyscale printing and colour
+// blindness. It is a table so that output is byte-identical everywhere.
 constexpr Bar kBar{{
     {224, 242, 246},
     {192, 232, 242},
@@ -34,9 +34,10 @@ constexpr Bar kBar{{
     {26, 29, 64},
 }};
 
-// The bar of terminals, likewise: lightness 0.48 + 0.44 t, hue 300 - 190 t degrees, chroma
-// 0.13 + 0.02 t - 0.06 sin(pi t). The low end has a contrast (WCAG 2.1) of 3.0 with black, so that
-// small weights stay visible on a dark background; on a white one yellow shows the large ones.
+// The bar for terminals at t = 0, 1/16, ..., 1, as sRGB. In OKLCH it has lightness 0.48 + 0.44 t,
+// hue 300 - 190 t degrees, chroma 0.13 + 0.02 t - 0.06 sin(pi t). The low end has a contrast (WCAG
+// 2.1) of 3.0 with black, so that small weights stay visible on a dark background; on a white one,
+// yellow shows the large weights.
 constexpr Bar kTerminalBar{{
     {106, 73, 155},
     {99, 88, 165},
@@ -57,10 +58,10 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
-// The bar of terminals with 256 colours. The nearest of 256 would repeat colours and turn grey in
-// between, so these are chosen: lightness (CIE L*) rises by at least 2.5 at each step, from 44 to
-// 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 10 where green steps up,
-// which is how the cube is made.
+// The bar for terminals with 256 colours. The nearest of 256 to the bar above would repeat colours
+// and include greys, so others are chosen: lightness (CIE L*) rises by at least 2.5 at each step,
+// from 44 to 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 10 where green
+// steps up, because of the steps of xterm's cube.
 constexpr std::array<Rgb, kStepsOf256> kTerminalSteps{{
     {95, 95, 175},
     {95, 95, 215},
@@ -90,7 +91,7 @@ const Bar& terminal_bar() { return kTerminalBar; }
 
 Rgb terminal_step(int step) { return kTerminalSteps[static_cast<std::size_t>(step)]; }
 
-// In integers, rounded.
+// Interpolates in integers, with rounding.
 Rgb colour_at(const Bar& bar, int level) {
   constexpr int kLast = kLevels - 1;
   const int at = level * kBarSteps;
@@ -104,7 +105,8 @@ Rgb colour_at(const Bar& bar, int level) {
 }
 
 int nearest_of_256(const Rgb& colour) {
-  // After the 16 that users choose: a cube of 6 x 6 x 6, then 24 greys (xterm's 256colres.pl).
+  // The first 16 colours are chosen by users; then come a cube of 6 x 6 x 6 and 24 greys (xterm's
+  // 256colres.pl).
   constexpr int kCube = 16;
   constexpr int kGreys = 232;
   constexpr std::array<int, 6> kSteps{0, 95, 135, 175, 215, 255};
@@ -127,7 +129,8 @@ int nearest_of_256(const Rgb& colour) {
 }
 
 bool wants_dark_text(const Rgb& background) {
-  // Squares approximate the standard's power of 2.4; below a quarter white text is more legible.
+  // Squares approximate the standard's power of 2.4. Below about a quarter, white text is more
+  // legible.
   return 2126 * square(background.red) + 7152 * square(background.green) +
              722 * square(background.blue) >
          2600 * square(255);

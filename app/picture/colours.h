@@ -15,44 +15,47 @@ struct Rgb {
   friend bool operator==(const Rgb&, const Rgb&) = default;
 };
 
-// The number of colours: finer steps are invisible, coarser ones visible.
+// The number of colours of the bar. Finer steps would be invisible, coarser ones visible.
 inline constexpr int kLevels = 128;
 
 // The level of a place on the bar (0 to 1).
 int level_of(double place);
 
-// The points of the table behind the colours, 0 to kBarSteps.
+// The bar's colours at the points 0 to kBarSteps; those in between are interpolated.
 inline constexpr int kBarSteps = 16;
 using Bar = std::array<Rgb, kBarSteps + 1>;
 
-// Light to dark, for paper.
+// The bar for paper, from light to dark.
 const Bar& paper_bar();
-// Violet through teal to yellow, for terminals: both ends are visible on black and on white.
+// The bar for terminals, from violet through teal to yellow. Both ends are visible on black and on
+// white.
 const Bar& terminal_bar();
 
 // The colour of a level, interpolated between two points of the table.
 Rgb colour_at(const Bar& bar, int level);
 
-// Violet (level 0) to yellow.
+// The colour of a level on terminals, from violet (level 0) to yellow.
 inline Rgb terminal_colour(int level) { return colour_at(terminal_bar(), level); }
-// The same way in few steps for terminals of 256 colours, each clearly lighter than the one before:
-// 0 to kStepsOf256 - 1. They are colours of xterm's cube.
+// The colours from violet to yellow in few steps, 0 to kStepsOf256 - 1, for terminals of 256
+// colours. Each is a colour of xterm's cube, clearly lighter than the one before.
 inline constexpr int kStepsOf256 = 10;
 Rgb terminal_step(int step);
-// The nearest of xterm's 256 colours that is the same on every terminal.
+// The index of the nearest colour among those of xterm's 256 that are the same on every terminal.
 int nearest_of_256(const Rgb& colour);
 
-// Exact zeros: paler, or darker, than every number, and without hue.
+// The colours of exact zeros: paler (paper) or darker (terminals) than every number, and without
+// hue.
 inline constexpr Rgb kPaperZero{246, 246, 244};
 inline constexpr Rgb kTerminalZero{14, 14, 16};
-// Not finite: vermilion, distinguishable from the blues in every common form of colour blindness
-// (Okabe and Ito, "Color universal design", 2008).
+// The colour of non-finite numbers: vermilion, distinguishable from the blues in every common form
+// of colour blindness (Okabe and Ito, "Color universal design", 2008).
 inline constexpr Rgb kFault{213, 94, 0};
 
-// Whether text on this colour should be dark: its relative luminance (WCAG 2.1), in integers.
+// Whether text on a background should be dark, by the background's relative luminance (WCAG 2.1),
+// computed in integers.
 bool wants_dark_text(const Rgb& background);
 
-// "#0b97da"
+// The colour in CSS notation, such as "#0b97da".
 std::string hex(const Rgb& colour);
 
 }  // namespace qkv::app::picture

@@ -18,7 +18,7 @@ int widest(const std::vector<std::string>& texts) {
 
 double columns_of(const Cluster& cluster) { return cluster.width; }
 
-// One table after another, side by side cut to the limit.
+// A table cut into bands that are no wider than the limit, one below the other.
 class Bands {
  public:
   Bands(const std::vector<std::string>& labels, const std::vector<Column>& columns, int limit)
@@ -57,7 +57,7 @@ class Bands {
     return std::max(to, from + 1);
   }
 
-  // Columns [from, to).
+  // The text of the band of columns [from, to).
   std::string band(std::size_t from, std::size_t to) const {
     std::string text(static_cast<std::size_t>(label_), ' ');
     for (std::size_t c = from; c < to; ++c) text += cell(c, columns_[c].head, c + 1 == to);
@@ -84,7 +84,7 @@ class Bands {
 
   const std::vector<std::string>& labels_;
   const std::vector<Column>& columns_;
-  int limit_;  // 0: none
+  int limit_;  // 0 for none
   int label_ = 0;
   std::vector<int> widths_;
 };

@@ -16,11 +16,12 @@
 namespace qkv::app {
 namespace {
 
-// CSS Fonts 4, section 2.1.3, and fontconfig's own.
+// The generic families of CSS Fonts 4, section 2.1.3, and fontconfig's own.
 constexpr std::string_view kGeneric[] = {"serif",   "sansserif", "sans",     "monospace", "mono",
                                          "cursive", "fantasy",   "systemui", "emoji",     "math"};
 
-// fontconfig compares names without blanks and case (FcStrCmpIgnoreBlanksAndCase).
+// The form in which fontconfig compares names, without blanks and case
+// (FcStrCmpIgnoreBlanksAndCase).
 std::string compared(std::string_view name) {
   std::string letters;
   for (const char c : name) {
@@ -29,7 +30,7 @@ std::string compared(std::string_view name) {
   return letters;
 }
 
-// A family in fontconfig's patterns, in which these characters end it.
+// A family as written in fontconfig's patterns, where the characters escaped here would end it.
 std::string escaped_family(std::string_view family) {
   std::string text;
   for (const char c : family) {
@@ -45,13 +46,13 @@ std::string font_in_place_of(const std::string& font, const std::atomic<bool>* s
   std::string asked = compared(font);
   std::erase(asked, '-');
   if (std::ranges::find(kGeneric, asked) != std::end(kGeneric)) return {};
-  // The list of families that the document has.
+  // The families that the SVG document lists, in order.
   const std::string families =
       fmt::format("{},{},monospace", escaped_family(font), picture::kUsualFont);
   const picture::ChildResult result =
       picture::run_child("fc-match", {"--format=%{family}", families}, {}, stop);
   if (!result.found || result.status != 0 || result.output.empty()) return {};
-  // One font has several names, of styles and languages: "DejaVu Sans,DejaVu Sans Light".
+  // One font has several names for styles and languages: "DejaVu Sans,DejaVu Sans Light".
   std::string_view names = result.output;
   const std::string first(names.substr(0, names.find(',')));
   while (!names.empty()) {

@@ -9,10 +9,11 @@
 namespace qkv::app::picture {
 namespace {
 
-// Rounding residue of a weight that should be 0: far below any weight that matters.
+// Weights up to this one count as 0: they are rounding residue, far below any weight that matters.
 constexpr double kNothing = 1e-6;
 constexpr double kNearlyAll = 0.9;
-// Equal weights differ only by rounding: 2^-11 for float16, 0 if all round alike.
+// Weights that differ by this part count as equal: rounding makes equal weights differ, by 2^-11
+// for float16.
 constexpr double kAlike = 1e-3;
 
 void note(Leaks& leaks, double weight, Index row, Index key) {
@@ -33,7 +34,8 @@ Index HeadScan::query_of(Index row) const {
   return facts_.rows.empty() ? row : facts_.rows[static_cast<std::size_t>(row)];
 }
 
-// Where such a query looks does not matter.
+// Whether the current row has a padding query or only masked keys: what it attends to does not
+// matter.
 bool HeadScan::is_padding_row(std::span<const bool> allowed) const {
   if (!facts_.padding_queries.empty() &&
       facts_.padding_queries[static_cast<std::size_t>(row_)] != 0) {
@@ -100,7 +102,8 @@ bool HeadScan::is_open(Index key, std::span<const bool> allowed) const {
   return (allowed.empty() || allowed[j]) && (facts_.padding.empty() || facts_.padding[j] == 0);
 }
 
-// Each pair counts once: a masked padding key is a masked pair.
+// Notes weights of masked query-key pairs and of padding keys. Each pair counts once: a masked
+// padding key is a masked pair.
 void HeadScan::add_leaks(std::span<const double> weights, std::span<const bool> allowed) {
   bool masked = false;
   bool padding = false;
@@ -134,7 +137,8 @@ void HeadScan::add_patterns(std::span<const double> weights, std::span<const boo
   widest_uniform_ = std::max(widest_uniform_, count);
 }
 
-// Only rows with a choice count.
+// Notes whether all rows give nearly everything to one key. Only rows with two or more keys that
+// are not masked or padding count.
 void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool> allowed) {
   if (one_key_failed_) return;
   Index open = 0;
@@ -147,8 +151,9 @@ void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool
   ++one_key_rows_;
 }
 
-// A row counts if both its own key and the neighbour's exist; ties count for neither. Whether named
-// rows are of a square map is not known.
+// Counts the rows whose largest weight is on the next or on the previous key, in square maps. A row
+// is eligible if that key exists; a tie for the largest weight does not match. Maps whose file
+// gives `rows` are left out, since the whole map may not be square.
 void HeadScan::add_neighbours(std::span<const double> weights) {
   if (facts_.queries != facts_.keys || !facts_.rows.empty()) return;
   const auto largest = std::max_element(weights.begin(), weights.end());
@@ -164,7 +169,8 @@ void HeadScan::add_neighbours(std::span<const double> weights) {
   }
 }
 
-// A map that looks causal except for j = i + 1. Windows have little at j <= i - 2 too.
+// Looks for a map that is causal except for weights at j = i + 1. It counts the pairs at j <= i - 2
+// as well, where windows have few weights.
 void HeadScan::add_causal(std::span<const double> weights) {
   if (facts_.queries != facts_.keys || facts_.has_mask || !facts_.rows.empty()) return;
   for (Index j = 0; j < facts_.keys; ++j) {

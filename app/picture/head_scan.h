@@ -10,32 +10,32 @@
 
 namespace qkv::app::picture {
 
-// What is known about the keys of one map besides their weights.
+// The facts about the queries and keys of one map besides the weights.
 struct MapFacts {
   Index queries = 0;
   Index keys = 0;
-  double tolerance = 0;                    // of a row's sum
-  bool has_mask = false;                   // each row comes with its mask
-  std::span<const Index> rows = {};        // the query of each row; none: row i is query i
-  const Tokens* src = {};                  // null: the file has none
-  const Tokens* tgt = {};                  // likewise
-  std::vector<char> padding = {};          // [keys], 1 for a padding token; empty: none is known
-  std::vector<char> padding_queries = {};  // [queries], likewise
+  double tolerance = 0;                    // largest accepted difference of a row's sum from 1
+  bool has_mask = false;                   // whether each row comes with its mask
+  std::span<const Index> rows = {};        // the query of each row; empty if row i is query i
+  const Tokens* src = {};                  // tokens of the keys; null if the file has none
+  const Tokens* tgt = {};                  // tokens of the queries; null if the file has none
+  std::vector<char> padding = {};          // [keys], 1 for padding; empty without src
+  std::vector<char> padding_queries = {};  // [queries], 1 for padding; empty without tgt
 };
 
 // Weights that should be 0 but are not.
 struct Leaks {
-  Index rows = 0;
-  double largest = 0;
-  Index row = -1;  // of the largest
-  Index key = -1;
+  Index rows = 0;      // rows that have such a weight
+  double largest = 0;  // the largest such weight
+  Index row = -1;      // the row of the largest
+  Index key = -1;      // the key of the largest
 };
 
-// Rows that match a pattern, out of those eligible.
+// The number of rows that match a pattern, out of those that could.
 struct Pattern {
   Index eligible = 0;
   Index fitting = 0;
-  // More than 90 % of at least `least` rows.
+  // Whether more than 90 % of the eligible rows, at least `least`, match.
   bool holds(Index least) const { return eligible >= least && 10 * fitting > 9 * eligible; }
 };
 
@@ -44,9 +44,10 @@ class HeadScan {
  public:
   explicit HeadScan(MapFacts facts);
 
-  // The next row: [keys] weights, and false where masked (empty: nothing is).
+  // Takes the next row: its weights [keys], and its mask [keys], false where masked (empty without
+  // a mask).
   void add(std::span<const double> weights, std::span<const bool> allowed);
-  // After the last row; `place` is example, layer, head.
+  // The report after the last row; `place` is the map's example, layer and head.
   HeadReport report(const Dims& place) const;
 
  private:
@@ -72,20 +73,20 @@ class HeadScan {
   MapFacts facts_;
   HeadStatistics sums_{};  // its means are sums until report()
   Index row_ = 0;
-  Index summing_ = 0;
-  std::vector<double> column_sums_{};  // of all rows
-  std::vector<double> key_sums_{};     // of the rows that the means are over
+  Index summing_ = 0;                  // number of rows that the means are over
+  std::vector<double> column_sums_{};  // over all rows
+  std::vector<double> key_sums_{};     // over the rows that the means are over
   Leaks masked_{};
   Leaks padding_{};
-  Index one_key_ = -1;  // gets nearly everything in every row so far; -1: none, or no row yet
+  Index one_key_ = -1;  // the key that gets nearly all weight in every row so far; -1 at first
   Index one_key_rows_ = 0;
   bool one_key_failed_ = false;
   Pattern next_{};
   Pattern previous_{};
   Pattern uniform_{};
   Index widest_uniform_ = 0;
-  bool sees_beyond_next_ = false;  // a weight at j > i + 1
-  Pattern lower_{};                // of j <= i - 2, pairs with weight
+  bool sees_beyond_next_ = false;  // whether there is a weight at j > i + 1
+  Pattern lower_{};                // query-key pairs at j <= i - 2 that have weight
   Leaks next_leaks_{};
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warnings from a scan.
+// The texts of the warnings that a scan of one map gives.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -13,14 +13,14 @@
 namespace qkv::app::picture {
 namespace {
 
-// Fewer rows or keys match a pattern by chance.
+// The fewest rows and keys for which patterns are reported; fewer may match by chance.
 constexpr Index kFewRows = 3;
 constexpr Index kSomeRows = 4;
 constexpr Index kManyKeys = 4;
 constexpr std::size_t kLongestToken = 16;  // code points
 
-// 'query 3 "cat"'. `at`: the place of its token, which is not the index where a file has only some
-// queries.
+// The name of a query or key in messages, such as 'query 3 "cat"'. `at` is the place of its token,
+// which differs from the index if the file has only some of the queries.
 std::string named(std::string_view axis, Index index, const Tokens* tokens, Index at) {
   std::string text = fmt::format("{} {}", axis, index);
   if (tokens != nullptr) {
@@ -54,7 +54,7 @@ void HeadScan::say_numbers(HeadReport& report) const {
 }
 
 void HeadScan::say_sums(HeadReport& report) const {
-  // Rows explained by the file's mask have been excluded.
+  // Rows that the file's mask makes zero have been excluded.
   if (sums_.zero_rows > 0) {
     say(report, Fault::kRowSums,
         fmt::format("{} of {} rows hold nothing but zeros", sums_.zero_rows, sums_.rows));

@@ -7,7 +7,7 @@
 
 namespace qkv::app::picture {
 
-// Unicode Standard Annex 9: FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE.
+// The marks are FIRST STRONG ISOLATE and POP DIRECTIONAL ISOLATE of Unicode Standard Annex 9.
 std::string isolated(std::string_view text) {
   return has_right_to_left(text) ? "\u2068" + std::string(text) + "\u2069" : std::string(text);
 }
@@ -27,7 +27,7 @@ std::string simple_emoji(std::string_view text) {
     const char32_t first = next_code_point(cluster.bytes, at).value_or(0);
     const auto rest = cluster.bytes.substr(at);
     const bool joined = rest.find("\u200D") != std::string_view::npos;
-    const bool coloured = rest.find("\xF0\x9F\x8F") == 0;  // U+1F3FB to U+1F3FF, of skin
+    const bool coloured = rest.find("\xF0\x9F\x8F") == 0;  // U+1F3FB to U+1F3FF, skin tones
     const bool emoji = rest.find("\uFE0F") == 0;
     const bool flag = first >= kFlagA && first <= kFlagZ;
     const bool simpler = cluster.width == 2 && !flag && (joined || coloured || emoji);
@@ -53,8 +53,8 @@ std::vector<std::string> wrapped(std::string_view text, double limit,
   std::size_t start = 0;
   while (start < all.size()) {
     double used = 0;
-    std::size_t end = start;    // of the text that fits
-    std::size_t blank = start;  // the last blank in it after a word
+    std::size_t end = start;    // the end of the text that fits
+    std::size_t blank = start;  // the last blank after a word in the text that fits
     for (; end < all.size(); ++end) {
       used += measure(all[end]);
       if (all[end].bytes == " " && end > start) blank = end;

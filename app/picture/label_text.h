@@ -12,24 +12,24 @@
 
 namespace qkv::app::picture {
 
-// The text between isolation marks if it has right-to-left letters, so that it does not
-// reorder its neighbours; else unchanged.
+// Puts a text that has right-to-left letters between isolation marks, so that it does not reorder
+// its neighbours; other text is unchanged.
 std::string isolated(std::string_view text);
 
 enum class Side { kLeft, kRight };
 
-// The text, isolated, aligned to that side of a number of terminal columns.
+// The isolated text, aligned to one side of `width` terminal columns.
 QKV_API std::string padded(std::string_view text, int width, Side side);
 
 // Replaces composed emoji by their first component. Terminals disagree about the width of the
-// whole, and one row of a map must not be out of line with the others.
+// composition, and all rows of a map must line up.
 std::string simple_emoji(std::string_view text);
 
 // Replaces every non-ASCII character by "?", keeping its width.
 std::string in_ascii(std::string_view text);
 
-// The text in lines no longer than the limit, broken between words if possible. `measure`
-// returns a character's length.
+// Breaks the text into lines no longer than the limit, between words if possible. `measure` returns
+// a character's length in the unit of the limit.
 std::vector<std::string> wrapped(std::string_view text, double limit,
                                  double (*measure)(const Cluster&));
 

@@ -12,23 +12,24 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr double kColumn = 0.602;     // the advance of every character of DejaVu Sans Mono
-constexpr double kWide = 1.28;        // emoji, the widest of common fonts for wide characters
-constexpr double kOther = 1.0;        // characters of other scripts, from whatever font has them
-constexpr double kLargestLabel = 11;  // font sizes
-constexpr double kSmallestLabel = 5;  // below it labels are illegible: show fewer, at this size:
-constexpr double kThinnedLabel = 8;
-// Letters with accents, emoji and Chinese fit in 1.2 ems.
+constexpr double kColumn = 0.602;     // the advance of every character of DejaVu Sans Mono, in ems
+constexpr double kWide = 1.28;        // the advance of emoji, the largest in common fonts
+constexpr double kOther = 1.0;        // the advance of characters of other scripts and fonts
+constexpr double kLargestLabel = 11;  // font size
+constexpr double kSmallestLabel = 5;  // font size; smaller labels are illegible
+constexpr double kThinnedLabel = 8;   // font size of fewer labels, if all would be illegible
+// The font size of a label in heights of its cell: letters with accents, emoji and Chinese fit in
+// 1.2 ems.
 constexpr double kLabelPerCell = 0.8;
 constexpr Index kNumberedColumns = 12;  // maps up to this size show their numbers
 constexpr Index kNumberedRows = 24;
 constexpr double kNumberCell = 32;
 constexpr double kWidestCell = 96;
-constexpr double kLargestCell = 40;     // of a map without numbers
-constexpr double kWidestNumbers = 760;  // of a map that shows them
+constexpr double kLargestCell = 40;     // in a map without numbers
+constexpr double kWidestNumbers = 760;  // width of a map that shows its numbers
 constexpr double kNarrowestText = 400;
 
-// The characters in DejaVu Sans Mono: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
+// Whether DejaVu Sans Mono has a character: Latin, Greek, Cyrillic, Arabic, punctuation, arrows,
 // mathematics, lines and blocks.
 bool in_font(char32_t c) {
   return c < 0x530 || (c >= 0x621 && c <= 0x6D5) || (c >= 0x1E00 && c <= 0x1FFF) ||
@@ -52,7 +53,7 @@ double longest(const Axis& axis) {
   return ems;
 }
 
-// 1, 2, 5, 10, ...: the first that is not below x.
+// The first of 1, 2, 5, 10, 20, ... that is not below x.
 Index round_step(double x) {
   for (Index power = 1;; power *= 10) {
     for (const Index m : {1, 2, 5}) {
@@ -61,7 +62,7 @@ Index round_step(double x) {
   }
 }
 
-// One label per line of text, side by side along the axis.
+// The style of labels that are lines of text side by side along the axis.
 Labels side_by_side(const Axis& axis, double cell) {
   Labels labels;
   labels.size = std::min(kLargestLabel, kLabelPerCell * cell);
@@ -73,13 +74,13 @@ Labels side_by_side(const Axis& axis, double cell) {
   return labels;
 }
 
-constexpr double kBetweenLevel = 6;  // level labels, at least
+constexpr double kBetweenLevel = 6;  // the least gap between two level labels
 
-// The largest size at which words fit side by side, each above its own key; 0: none. A long one
-// between short ones may be wider than its cell by half.
+// The largest font size at which level words fit side by side, each above its own key; 0 if there
+// is none. A long word between short ones may be wider than its cell by half.
 double level_size(const Axis& axis, double cell) {
   constexpr double kSmallestLevel = 9;
-  double widest = longest(axis) / 1.5;  // in ems, of a cell
+  double widest = longest(axis) / 1.5;  // the width that a cell needs, in ems
   for (std::size_t j = 1; j < axis.labels.size(); ++j) {
     widest = std::max(widest, (em_width(axis.labels[j - 1]) + em_width(axis.labels[j])) / 2);
   }
@@ -87,11 +88,11 @@ double level_size(const Axis& axis, double cell) {
   return size < kSmallestLevel ? 0 : size;
 }
 
-// Level if they fit, since turned ones are hard to read.
+// The style of key labels, which are level if they fit, since rotated ones are hard to read.
 Labels key_labels(const Axis& axis, double cell) {
   Labels labels;
   if (axis.numbered && axis.size() > 1) {
-    // Numbers may be skipped: between 10 and 20 it is easy to find 15. Words may not.
+    // Numbers may be skipped, since it is easy to find 15 between 10 and 20. Words may not.
     labels.size = 9;
     labels.step = round_step((longest(axis) * labels.size + kBetweenLevel) / cell);
     labels.extent = labels.size;
@@ -105,8 +106,8 @@ Labels key_labels(const Axis& axis, double cell) {
   return labels;
 }
 
-// Both axes number the same places, with the larger of their steps, unless one of
-// them is too short to keep two numbers.
+// Numbers both axes with the larger of their steps, unless one axis is too short to keep two
+// numbers.
 void share_step(const Model& model, Layout& layout) {
   if (!model.queries().numbered || !model.keys().numbered) return;
   const Index step = std::max(layout.queries.step, layout.keys.step);
@@ -114,7 +115,7 @@ void share_step(const Model& model, Layout& layout) {
   layout.queries.step = layout.keys.step = step;
 }
 
-// The smallest of from, from + 1, .. most that has room for level labels, or 0.
+// The smallest cell width of from, from + 1, ..., most that has room for level labels, or 0.
 double readable_width(const Axis& axis, double from, double most) {
   for (Index more = 0; from + static_cast<double>(more) <= most; ++more) {
     const double width = from + static_cast<double>(more);
@@ -134,7 +135,7 @@ Cells cell_sizes(const Model& model) {
   const Index columns = model.keys().size();
   const Index panels = model.panels();
   if (panels == 1 && columns <= kNumberedColumns && rows <= kNumberedRows) {
-    // Wider if that makes the keys readable without rotating them.
+    // Cells are wider if that makes the key labels fit without rotation.
     const double most = std::min(kWidestCell, kWidestNumbers / static_cast<double>(columns));
     const double width = readable_width(model.keys(), kNumberCell, most);
     return {width > 0 ? width : kNumberCell, kNumberCell, true};
@@ -143,7 +144,7 @@ Cells cell_sizes(const Model& model) {
   const double largest = panels == 1 ? 28 : 20;
   double cell = std::min(room / static_cast<double>(std::max(rows, columns)), largest);
   if (cell >= 2) cell = std::floor(cell * 2) / 2;
-  // Larger if that makes the keys readable without rotating them.
+  // Cells are larger if that makes the key labels fit without rotation.
   const double most = std::min(room / static_cast<double>(std::max(rows, columns)), kLargestCell);
   if (!model.keys().numbered && level_size(model.keys(), cell) == 0) {
     const double larger = readable_width(model.keys(), std::ceil(cell), most);
@@ -211,7 +212,7 @@ Layout lay_out(const Model& model, Index columns) {
                                     : grid_columns(model.panels(), layout.across, layout.down);
   const Index grid_rows = (model.panels() + layout.grid_columns - 1) / layout.grid_columns;
 
-  // Whole units, so that cell edges fall on whole pixels.
+  // Positions are whole units, so that cell edges fall on whole pixels.
   layout.left = std::ceil(kMargin + kSmallSize * kLine + 3 + layout.queries.extent + kLabelGap);
   layout.grid_right =
       layout.left + static_cast<double>(layout.grid_columns) * layout.across - kPanelGap;

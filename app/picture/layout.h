@@ -8,28 +8,28 @@
 
 #include "picture/model.h"
 
-// The layout on paper, in the units of the SVG (CSS pixels). No label is truncated: there is
+// The layout on paper, in the units of the SVG (CSS pixels). No label is truncated, since there is
 // room for the longest.
 namespace qkv::app::picture {
 
-// The width of a text in ems of "DejaVu Sans Mono", not less than what other fonts need for the
-// characters it does not have.
+// The width of a text in ems of "DejaVu Sans Mono". Characters that it does not have count with the
+// largest width that other fonts need for them.
 double em_width(std::string_view text);
 
-// The text in lines of at most that many ems.
+// Breaks the text into lines of at most `ems` ems.
 std::vector<std::string> wrapped_ems(std::string_view text, double ems);
 
 // How the labels of one axis are drawn: every `step`-th of them.
 struct Labels {
-  double size = 11;  // of the font
+  double size = 11;  // font size
   Index step = 1;
-  bool upright = false;  // keys only: turned by 90 degrees, read from below
-  double extent = 0;     // of the longest, across the axis
+  bool upright = false;  // for keys only: rotated by 90 degrees, read from below
+  double extent = 0;     // length of the longest label across the axis
 };
 
 inline constexpr double kMargin = 16;
 inline constexpr double kTitleSize = 14;
-inline constexpr double kSmallSize = 10;  // axis names, bar, notes
+inline constexpr double kSmallSize = 10;  // font size of axis names, bar and notes
 inline constexpr double kPanelTitleSize = 11;
 inline constexpr double kLine = 1.4;  // line spacing in font sizes
 inline constexpr double kPanelGap = 18;
@@ -41,20 +41,20 @@ struct Layout {
   Index grid_columns = 1;  // at most one for each panel
   Labels queries{};
   Labels keys{};
-  bool numbers = false;  // shown in the cells
+  bool numbers = false;  // whether the cells show their numbers
   std::vector<std::string> title{};
-  double left = 0;    // of the first map
-  double top = 0;     // of the first map
+  double left = 0;    // left edge of the first map
+  double top = 0;     // top edge of the first map
   double across = 0;  // horizontal distance from one map to the next
-  double down = 0;    // vertical distance
+  double down = 0;    // vertical distance from one map to the next
   double map_width = 0;
   double map_height = 0;
   double grid_right = 0;
   double grid_bottom = 0;
-  double text_width = 0;  // for title, legend and notes
+  double text_width = 0;  // width of title, legend and notes
 };
 
-// `columns` panels in a row; 0: the number that makes it most like a page.
+// Lays out a picture with `columns` panels in a row; 0 takes the number that is most like a page.
 Layout lay_out(const Model& model, Index columns);
 
 }  // namespace qkv::app::picture

@@ -14,7 +14,7 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr int kDecades = 4;  // of the logarithmic bar
+constexpr int kDecades = 4;  // powers of ten on the logarithmic bar
 
 template <class T>
 double element(const ConstView& view, Index offset) {
@@ -134,7 +134,7 @@ Cell Model::unplaced(Index panel, Index query, Index key) const {
     return {CellKind::kMasked, value};
   }
   if (!std::isfinite(value)) return {CellKind::kNotFinite, value};
-  // If there are negative numbers, 0 is not special.
+  // If there are negative numbers, 0 is a number like the others.
   return {value == 0 && all_.lowest == 0 ? CellKind::kZero : CellKind::kNumber, value};
 }
 
@@ -189,14 +189,14 @@ void Model::find_ranges(const Picture& picture, std::string_view function) {
   }
 }
 
-// From the smallest and the largest number to the ends of a bar.
+// Turns a range from the smallest to the largest number into the ends of a bar.
 void Model::set_ends(Range& range) const {
   if (!std::isfinite(range.highest)) range.highest = 0;
   if (palette_.centred) {
     const double most = std::max(range.highest, -range.lowest);
     range = most > 0 ? Range{-most, most} : Range{-1, 1};
   }
-  // All weights 0, or all the same negative number: any bar with two ends will do.
+  // If all weights are 0, or all are the same negative number, any bar with two ends will do.
   if (range.highest <= range.lowest) range.highest = range.lowest < 0 ? 0 : 1;
 }
 
@@ -212,7 +212,7 @@ double Model::place_in(const Range& range, double value) const {
     if (value <= 0 || range.highest <= 0) return 0;
     return std::clamp(1 + std::log10(value / range.highest) / kDecades, 0.0, 1.0);
   }
-  // Uses halves, since the difference of two finite numbers may overflow.
+  // Halves are used where the difference of two finite numbers overflows.
   const double half = std::isfinite(range.highest - range.lowest) ? 1 : 0.5;
   const double part =
       (value * half - range.lowest * half) / (range.highest * half - range.lowest * half);
@@ -220,14 +220,15 @@ double Model::place_in(const Range& range, double value) const {
   return scale_ == ColourScale::kSqrt ? std::sqrt(inside) : inside;
 }
 
-// Candidates for ticks, ascending: more than have room.
+// The candidates for ticks, ascending. There may be more than have room.
 std::vector<double> Model::round_numbers() const {
   std::vector<double> values;
   const double lowest = all_.lowest;
   const double highest = all_.highest;
   const auto power_below = [](double x) { return std::pow(10.0, std::floor(std::log10(x))); };
   if (palette_.centred) {
-    // About half way between the middle and the end: a number of one digit, or a power of ten.
+    // The tick about half way between the middle and the end is a number of one digit, or a power
+    // of ten on the logarithmic scale.
     const bool log = scale_ == ColourScale::kLog;
     const double value = highest * (log ? 0.1 : scale_ == ColourScale::kSqrt ? 0.25 : 0.5);
     const double power = power_below(value);
@@ -241,11 +242,11 @@ std::vector<double> Model::round_numbers() const {
       if (value >= highest * 0.999e-4) values.push_back(value);
     }
   } else if (scale_ == ColourScale::kSqrt && lowest == 0) {
-    // Evenly spaced places, each moved to the nearest round number.
+    // The ticks are evenly spaced, each moved to the nearest round number.
     for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0}) {
       const double value = part * part * highest;
       const double power = value > 0 ? power_below(value) : 1;
-      // There are no round numbers among the smallest.
+      // Among the smallest (subnormal) numbers the power is 0, and there are no round numbers.
       if (power > 0) values.push_back(std::floor(value / power + 0.5) * power);
     }
   } else {
@@ -254,7 +255,7 @@ std::vector<double> Model::round_numbers() const {
     constexpr int kMostTicks = 10;  // a step is at least a fifth of the range
     for (int n = 0; n < kMostTicks; ++n) {
       const double value = (first + n) * step;
-      // The limit may overflow, and so may the step after it.
+      // The limit on the right may overflow, and so may the value after the last tick.
       if (!std::isfinite(value) || value > highest * (1 + 1e-9)) break;
       values.push_back(value);
     }
@@ -272,7 +273,7 @@ std::vector<Tick> Model::ticks() const {
   }
   const std::vector<double> values = round_numbers();
   int digits = 3;
-  // Neighbours must differ: -1000.25 and -1000.5 need six digits.
+  // The texts of neighbours must differ: -1000.25 and -1000.5 need six digits.
   if (scale_ == ColourScale::kLinear || (scale_ == ColourScale::kSqrt && lowest != 0)) {
     const double size = std::max(std::abs(lowest), std::abs(highest));
     const double step = round_up(highest / 4 - lowest / 4);

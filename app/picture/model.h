@@ -11,17 +11,18 @@
 #include "picture/palettes.h"
 #include "picture/ticks.h"
 
-// Shared by all renderers of a picture: the checks, the range, the place of each number on the
-// bar, displayable labels. Only the drawing differs.
+// The parts that all renderers of a picture share: the checks, the range, the place of each number
+// on the bar, displayable labels. Only the drawing differs.
 namespace qkv::app::picture {
 
-// Zero, masked and not finite look different from each other and from every number.
+// The kind of a cell. Zeros, masked cells and non-finite numbers look different from each other and
+// from every number.
 enum class CellKind { kNumber, kZero, kMasked, kNotFinite };
 
 struct Cell {
   CellKind kind = CellKind::kNumber;
   double value = 0;
-  double place = 0;  // of a number, in its range: 0 to 1
+  double place = 0;  // the number's place in its range, 0 to 1
 };
 
 // The numbers at the ends of the bar, lowest < highest.
@@ -33,17 +34,18 @@ struct Range {
 // One axis: labels as displayed, one for each row or column.
 struct Axis {
   std::vector<std::string> labels{};
-  bool numbered = false;  // no labels were given: 0, 1, 2, ...
+  bool numbered = false;  // whether the labels are 0, 1, 2, ..., since none were given
   Index size() const { return static_cast<Index>(labels.size()); }
 };
 
 class Model {
  public:
-  // Throws Error of the public function for an invalid Picture. Keeps the views, not the picture.
+  // Throws Error in the name of the public `function` for an invalid Picture. Keeps the views of
+  // the weights, but not the picture.
   Model(const Picture& picture, std::string_view function);
 
   Index panels() const { return static_cast<Index>(panels_.size()); }
-  // With the end of the map's own range, if each map has one.
+  // The title of a panel, with the high end of the map's range if each map has its own.
   std::string panel_title(Index panel) const;
   const Axis& queries() const { return queries_; }
   const Axis& keys() const { return keys_; }
@@ -57,26 +59,26 @@ class Model {
   Cell cell(Index panel, Index query, Index key) const;
   // The place of a finite number on a bar of all numbers, in [0,1].
   double place(double value) const { return place_in(all_, value); }
-  // The ends of a bar of all numbers: from the smallest or 0 to the largest; if 0 is its middle,
-  // both as far from it as the number that is farthest.
+  // The ends of a bar of all numbers: the smallest number or 0, and the largest. If 0 is the middle
+  // of the bar, both ends are as far from it as the farthest number.
   double lowest() const { return all_.lowest; }
   double highest() const { return all_.highest; }
-  // Whether all maps and rows share that bar.
+  // Whether all maps and rows share the bar of all numbers.
   bool has_one_range() const { return ranges_.empty(); }
-  // Round numbers on the bar, ascending, including its two ends: at most five. Where maps or
-  // rows have ranges of their own the ends have names instead.
+  // At most five ticks on the bar, ascending: its two ends, and round numbers between them. If maps
+  // or rows have ranges of their own, the ends have names instead of numbers.
   std::vector<Tick> ticks() const;
-  // The bar's ends, for renderers without room for other ticks.
+  // The texts of the bar's ends, for renderers without room for other ticks.
   std::string low_end() const { return ends_of(all_.lowest, true); }
   std::string high_end() const { return ends_of(all_.highest, false); }
-  // What the numbers are, the scale, and what is clipped at the bar's ends.
+  // The bar's label: the name of the numbers, the scale, and the numbers clipped at the ends.
   std::string bar_label() const;
-  // The same; but weights, the usual numbers, are not named. May be empty.
+  // The bar's label without the name of the numbers if they are weights, as usual. May be empty.
   std::string bar_remark() const;
 
-  // The kinds of cells that occur: the legend explains only these.
+  // Whether a kind of cell occurs: the legend explains only those that do.
   bool has(CellKind kind) const { return has_[static_cast<std::size_t>(kind)]; }
-  // "NaN", or "not finite" if there are infinities too.
+  // The legend's name of non-finite numbers: "NaN", or "not finite" if there are infinities.
   std::string not_finite_name() const { return has_infinity_ ? "not finite" : "NaN"; }
 
  private:
@@ -104,8 +106,8 @@ class Model {
   ColourRange range_;
   Palette palette_;
   Range all_{};
-  std::vector<Range> ranges_{};  // of each map or of each row; empty: all_ is the only one
-  Range found_{};                // the smallest number or 0, and the largest: may be outside all_
+  std::vector<Range> ranges_{};  // of each map or of each row; empty if all_ is the only range
+  Range found_{};                // the smallest number or 0, and the largest; may be outside all_
   bool has_[4] = {};
   bool has_infinity_ = false;
 };

@@ -15,7 +15,7 @@ constexpr Rgb kWhite{255, 255, 255};
 constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kAsciiShades{" ", ":", "-", "=", "+", "*", "#", "%", "@"};
 
-// Around 0, so that the sign is visible: lines are negative.
+// The shades of numbers around 0. Negative numbers are lines, so that the sign is visible.
 constexpr std::array<std::string_view, 9> kSignedShades{"▤", "≡", "=", "-", " ",
                                                         "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kSignedAscii{"M", "m", "=", "-", " ", ":", "+", "#", "@"};
@@ -26,8 +26,9 @@ std::string repeated(std::string_view text, int times) {
   return result;
 }
 
-// Half of what each key would get if the heaviest row looked alike at as many keys as any row sees;
-// 0 if there are no weights. Half, so that a nearly even row is not a random pattern of blanks.
+// Half of the weight that each key would get if the heaviest row attended equally to as many keys
+// as any row has unmasked; 0 if there are no weights. Half, so that a nearly even row is not a
+// random pattern of blanks.
 double least_notable(const Model& model) {
   double heaviest = 0;
   Index most = 1;
@@ -52,7 +53,7 @@ double least_notable(const Model& model) {
 
 void Painter::put(const Look& look, std::string_view text, int width) {
   if (colours_ != TerminalColours::kNone && look != look_) {
-    // ISO 6429: reset, then the attributes; colours in xterm's syntax.
+    // The code of ISO 6429: a reset, then the attributes, with colours in xterm's syntax.
     std::string code = "\x1b[0";
     if (look.bold) code += ";1";
     const auto add = [&](int kind, const std::optional<Rgb>& colour) {
@@ -154,7 +155,7 @@ void CellPainter::cell(Painter& painter, const Cell& cell, int width) const {
   } else if (cell.kind != CellKind::kNumber) {
     look.text = kMarks;
   }
-  // One dot per zero: a row of zeros must not look busy.
+  // A zero has one dot in any width, so that a row of zeros does not look busy.
   const std::string_view mark = mark_of(cell);
   const bool once = cell.kind == CellKind::kZero && width > 1;
   painter.put(look, once ? std::string(mark) + repeated(" ", width - 1) : repeated(mark, width),

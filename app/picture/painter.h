@@ -13,7 +13,7 @@
 
 namespace qkv::app::picture {
 
-// The style of a piece of a line: the given colours, or the terminal's defaults.
+// The style of a piece of a line. A colour that is not given is the terminal's default.
 struct Look {
   std::optional<Rgb> text{};
   std::optional<Rgb> background{};
@@ -42,28 +42,29 @@ class Painter {
   Line line_{};
 };
 
-// The marks of cells for one style of terminal.
+// Paints the cells of a model for one style of terminal.
 class CellPainter {
  public:
   CellPainter(const Model& model, const TerminalStyle& style);
 
-  // One cell in `width` columns of one line.
+  // Paints one cell in `width` columns of one line.
   void cell(Painter& painter, const Cell& cell, int width) const;
-  // Two cells, one above the other, in one column; only with colour and Unicode.
+  // Paints two cells, one above the other, in one column, which needs colour and Unicode. `lower`
+  // may be null.
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
-  // The bar, from low to high.
+  // Paints the bar, from low to high.
   void bar(Painter& painter, int width) const;
   // Whether numbers are shown by colours or by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
-  // The number of colours or marks for numbers that can be told apart.
+  // The number of distinguishable colours or marks for numbers.
   int steps() const;
-  // Without colour, numbers from here on have a mark, however low on the bar: half an even share
-  // of a row's weight, so that rows that look everywhere alike are not blank beside one that
-  // looks at a single key. None: the bar alone decides.
+  // Without colour, the smallest number that always has a mark, however low it is on the bar: half
+  // an even share of a row's weight. Thus a row that attends equally to all keys is not blank next
+  // to one that attends to a single key. None if the bar alone decides.
   std::optional<double> faintest() const { return faintest_; }
 
  private:
-  // Whether the colours are those chosen for terminals of 256; other palettes take the nearest.
+  // Whether the colours are terminal_step()'s; other palettes take the nearest of 256 colours.
   bool has_steps() const;
   Rgb colour_at(double place) const;
   Rgb colour_of(const Cell& cell) const;

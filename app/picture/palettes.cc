@@ -4,7 +4,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// Van der Walt and Smith, 2015, at t = 0, 1/16, ..., 1, like all tables here.
+// Viridis (Van der Walt and Smith, 2015). All tables here are at t = 0, 1/16, ..., 1.
 constexpr Bar kViridis{{
     {68, 1, 84},
     {72, 24, 106},
@@ -25,8 +25,8 @@ constexpr Bar kViridis{{
     {253, 231, 37},
 }};
 
-// Nunez, Anderton and Renslow, "Optimizing colormaps with consideration for color vision
-// deficiency", 2018: the same colours to nearly everybody.
+// Cividis (Nunez, Anderton and Renslow, "Optimizing colormaps with consideration for color vision
+// deficiency", 2018), which looks the same to nearly everybody.
 constexpr Bar kCividis{{
     {0, 34, 78},
     {0, 46, 106},
@@ -47,7 +47,8 @@ constexpr Bar kCividis{{
     {254, 232, 56},
 }};
 
-// Greys whose OKLCH lightness falls from 0.92 by 0.80, and for terminals rises from 0.42 by 0.53.
+// Greys whose OKLCH lightness falls from 0.92 by 0.80, and those for terminals, whose lightness
+// rises from 0.42 by 0.53.
 constexpr Bar kGrey{{
     {228, 228, 228},
     {212, 212, 212},
@@ -87,8 +88,8 @@ constexpr Bar kTerminalGrey{{
     {238, 238, 238},
 }};
 
-// RdBu of ColorBrewer (Harrower and Brewer, 2003), reversed: blue is negative. Red and blue remain
-// different in the common forms of colour blindness.
+// RdBu of ColorBrewer (Harrower and Brewer, 2003), reversed, so that blue is negative. Red and blue
+// differ in the common forms of colour blindness, too.
 constexpr Bar kRedBlue{{
     {5, 48, 97},
     {23, 82, 144},
@@ -108,8 +109,8 @@ constexpr Bar kRedBlue{{
     {147, 14, 38},
     {103, 0, 31},
 }};
-// For terminals the middle is dark: OKLCH lightness 0.34 + 0.48 |x|, chroma 0.15 |x|^0.8, hue 250
-// degrees for x < 0, else 35.
+// Red and blue for terminals, where the middle is dark: OKLCH lightness 0.34 + 0.48 |x|, chroma
+// 0.15 |x|^0.8, hue 250 degrees for x < 0, else 35, at x from -1 to 1.
 constexpr Bar kTerminalRedBlue{{
     {114, 202, 255},
     {106, 182, 255},
@@ -147,7 +148,7 @@ Palette palette_of(Colours colours) {
     case Colours::kRedBlue:
       break;
   }
-  // 0 is a number like others, with the colour of the middle.
+  // Here 0 is a number like the others, with the colour of the middle.
   return {kRedBlue, kTerminalRedBlue, kRedBlue[kBarSteps / 2], kTerminalRedBlue[kBarSteps / 2],
           true};
 }

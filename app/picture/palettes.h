@@ -8,14 +8,14 @@
 
 namespace qkv::app::picture {
 
-// The colours of numbers and of exact zeros, on paper and on terminals. The low end of a sequence
-// is on paper as its inventors have it; on terminals it is dark.
+// The colours of numbers and of exact zeros, on paper and on terminals. A sequence keeps its
+// inventors' low end on paper; on terminals the low end is dark.
 struct Palette {
   const Bar& paper;
   const Bar& terminal;
   Rgb paper_zero{};
   Rgb terminal_zero{};
-  bool centred = false;  // 0 is in the middle, negative numbers are below it
+  bool centred = false;  // whether 0 is the middle of the bar, with negative numbers below it
 };
 
 Palette palette_of(Colours colours);

@@ -21,11 +21,12 @@ namespace {
 
 constexpr const char* kProgram = "rsvg-convert";
 constexpr double kMostZoom = 100;
-// The limit of librsvg's surfaces on rows and columns; and a total that does not take too long.
+// The most pixels in a row or column, which is the limit of librsvg's surfaces, and the most in
+// total, which bounds the time.
 constexpr double kMostPixelsInLine = 32767;
 constexpr double kMostPixels = 1e8;
 
-// The number after the first `attribute="` of our own document.
+// The number after the first `attribute` (such as ` width="`) in an SVG that was drawn here.
 double size_of(std::string_view svg, std::string_view attribute) {
   const std::size_t at = svg.find(attribute) + attribute.size();
   return parse_number<double>(svg.substr(at, svg.find('"', at) - at)).value_or(1);
@@ -41,7 +42,7 @@ bool is_pdf(std::string_view bytes) {
   return bytes.starts_with("%PDF-") && bytes.ends_with("%%EOF");
 }
 
-// Nobody points at cells of a rendered picture.
+// Draws the SVG without titles of cells, which a rendered picture cannot show.
 std::string untitled_svg(Picture picture) {
   picture.cell_titles = CellTitles::kNever;
   return draw_svg(picture);
@@ -54,7 +55,8 @@ struct Kind {
 
 std::string rendered(const std::string& svg, std::vector<std::string> arguments, const Kind& kind,
                      const std::atomic<bool>* stop) {
-  // A large map is a large document, and we trust it: it is ours.
+  // A large map needs a document larger than librsvg's limit; the document was drawn here and is
+  // trusted.
   arguments.emplace_back("--unlimited");
   const picture::ChildResult result = picture::run_child(kProgram, arguments, svg, stop);
   if (!result.found) {

@@ -26,9 +26,9 @@ using namespace picture;  // NOLINT(google-build-using-namespace): this folder's
 
 constexpr Index kMostCells = 4'000'000;
 constexpr Index kLongestAxis = 10'000;
-constexpr Index kMostTitledCells = 20'000;  // unless all are wanted: about 1.2 MB
+constexpr Index kMostTitledCells = 20'000;  // about 1.2 MB; more only for CellTitles::kAlways
 
-// A font's name is put between quotes, in a list.
+// Throws Error for a font name that cannot be put between quotes in a list.
 void check_font(const std::string& font) {
   if (font.find_first_of("'\"\\,;<>&") == font.npos && printable(font) == font) return;
   throw Error("draw_svg", "font",
@@ -91,7 +91,7 @@ class Drawing {
           {kMargin + em, map_top(p) + layout_.map_height / 2, em, Anchor::kMiddle, kFaint, true},
           model_.row_name());
     }
-    // A map too low for its rows' name has both names above it.
+    // A map that is too low for the name of its rows has both names above it.
     const std::string name =
         rows_fit ? model_.column_name()
                  : fmt::format("{} (rows: {})", model_.column_name(), model_.row_name());
@@ -135,7 +135,7 @@ class Drawing {
 
   // ---- maps ---------------------------------------------------------------------------------
 
-  // One path for each colour; equal neighbours in a row are merged into one rectangle.
+  // Draws one path for each colour, in which equal neighbours in a row are one rectangle.
   void map(Index p) {
     std::vector<std::string> paths(kFills);
     std::string crosses;
@@ -166,7 +166,7 @@ class Drawing {
 
   static std::string cross(Index at) { return unit(static_cast<double>(at) + 0.25); }
 
-  // White lines between the cells unless they are too small, and a frame.
+  // Draws white lines between the cells, unless the cells are too small, and a frame.
   void rules(Index p) {
     const double x = map_left(p);
     const double y = map_top(p);
@@ -190,7 +190,7 @@ class Drawing {
     svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
   }
 
-  // Ticks that show which row or column a label belongs to, if not all have one.
+  // Draws ticks that show the row or column of each label, if not all of them have one.
   void marks(Index p) {
     const Index rows = p % layout_.grid_columns == 0 ? model_.queries().size() : 0;
     const Index columns = p < layout_.grid_columns ? model_.keys().size() : 0;
@@ -210,14 +210,14 @@ class Drawing {
     map(p);
     rules(p);
     marks(p);
-    // A logarithmic scale distinguishes numbers that two digits do not.
+    // On a logarithmic scale no numbers are shown, since it distinguishes more than two digits can.
     if (layout_.numbers && model_.scale() != ColourScale::kLog) numbers(p);
     const bool first_row = p < layout_.grid_columns;
     if (p % layout_.grid_columns == 0) query_labels(p);
     if (first_row) key_labels(p);
     if (cell_titles_) cell_titles(p);
     const double lift = first_row ? layout_.keys.extent + kLabelGap + kSmallSize * kLine : 0;
-    // Centred; but a title wider than its map is left-aligned, to stay out of the margin.
+    // The title is centred, but one wider than its map is left-aligned, to stay out of the margin.
     const std::string title = model_.panel_title(p);
     const bool wide = em_width(title) * kPanelTitleSize > layout_.map_width;
     svg_.text(fmt::format("p{}-title", p),
@@ -226,8 +226,8 @@ class Drawing {
               title);
   }
 
-  // Decimals that show two significant digits of the largest number; empty if the numbers
-  // would not fit.
+  // The number of decimals, 2 or 3, that shows two significant digits of the largest number; -1 if
+  // there is none or the numbers would not fit.
   int decimals() const {
     const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
     for (int digits = 2; digits <= 3; ++digits) {
@@ -267,7 +267,7 @@ class Drawing {
     }
   }
 
-  // Above all else, since the pointer finds only what is on top.
+  // Draws the titles of the cells above all else, since the pointer finds only the topmost shape.
   void cell_titles(Index p) {
     svg_.open_invisible_group(fmt::format("p{}-cells", p), cells_at(map_left(p), map_top(p)));
     for (Index i = 0; i < model_.queries().size(); ++i) {
@@ -300,11 +300,12 @@ class Drawing {
     return text;
   }
 
-  // Not part of the figure: below a line, in a group that a program can remove.
+  // Draws the notes, which are not part of the figure: below a line, in a group that a program can
+  // remove.
   void notes() {
     if (model_.notes().empty()) return;
     std::vector<std::string> lines;
-    double widest = 0;  // in ems
+    double widest = 0;  // width of the widest line in ems
     for (const std::string& note : model_.notes()) {
       for (std::string& line : wrapped_ems(note, layout_.text_width / kSmallSize)) {
         widest = std::max(widest, em_width(line));
@@ -313,7 +314,7 @@ class Drawing {
     }
     svg_.open_named_group("notes");
     double y = svg_.bottom() + 16;
-    // Not beyond what is drawn: a narrow map has room for wider notes than it may have.
+    // The line ends where the drawing does: a narrow map has room for wider notes than it may have.
     const double right = std::max(svg_.right(), kMargin + widest * kSmallSize);
     svg_.path(fmt::format("M{} {}h{}", unit(kMargin), unit(y),
                           unit(std::min(layout_.text_width, right - kMargin))),

@@ -14,7 +14,7 @@ namespace {
 constexpr double kBarWidth = 192;
 constexpr double kBarHeight = 10;
 constexpr double kSample = kBarHeight + 5;  // a sample and the gap after it
-constexpr double kBetween = 16;             // between items
+constexpr double kBetween = 16;             // the gap between items
 
 struct Item {
   std::size_t fill = 0;
@@ -35,14 +35,14 @@ std::vector<Item> items_of(const Model& model) {
 void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
   svg.box({x, y, kBarWidth, kBarHeight}, "url(#bar)", "#888");
   double free = -HUGE_VAL;
-  constexpr double kApart = kSmallSize;  // between the labels of ticks
+  constexpr double kApart = kSmallSize;  // the gap between the labels of ticks
   const double end = x + kBarWidth - em_width(model.ticks().back().text) * kSmallSize / 2;
   std::string marks;
   int n = 0;
   for (const Tick& tick : model.ticks()) {
     const double at = x + tick.place * kBarWidth;
     const double half = em_width(tick.text) * kSmallSize / 2;
-    // Two labels would be too near, or one too near the high end's, which must stay.
+    // A label too near to the one before, or to the one at the high end, is left out.
     if (tick.place < 1 && (at - half < free || at + half + kApart > end)) continue;
     free = at + half + kApart;
     marks += fmt::format("M{} {}v3", unit(at), unit(y + kBarHeight));
@@ -52,7 +52,7 @@ void draw_bar(SvgWriter& svg, const Model& model, double x, double y) {
   if (!marks.empty()) svg.path(marks, kThinLine);
 }
 
-// `cells`: the sample's position and the size of a cell.
+// Draws a sample of a fill. `cells` has the sample's position and the size of a cell.
 void draw_sample(SvgWriter& svg, const Box& cells, const Palette& palette, std::size_t fill) {
   const std::string width = fmt::format("{:.4g}", kBarHeight / cells.width);
   const std::string height = fmt::format("{:.4g}", kBarHeight / cells.height);
@@ -86,7 +86,7 @@ void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout) {
   double all = 0;
   for (const Item& item : items) all += item.width() + kBetween;
   double x = start + kBarWidth + std::max(20.0, half_tick(ticks.back()) + 10);
-  bool together = x + all > end;  // all samples on one line, this one or else the next
+  bool together = x + all > end;  // puts all samples on the next line if this one is full
   n = 0;
   for (const Item& item : items) {
     if (together || (x + item.width() > end && x > start)) {

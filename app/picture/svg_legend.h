@@ -8,7 +8,8 @@
 
 namespace qkv::app::picture {
 
-// Below the maps: the bar under its label, and a sample of each kind of cell that is not a number.
+// Draws the legend below the maps: the bar under its label, and a sample of each kind of cell that
+// is not a number.
 void draw_legend(SvgWriter& svg, const Model& model, const Layout& layout);
 
 }  // namespace qkv::app::picture

@@ -6,7 +6,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// Colours between two points of the table are interpolated linearly, like those of a gradient.
+// The gradient of a bar. Both interpolate linearly between the points of the table.
 std::string gradient(const Bar& bar) {
   std::string stops;
   for (int n = 0; n <= kBarSteps; ++n) {
@@ -16,7 +16,7 @@ std::string gradient(const Bar& bar) {
   return fmt::format("<linearGradient id=\"bar\">{}</linearGradient>\n", stops);
 }
 
-// In units of cells, but equally fine for any cell size.
+// The hatching of masked cells, in units of cells, but equally fine for any cell size.
 std::string hatching(const Model& model, const Layout& layout) {
   if (!model.has(CellKind::kMasked)) return "";
   return fmt::format(

@@ -15,20 +15,20 @@ namespace qkv::app::picture {
 inline constexpr std::string_view kInk = "#222";
 inline constexpr std::string_view kFaint = "#777";
 inline constexpr std::string_view kThinLine = "fill=\"none\" stroke=\"#888\" stroke-width=\"0.5\"";
-inline constexpr double kBaseline = 0.36;  // of the font size, below the middle of a line
+inline constexpr double kBaseline = 0.36;  // below the middle of a line, in font sizes
 
-// A cell's fill: a level of the bar, or one of these.
+// A cell's fill: a level of the bar, or one of these values.
 enum Fill : std::size_t { kFillZero = kLevels, kFillMasked, kFillNotFinite, kFills };
 
 std::size_t fill_of(const Cell& cell);
 
-// A fill's colour; hatching has white.
+// A fill's colour, which is white for hatching.
 Rgb colour_of(const Palette& palette, std::size_t fill);
 
-// The attribute of a path in units of cells.
+// The fill attribute of a path in units of cells.
 std::string paint_of(const Palette& palette, std::size_t fill);
 
-// The gradient "bar", and the hatching "masked" if needed.
+// The definitions in the SVG: the gradient "bar", and the hatching "masked" if it is needed.
 std::string definitions(const Model& model, const Layout& layout);
 
 }  // namespace qkv::app::picture

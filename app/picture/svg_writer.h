@@ -11,14 +11,14 @@
 // Writes the few SVG elements that pictures consist of, one after the other.
 namespace qkv::app::picture {
 
-// The layout assumes the widths of its letters.
+// The usual font; the layout assumes the widths of its letters.
 inline constexpr std::string_view kUsualFont = "DejaVu Sans Mono";
 
 enum class Anchor { kStart, kMiddle, kEnd };
 
 struct TextSpot {
   double x = 0;
-  double y = 0;  // of the baseline
+  double y = 0;  // y of the baseline
   double size = 11;
   Anchor anchor = Anchor::kStart;
   std::string_view fill = "#222";
@@ -37,31 +37,31 @@ class SvgWriter {
  public:
   void text(std::string_view id, const TextSpot& spot, std::string_view content);
   void box(const Box& box, std::string_view fill, std::string_view stroke = "none");
-  // Path data in units of `scale_x` by `scale_y`, its origin at (x, y).
+  // Opens a group whose origin is at (x, y) and whose units are `width` by `height`.
   void open_group(std::string_view id, const Box& origin_and_scale);
   void path(std::string_view data, std::string_view paint);
-  // The same in the picture's units, with an id.
+  // A path with an id.
   void named_path(std::string_view id, std::string_view data, std::string_view paint);
-  // A circle, with a title that is shown under the pointer unless it is empty.
+  // A circle. Its title, unless empty, is shown when the pointer is on it.
   void dot(double x, double y, double radius, std::string_view paint, std::string_view title);
-  // Shapes in it are invisible but have the pointer's attention.
+  // Opens a group like open_group(), whose shapes are invisible but receive the pointer's events.
   void open_invisible_group(std::string_view id, const Box& origin_and_scale);
-  // The cell of a group in units of cells, with a title that is shown under the pointer.
+  // One cell in a group whose units are cells. Its title is shown when the pointer is on it.
   void titled_cell(long long column, long long row, std::string_view title);
-  // What draws what follows, without effect on it.
+  // Opens a group that has an id and no effect on the elements in it.
   void open_named_group(std::string_view id);
   void close_group() { body_ += "</g>\n"; }
 
-  // The extent of text and boxes.
+  // The right and bottom ends of the text and boxes so far.
   double right() const { return right_; }
   double bottom() const { return bottom_; }
 
-  // The document; the right and bottom margins equal the left one.
+  // The whole document; its right and bottom margins are `margin`, too.
   struct Head {
     std::string definitions{};
     std::string title{};
     std::string description{};
-    std::string font{};  // a family; empty: only the usual ones
+    std::string font{};  // a font family; empty for the usual ones alone
   };
   std::string document(double margin, const Head& head) const;
 
@@ -76,10 +76,10 @@ class SvgWriter {
   double bottom_ = 0;
 };
 
-// "12.5": at most two decimals.
+// A number with at most two decimals, such as "12.5".
 std::string unit(double value);
 
-// Escapes text for XML, which cannot represent control characters: labels have none left.
+// Escapes text for XML. The text must have no control characters, which XML cannot represent.
 std::string escaped(std::string_view text);
 
 }  // namespace qkv::app::picture

@@ -19,7 +19,7 @@ using picture::Model;
 
 constexpr double kLongNumber = 1e6;
 
-// Exact zero is "0": 0.0000 is a small number.
+// The text of a cell. Exact zero is "0", while "0.0000" is a small number.
 std::string number_text(const Cell& cell) {
   if (cell.kind == CellKind::kMasked) return "-";
   if (cell.kind == CellKind::kNotFinite) {

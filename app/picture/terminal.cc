@@ -15,10 +15,10 @@ namespace {
 
 using namespace picture;  // NOLINT(google-build-using-namespace): this folder's own names
 
-constexpr Index kRoomyRows = 40;   // up to here every query has a line and a label
+constexpr Index kRoomyRows = 40;   // up to this many, every query has a line and a label
 constexpr Index kRoomyKeys = 200;  // with more keys, two columns each would make too many bands
-constexpr int kTallestLabel = 12;  // of a key, written vertically
-constexpr int kGap = 3;            // between panels side by side
+constexpr int kTallestLabel = 12;  // letters of a key's label, which is vertical
+constexpr int kGap = 3;            // columns between panels side by side
 constexpr int kBarColumns = 24;
 constexpr int kBarColumnsOf256 = 2 * kStepsOf256;
 constexpr int kNarrowest = 20;
@@ -102,7 +102,7 @@ class Screen {
 
   // ---- maps ---------------------------------------------------------------------------------
 
-  // Keys [from, to) of a panel.
+  // The map of the keys [from, to) of a panel, with its title and labels.
   Block map(Index panel, Index from, Index to) const {
     Block block = key_labels(from, to);
     for (Index i = 0; i < model_.queries().size(); i += halves_ ? 2 : 1) {
@@ -144,7 +144,7 @@ class Screen {
     return model_.keys().numbered ? numbers_above(from, to) : letters_above(from, to);
   }
 
-  // As many round numbers as fit on one line.
+  // The key labels as one line of as many round numbers as fit.
   Block numbers_above(Index from, Index to) const {
     const int longest = static_cast<int>(std::to_string(to - 1).size());
     Index step = 1;
@@ -165,14 +165,14 @@ class Screen {
     return {painter.take()};
   }
 
-  // Each label is vertical and ends at the map. One wider than its cell takes the place of the
-  // next, which is then omitted.
+  // The key labels as vertical text that ends at the map. A label wider than its cell takes the
+  // place of the next one, which is then omitted.
   Block letters_above(Index from, Index to) const {
     struct Column {
       int at;
       std::vector<Cluster> letters;
     };
-    std::vector<std::string> labels;  // the letters point into these
+    std::vector<std::string> labels;  // the letters are views of these texts
     std::size_t height = 0;
     for (Index j = from; j < to; ++j) {
       labels.push_back(shown(model_.keys().labels[static_cast<std::size_t>(j)]));
@@ -234,7 +234,7 @@ class Screen {
         std::string text;
         int missing = 0;
         for (std::size_t n = first; n < last; ++n) {
-          // Titles may be missing: maps are aligned all the same.
+          // Blocks end on the same line, so that maps are aligned even if some have no title.
           const std::size_t above = height - blocks[n].size();
           const Line piece = line < above ? Line{} : blocks[n][line - above];
           text += std::string(static_cast<std::size_t>(missing), ' ') + piece.text;
@@ -346,7 +346,7 @@ class Screen {
   int cell_width_ = 2;
   bool halves_ = false;
   Index bands_ = 1;
-  Index band_ = 1;  // keys in each
+  Index band_ = 1;  // keys in each band
   std::string text_{};
 };
 

@@ -9,11 +9,11 @@
 namespace qkv::app::picture {
 namespace {
 
-// A shorter axis has no step above 0.
+// The length of the shortest axis; a shorter one would have no step above 0.
 constexpr double kShortest = 1e-300;
 
-// Multiples of the step in the axis, up to rounding. The count is an integer with a limit, so that
-// it ends whatever the numbers.
+// Adds the multiples of the step that are on the axis, up to rounding. The loop counts an integer
+// up to a limit, so that it ends for any numbers.
 void add_ticks(ScaleAxis& axis, double step, int most) {
   const double first = std::ceil(axis.low / step - 1e-9);
   const double last = std::floor(axis.high / step + 1e-9);
@@ -37,7 +37,7 @@ double round_up(double x) {
 std::string short_number(double value, int digits) {
   if (value == 0) return "0";
   std::string text = fmt::format("{:.{}g}", value, digits);
-  // An exponent without its plus sign and leading zero.
+  // The exponent loses its plus sign and leading zero.
   const std::size_t exponent = text.find('e');
   if (exponent == text.npos) return text;
   if (text[exponent + 2] == '0') text.erase(exponent + 2, 1);
@@ -62,7 +62,8 @@ std::string tick_text(double value, double step) {
 
 ScaleAxis value_axis(double low, double high, int most) {
   if (low >= 0 && low <= high / 2) low = 0;
-  // One number, or as good as: an axis from 0 to it. A step far below the numbers adds nothing.
+  // For one number, or numbers as near, the axis runs from 0: a step far below the numbers would be
+  // lost in rounding.
   if (high - low <= 1e-9 * std::max(std::abs(low), std::abs(high))) {
     low = std::min(low, 0.0);
     high = std::max(high, low + (low < 0 ? -low : 1.0));

@@ -5,21 +5,23 @@
 #include <string>
 #include <vector>
 
-// Round numbers on scales: the bar of a map, the axes of a chart.
+// Round numbers on scales, which are the bar of a map and the axes of a chart.
 namespace qkv::app::picture {
 
 struct Tick {
-  double place = 0;  // 0: the low end, 1: the high end
+  double place = 0;  // from 0 at the low end to 1 at the high end
   std::string text{};
 };
 
 // The smallest of 1, 2, 2.5 and 5 times a power of ten that is not below x > 0.
 double round_up(double x);
 
-// "0.25", "1e-6", "5e4", "12": at most that many significant digits, no trailing zeros.
+// The number with at most `digits` significant digits and no trailing zeros: "0.25", "1e-6", "5e4",
+// "12".
 std::string short_number(double value, int digits);
 
-// The number with as many decimals as multiples of `step` need, and its thousands apart: "1,500".
+// The number with as many decimals as multiples of `step` need, and its thousands separated:
+// "1,500".
 std::string tick_text(double value, double step);
 
 // One axis of a chart, low < high, with ticks at multiples of a round step.
@@ -31,9 +33,9 @@ struct ScaleAxis {
   double place(double value) const { return (value - low) / (high - low); }
 };
 
-// An axis for numbers from `low` to `high`, whose ends are ticks, at most `most` + 2 of them. It
-// begins at 0 unless that took more than half of it. Numbers that differ in the tenth digit only
-// count as one.
+// An axis for numbers from `low` to `high`. Its ends are ticks, and it has at most `most` + 2 of
+// them. For numbers above 0 it begins at 0 unless that would leave more than half of it empty.
+// Numbers that differ only in the tenth digit count as one.
 ScaleAxis value_axis(double low, double high, int most);
 // An axis from 0 to `high` exactly, with at most `most` + 1 ticks.
 ScaleAxis running_axis(double high, int most);
