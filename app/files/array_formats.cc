@@ -62,8 +62,7 @@ std::string describe(const Array& array) {
   const auto& [dtype, shape] = std::get<Unread>(array);
   constexpr std::size_t kLongest = 32;
   const std::string name = quoted(dtype, kLongest);
-  return fmt::format("{} {}, a type that is not read", name.substr(1, name.size() - 2),
-                     to_string(shape));
+  return fmt::format("{} {} (unsupported type)", name.substr(1, name.size() - 2), to_string(shape));
 }
 
 std::optional<ArrayFormat> array_format(std::string_view path) {

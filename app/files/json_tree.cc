@@ -47,8 +47,7 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
     if (event == Event::key) {
       const auto name = parsed.get<std::string>();
       if (!(depth == 1 ? names : inner_names).insert(name).second) {
-        refuse(position(),
-               fmt::format("expected different names, got {} once more", app::quoted(name)));
+        refuse(position(), fmt::format("expected distinct names, got {} twice", app::quoted(name)));
       }
       if (depth > 1) {
         tree.members.back().names.push_back(name);

@@ -63,7 +63,8 @@ class Fields {
   }
   Tensor tensor(const std::string& name) { return take<Tensor>(name, kTensor); }
   void expect_none() const {
-    if (!arrays_.empty()) fail(app::quoted(arrays_.begin()->first), "is not a field of a cache");
+    if (!arrays_.empty())
+      fail(app::quoted(arrays_.begin()->first), "expected no field of this name");
   }
 
  private:

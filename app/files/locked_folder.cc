@@ -81,7 +81,7 @@ std::vector<std::string> list(const std::string& folder, std::error_code& error)
 std::string LockedFolder::file(std::string_view name) const {
   std::string path = fs::path(path_) / name;
   if (type_of(path) == fs::file_type::symlink) {
-    throw OutputError(path, "it is a symbolic link, and what it leads to is not the folder's");
+    throw OutputError(path, "it is a symbolic link, which may lead out of the folder");
   }
   return path;
 }

@@ -111,8 +111,8 @@ bool is_possible(const zip_stat_t& member) {
 
 NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::string& name) {
   if (!is_possible(status)) {
-    throw InputError(name, fmt::format("expected a stored or deflated member, got one of {} bytes "
-                                       "that says it holds {} (method {})",
+    throw InputError(name, fmt::format("expected a stored or deflated member, got {} bytes that "
+                                       "claim to hold {} (method {})",
                                        status.comp_size, status.size, status.comp_method));
   }
   const Member member(zip_fopen_index(archive, status.index, 0));
@@ -153,9 +153,10 @@ std::vector<NamedArray> read_members(zip_t* archive, const files::InputFile& fil
     }
     // Members that share bytes could expand a small file into a large one: they are rejected.
     if (status.comp_size > left) {
-      throw InputError(member_name(file.name(), status),
-                       fmt::format("expected at most {} bytes beside the members before, got {}",
-                                   left, status.comp_size));
+      throw InputError(
+          member_name(file.name(), status),
+          fmt::format("expected at most {} bytes in addition to the earlier members, got {}", left,
+                      status.comp_size));
     }
     left -= status.comp_size;
     std::string_view member = status.name;

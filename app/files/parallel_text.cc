@@ -52,7 +52,7 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
   while (lines.next(line)) {
     if (line.empty() && options.empty_lines == EmptyLines::kSkipped) continue;
     if (line.empty() && options.empty_lines == EmptyLines::kRefused) {
-      lines.fail(fmt::format("expected {} columns, got an empty line", needed));
+      lines.fail(fmt::format("expected {} or more columns, got an empty line", needed));
     }
     if (const std::size_t bad = utf8_prefix(line); bad < line.size()) {
       lines.fail(fmt::format("expected UTF-8, got {} at byte {} of the line",
@@ -61,7 +61,7 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
     split(line, fields);
     const auto columns = static_cast<Index>(fields.size());
     if (columns < needed) {
-      lines.fail(fmt::format("expected at least {} columns, got {}", needed, columns));
+      lines.fail(fmt::format("expected {} or more columns, got {}", needed, columns));
     }
     chosen.clear();
     for (const Index column : options.columns) {
@@ -70,8 +70,8 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
     if (!take(options.columns.empty() ? fields : chosen, lines.number())) return;
   }
   if (lines.number() == 0 && options.empty_lines != EmptyLines::kKept) {
-    throw InputError::at_line(lines.name(), 1,
-                              fmt::format("expected {} columns, got an empty file", needed));
+    throw InputError::at_line(
+        lines.name(), 1, fmt::format("expected {} or more columns, got an empty file", needed));
   }
 }
 

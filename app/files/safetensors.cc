@@ -78,7 +78,7 @@ std::string header_of(std::span<const app::NamedView> arrays,
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   for (const app::NamedView& array : arrays) {
     if (array.name == kSafetensorsMetadata) {
-      throw Error("write_safetensors", array.name, "is a name that the format keeps for itself");
+      throw Error("write_safetensors", array.name, "is a name that the format reserves");
     }
     if (const auto* const strings = std::get_if<const app::Strings*>(&array.array)) {
       check_text(array.name, **strings);

@@ -194,7 +194,9 @@ void check_layout(SafetensorsHeader& header, ByteSource& source) {
     }
     source.look_ahead(entry.end);
     if (entry.end > source.left()) {
-      fail(entry, fmt::format("data within the file's {} bytes of it", source.left()), entry.end);
+      fail(entry,
+           fmt::format("data that ends at {} (the end of the file) or earlier", source.left()),
+           entry.end);
     }
     end = entry.end;
   }

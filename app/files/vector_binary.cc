@@ -80,7 +80,7 @@ void VectorBinary::read_header(Index width) {
   const auto size = blocks_.file().size();
   const Index least = 4 * header_.width + 2;  // bytes of the smallest record
   if (size && header_.count > (*size - blocks_.position()) / least) {
-    fail(0, fmt::format("expected at most {} words of {} numbers in {} bytes, got {}",
+    fail(0, fmt::format("expected a word count of at most {} ({} numbers each) in {} bytes, got {}",
                         (*size - blocks_.position()) / least, header_.width, *size, header_.count));
   }
 }

@@ -84,7 +84,7 @@ class Wanted {
 Wanted::Wanted(std::span<const Spellings> words, int near)
     : words_(words), near_(static_cast<std::size_t>(std::max(near, 0))) {
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i].empty()) throw Error("read_word_vectors", "words", "one has no spelling");
+    if (words[i].empty()) throw Error("read_word_vectors", "words", "must each have a spelling");
     for (const std::string& spelling : words[i]) {
       Spelled& entry = spelled_[spelling];
       if (&spelling == &words[i].front() && !std::exchange(entry.best, true)) ++best_to_find_;

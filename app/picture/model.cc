@@ -147,7 +147,7 @@ std::size_t Model::range_of(Index panel, Index query) const {
 void Model::find_ranges(const Picture& picture, std::string_view function) {
   if (range_ == ColourRange::kMap && panels() == 1) range_ = ColourRange::kAll;
   if (picture.highest && range_ != ColourRange::kAll) {
-    throw Error(function, "highest", "is for one range of all maps");
+    throw Error(function, "highest", "must not be given if each map or row has its own range");
   }
   if (range_ != ColourRange::kAll) {
     ranges_.assign(range_of(panels() - 1, queries_.size() - 1) + 1, Range{0, -HUGE_VAL});

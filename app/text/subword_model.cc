@@ -92,7 +92,7 @@ std::string normalizer_spec() {
 }
 
 [[noreturn]] void refuse_other() {
-  refuse_model("must be a SentencePiece model as it is trained here, got something else");
+  refuse_model("must be a SentencePiece model as qkv trains it, got something else");
 }
 
 LearnedPiece piece_from(std::string_view message) {

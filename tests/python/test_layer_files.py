@@ -116,7 +116,7 @@ SQUARE = np.full((2, 2), 7, np.float32)
         ({}, "tensor W_q is missing"),
         (
             {"W_q": SQUARE, "W_k": SQUARE.astype("S2"), "v": SQUARE[0]},
-            r"tensor W_k: expected float32 \[2,2\], got I128 \[2,2\], a type that is not read",
+            r"tensor W_k: expected float32 \[2,2\], got I128 \[2,2\] \(unsupported type\)",
         ),
         (
             {"W_q": SQUARE, "W_k": SQUARE, "v": SQUARE[0], "b": SQUARE.astype("S2")},

@@ -46,8 +46,7 @@ struct NamedView {
   ArrayView array{};
 };
 
-// A description for messages: "float32 [2,3]", "text [4]", "F8_E4M3 [2,3], a type that is not
-// read".
+// A description for messages: "float32 [2,3]", "text [4]", "F8_E4M3 [2,3] (unsupported type)".
 QKV_API std::string describe(const Array& array);
 
 enum class Compression { kStored, kDeflated };

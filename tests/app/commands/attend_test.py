@@ -308,11 +308,11 @@ class Inputs(Arrays):
         for odd in "qkv":
             save({name: "F8_E4M3" if name == odd else "F32" for name in "qkv"})
             error = self.run_qkv("attend", "all.safetensors", code=3).err
-            self.assertIn(f"all.safetensors: expected numbers for {odd}, got F8_E4M3 [2,4], a type "
-                          "that is not read", error)
+            self.assertIn(f"all.safetensors: expected numbers for {odd}, got F8_E4M3 [2,4] "
+                          "(unsupported type)", error)
         self.attend("all.safetensors:q", "all.safetensors:k", "--save", "weights")
         error = self.run_qkv("attend", "all.safetensors:q", "all.safetensors:v", code=3).err
-        self.assertIn("expected numbers for k, got F8_E4M3 [2,4], a type that is not read", error)
+        self.assertIn("expected numbers for k, got F8_E4M3 [2,4] (unsupported type)", error)
 
     def test_not_finite_is_computed_and_said(self):
         arrays = self.qkv((3, 8), (5, 8), (5, 6))

@@ -153,7 +153,7 @@ class Resume(TrainCase):
             before = other.read_bytes(), self.files("RUN")
             done = self.train("RUN", "--after", "2e", "--valid", "valid.tsv", code=4)
             self.assertEqual(done.err, f"qkv: RUN/{name}: cannot be written: it is a symbolic link, "
-                                       "and what it leads to is not the folder's\n")
+                                       "which may lead out of the folder\n")
             self.assertTrue(path.is_symlink())
             self.assertEqual((other.read_bytes(), self.files("RUN")), before)
             other.rename(path)
@@ -265,7 +265,7 @@ class Refused(TrainCase):
                         "; ".join(f"more_{n}: {n} -> absent" for n in range(11)) +
                         "; and 8989 more; use another folder", "--lr", "0.01")
         config.write_text(start + more(9000) + ', "more_7": 1}')
-        self.refuse_run(3, 'expected different names, got "more_7" once more')
+        self.refuse_run(3, 'expected distinct names, got "more_7" twice')
         config.write_text(start + more(10_000) + "}")
         self.refuse_run(3, "expected a JSON object of settings, got more than 10000 values")
         config.write_text(start + more(600_000) + "}")

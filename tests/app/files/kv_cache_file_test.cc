@@ -160,7 +160,7 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("first_keys", Tensor(DType::kInt64, {3})),
             "first_keys must be int64 [B] = [2], got int64 [3]");
   EXPECT_EQ(complaint_about("extra", Tensor(DType::kInt64, {3})),
-            "\"extra\": is not a field of a cache");
+            "\"extra\": expected no field of this name");
   EXPECT_EQ(complaint_about("first_keys", {}, true), "first_keys: expected a tensor, got none");
 }
 
@@ -170,7 +170,7 @@ TEST(KvCacheFile, NamesATypeThatIsNotRead) {
   const std::string path =
       directory.write("other", test::with_unread(test::read(directory / "cache"), "v_pages"));
   EXPECT_EQ(complaint<InputError>([&] { read_kv_cache(path); }),
-            path + ": v_pages: expected a tensor, got X32 [3,16,1,2], a type that is not read");
+            path + ": v_pages: expected a tensor, got X32 [3,16,1,2] (unsupported type)");
 }
 
 // safetensors has no type of blocks: they are bytes, which others can read.

@@ -50,15 +50,15 @@ TEST(ParallelText, ColumnsAreChosenInTheirOrder) {
   EXPECT_EQ(read("a\tb\tc\nd\te\tf\n", {.columns = {2, 0, 2}}),
             (Rows{{"c", "a", "c"}, {"f", "d", "f"}}));
   EXPECT_EQ(refusal("a\tb\tc\nd\te\n", {.columns = {2}}),
-            "a.tsv:2: expected at least 3 columns, got 2");
+            "a.tsv:2: expected 3 or more columns, got 2");
 }
 
 TEST(ParallelText, RefusalsNameTheLine) {
   EXPECT_EQ(refusal("a\tb\nc\n", {.least_columns = 2}),
-            "a.tsv:2: expected at least 2 columns, got 1");
-  EXPECT_EQ(refusal(""), "a.tsv:1: expected 1 columns, got an empty file");
-  EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 columns, got an empty line");
-  EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 columns, got an empty line");
+            "a.tsv:2: expected 2 or more columns, got 1");
+  EXPECT_EQ(refusal(""), "a.tsv:1: expected 1 or more columns, got an empty file");
+  EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 or more columns, got an empty line");
+  EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 or more columns, got an empty line");
   EXPECT_EQ(refusal(std::string_view("a\tb\nc\t\0\n", 8)),
             "a.tsv:2: expected UTF-8 text, got a NUL byte (a binary file?)");
   EXPECT_EQ(refusal("a\nb\xC3\n"), "a.tsv:2: expected UTF-8, got \"\\xc3\" at byte 1 of the line");
@@ -77,7 +77,7 @@ TEST(ParallelText, EmptyLinesMayBeKept) {
   EXPECT_EQ(read("\na\tb\n\r\nc", options), (Rows{{""}, {"a"}, {""}, {"c"}}));
   EXPECT_EQ(read("", options), Rows{});
   EXPECT_EQ(refusal("a\tb\n\n", {.least_columns = 2, .empty_lines = EmptyLines::kKept}),
-            "a.tsv:2: expected at least 2 columns, got 1");
+            "a.tsv:2: expected 2 or more columns, got 1");
 }
 
 // Available bytes are processed first; the writer waits for the result.

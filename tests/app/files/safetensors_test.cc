@@ -171,11 +171,10 @@ TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   ASSERT_EQ(got.size(), 8U);
   Texts described;
   for (const NamedArray& array : got) described.push_back(array.name + " " + describe(array.array));
-  EXPECT_EQ(described,
-            (Texts{"f8 F8_E4M3 [2,3], a type that is not read", "x float32 [2]",
-                   "c C64 [], a type that is not read", "f4 F4 [3,2], a type that is not read",
-                   "f6 F6_E3M2 [4], a type that is not read", "u I128 [5], a type that is not read",
-                   "e F8_E8M0 [0,7], a type that is not read", "last uint8 [1]"}));
+  EXPECT_EQ(described, (Texts{"f8 F8_E4M3 [2,3] (unsupported type)", "x float32 [2]",
+                              "c C64 [] (unsupported type)", "f4 F4 [3,2] (unsupported type)",
+                              "f6 F6_E3M2 [4] (unsupported type)", "u I128 [5] (unsupported type)",
+                              "e F8_E8M0 [0,7] (unsupported type)", "last uint8 [1]"}));
   expect_same(got[1].array, contiguous(ConstView(values, {2})));
   EXPECT_EQ(std::get<Tensor>(got[7].array).values<std::uint8_t>()[0], 7);
 }
@@ -200,8 +199,9 @@ std::string refusal(const std::string& bytes) {
 TEST(Safetensors, RefusalsNameTheByte) {
   const std::string good = entry("x", "U8", "[2]", "[0,2]");
   EXPECT_EQ(refusal(""), ": byte 0: expected 8 more bytes, got the end");
-  EXPECT_EQ(refusal(safetensors("{" + good + "}", "1")),
-            ": byte 12: expected data within the file's 1 bytes of it for \"x\", got 2");
+  EXPECT_EQ(
+      refusal(safetensors("{" + good + "}", "1")),
+      ": byte 12: expected data that ends at 1 (the end of the file) or earlier for \"x\", got 2");
   EXPECT_EQ(refusal(safetensors("{" + good + "}", "123")),
             ": byte 61: expected 2 bytes of data, got 3");
   EXPECT_EQ(refusal(safetensors("{}", "1")), ": byte 10: expected 0 bytes of data, got 1");
@@ -241,7 +241,7 @@ TEST(Safetensors, LayoutsWithHolesOrOverlapAreRefused) {
   has(one("F6_E2M3", "[5]", "[0,4]"),
       "expected whole bytes of data for shape [5] for \"a\", got 4");
   has(one("F4", "[9223372036854775807]", "[0,4]"), "expected more than 2^63 bytes of data");
-  has(one("I128", "[1]", "[0,5]"), "expected data within the file's 4 bytes of it");
+  has(one("I128", "[1]", "[0,5]"), "expected data that ends at 4 (the end of the file) or earlier");
   has(one("I128", "[1]", "[0,3]"), "expected 3 bytes of data, got 4");
   has(refusal(safetensors(
           "{" + entry("a", "U8", "[2]", "[0,2]") + "," + entry("b", "I128", "[1]", "[2,1]") + "}",
@@ -256,9 +256,9 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
     EXPECT_NE(text.find(": byte "), text.npos) << text;
     EXPECT_NE(text.find(part), text.npos) << header << "\n" << text;
   };
-  refused("{" + good + "," + good + "}", "expected different names, got \"x\" once more");
-  refused("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}," + good + "}", "\"a\" once more");
-  refused("{\"__metadata__\":{},\"__metadata__\":{}," + good + "}", "once more");
+  refused("{" + good + "," + good + "}", "expected distinct names, got \"x\" twice");
+  refused("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}," + good + "}", "\"a\" twice");
+  refused("{\"__metadata__\":{},\"__metadata__\":{}," + good + "}", "twice");
   refused("{\"__metadata__\":{\"a\":1}," + good + "}",
           "expected text in the metadata \"a\", got 1");
   refused("{\"__metadata__\":{\"a\":{}}," + good + "}", "got deeper JSON");

@@ -122,7 +122,7 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
     EXPECT_EQ(refuse(good, {.width = 3}),
               "v: byte 0: expected vectors of 3 numbers, got a header that says 2");
     EXPECT_EQ(refuse(binary("9 2", {{"the", {1, 2}}}), {}),
-              "v: byte 0: expected at most 1 words of 2 numbers in 17 bytes, got 9");
+              "v: byte 0: expected a word count of at most 1 (2 numbers each) in 17 bytes, got 9");
     EXPECT_EQ(refuse(binary("1 9999999", {{"the", {1, 2}}}), {}),
               "v: byte 0: expected a count and a width of 1 to 131072, got \"1 9999999\"");
     EXPECT_EQ(refuse(binary("2 1", {{"the", {1}}, {"", {2}}, {"x", {1}}}), {}),

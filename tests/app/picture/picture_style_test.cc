@@ -166,7 +166,7 @@ TEST(PictureRange, AHighestNumberIsForOneRange) {
     picture.range = range;
     if (range == ColourRange::kMap) picture.panels.push_back(picture.panels[0]);
     EXPECT_EQ(complaint<Error>([&] { draw_svg(picture); }),
-              "draw_svg: highest is for one range of all maps");
+              "draw_svg: highest must not be given if each map or row has its own range");
   }
 }
 

@@ -227,7 +227,7 @@ TEST(SubwordModel, OnlyWhatIsTrainedHereIsRead) {
   const std::string good = small().bytes();
   EXPECT_EQ(refusal_of(good), "no exception");
   const std::string other =
-      "Subwords: bytes must be a SentencePiece model as it is trained here, got something else";
+      "Subwords: bytes must be a SentencePiece model as qkv trains it, got something else";
   EXPECT_EQ(refusal_of(""), other);
   EXPECT_EQ(refusal_of(std::string(1000, '\xFF')), other);
   // Fields of SentencePiece's: a text it encodes when it loads (self_test_data), a table that it
@@ -382,7 +382,7 @@ TEST(SubwordModel, MustFitItsFile) {
             }),
             "subwords: expected uint8 of shape [n], got float32 [3]");
   EXPECT_EQ(with_bytes(small().bytes() + "x"),
-            "Subwords: bytes must be a SentencePiece model as it is trained here, got something "
+            "Subwords: bytes must be a SentencePiece model as qkv trains it, got something "
             "else");
   SubwordModel fewer = model_of(small());
   fewer.pieces.pop_back();

@@ -133,7 +133,7 @@ TEST(VocabularyFile, RefusalsSayWhatIsWrong) {
     EXPECT_EQ(refusal(other), "v.json: expected a vocabulary, {\"tokens\": [...]}, got other JSON");
   }
   EXPECT_EQ(refusal("{\"tokens\": [],\n\"tokens\": []}"),
-            "v.json:2: expected different names, got \"tokens\" once more");
+            "v.json:2: expected distinct names, got \"tokens\" twice");
   EXPECT_EQ(refusal("{\"tokens\": [[\"a\", 2], [\"b\"]]}"),
             "v.json: token 2: expected [text, count], got \"[\"b\"]\"");
   for (const char* token : {"[1, 1]", "[\"a\", -1]", "[\"a\", 1.5]", "[\"a\", 9223372036854775808]",
@@ -145,7 +145,7 @@ TEST(VocabularyFile, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(refusal("{\"tokens\": [[\"a\", 1e999]]}"),
             "v.json:1: expected JSON, got a number out of range");
   EXPECT_EQ(refusal("{\"tokens\": [[\"b\", 1], [\"a\", 1]]}"),
-            "v.json: Vocabulary: tokens must stand by falling count, then by bytes: "
+            "v.json: Vocabulary: tokens must be sorted by falling count, then by bytes: "
             "got \"b\" (1) before \"a\" (1)");
   EXPECT_EQ(refusal(std::string(100000, '[')), "v.json:1: expected a vocabulary, got deeper JSON");
   EXPECT_EQ(complaint<InputError>([&] {

@@ -329,7 +329,7 @@ TEST(ModelFile, NamesATypeThatIsNotRead) {
   write_model_file(directory / "m", small_model());
   const std::string bytes = test::with_unread(test::read(directory / "m"), "output.bias");
   EXPECT_EQ(complaint<InputError>([&] { parse_model("m", bytes); }),
-            "m: output.bias: expected numbers, got X32 [9], a type that is not read");
+            "m: output.bias: expected numbers, got X32 [9] (unsupported type)");
 }
 
 // The file of a model without a style has no style array, and is bit-identical to earlier
