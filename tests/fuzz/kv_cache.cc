@@ -8,7 +8,7 @@
 
 using qkv::Index;
 
-// A cache that was taken can be used and copied, and written as it was read.
+// A cache that the reader accepts can be used and copied, and its contents make the same cache.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     qkv::KvCache cache = qkv::app::read_kv_cache(qkv::fuzz::memory_file(data, size));

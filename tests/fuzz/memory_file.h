@@ -12,8 +12,8 @@
 
 namespace qkv::fuzz {
 
-// A regular file of these bytes that no disk holds. One file serves all calls: its path is good
-// until the next.
+// Returns the path of a regular file in memory that holds the bytes. One file serves all calls: its
+// contents are valid until the next call.
 inline std::string memory_file(const std::uint8_t* data, std::size_t size) {
   static const int file = ::memfd_create("fuzz", MFD_CLOEXEC);
   if (file < 0 || ::ftruncate(file, 0) != 0) std::abort();
@@ -27,7 +27,7 @@ inline void require(bool condition) {
 
 }  // namespace qkv::fuzz
 
-// What libFuzzer calls with each input: whatever it holds, the reader takes or refuses it.
+// The function that libFuzzer calls with each input, which a reader must accept or reject.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 #endif  // TESTS_FUZZ_MEMORY_FILE_H_

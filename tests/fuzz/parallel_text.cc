@@ -5,7 +5,7 @@
 
 #include "tests/fuzz/memory_file.h"
 
-// Every field is text without tabs, and there are as many as were asked for.
+// Every field is UTF-8 without tabs, and each row has the requested number of fields.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = qkv::fuzz::memory_file(data, size);
   const auto check = [](std::span<const std::string_view> fields, qkv::Index line) {

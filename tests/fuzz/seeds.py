@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs to begin fuzzing with: small well-formed files, and the malformed ones of the tests.
+"""Inputs from which fuzzing starts: small well-formed files, and the malformed ones of the tests.
 
 usage: seeds.py DIRECTORY
 Makes DIRECTORY/TARGET/NAME for each target.
@@ -65,7 +65,7 @@ def good_safetensors():
 
 
 def caches():
-    """Entries that share a page, as KvCache.save writes them; and with a field that is wrong."""
+    """Caches whose entries share a page, as KvCache.save writes them, and some with a wrong field."""
     def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1,
              q8=False):
         data, numbers = b"", np.uint8 if q8 else np.float32
@@ -137,7 +137,7 @@ def models():
 
 
 def field(number, value):
-    """One field of a protocol buffer: bytes, or a number below 128."""
+    """One field of a protocol buffer: bytes, a whole number, or a float."""
     if isinstance(value, float):
         return bytes([number << 3 | 5]) + struct.pack("<f", value)
     varint = lambda n: (bytes([n & 127 | 128]) + varint(n >> 7)) if n > 127 else bytes([n])

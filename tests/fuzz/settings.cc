@@ -15,7 +15,7 @@ qkv::app::Settings read(const std::string& text) {
 
 }  // namespace
 
-// Settings are the same after writing and reading them again, in either form.
+// Settings are unchanged after they are written, in either form, and read again.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   qkv::app::Settings settings;
   try {

@@ -10,7 +10,7 @@
 
 using qkv::fuzz::require;
 
-// A model that was taken splits text, and joins pieces of its own and others.
+// A model that is accepted splits text and joins it again, and joins each of its pieces to UTF-8.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {

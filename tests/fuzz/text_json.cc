@@ -5,7 +5,7 @@
 
 using qkv::fuzz::require;
 
-// What is taken for text fits its shape and is the same after writing and reading it again.
+// Text that is accepted fits its shape and is unchanged after it is written and read again.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto text =
       qkv::files::text_from_json(std::string_view(reinterpret_cast<const char*>(data), size));

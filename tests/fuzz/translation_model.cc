@@ -9,7 +9,7 @@
 
 #include "tests/fuzz/memory_file.h"
 
-// A model that was taken translates, whatever numbers it has.
+// A model that is accepted translates, whatever its numbers are.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {

@@ -8,7 +8,7 @@
 using qkv::app::Vocabulary;
 using qkv::fuzz::require;
 
-// A vocabulary that was taken numbers its tokens, and finds each again.
+// A vocabulary that is accepted numbers its tokens and finds each of them again.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Vocabulary vocabulary;
   try {

@@ -5,7 +5,7 @@
 
 namespace {
 
-// The whole file, when it is well formed.
+// Whether the check of the whole file accepts it.
 bool is_good(const std::string& path) {
   try {
     qkv::app::check_word_vectors(path);
@@ -17,7 +17,8 @@ bool is_good(const std::string& path) {
 
 }  // namespace
 
-// What the check takes the lookup must take too; it may take more, since it reads less.
+// The lookup must accept every file that the check accepts; it may accept more, since it reads
+// less.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string path = qkv::fuzz::memory_file(data, size);
   const bool good = is_good(path);

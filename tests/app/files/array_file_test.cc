@@ -23,7 +23,7 @@ using test::some_arrays;
 using test::views;
 using Texts = std::vector<std::string>;
 
-// A .npy file of version 1 around a header's dictionary.
+// The bytes of a .npy file of version 1 with a given dictionary in its header.
 std::string npy(std::string dictionary, std::string_view data = "") {
   std::string bytes = "\x93NUMPY";
   bytes +=
@@ -87,7 +87,8 @@ TEST(Npy, TextRoundTrips) {
   }
 }
 
-// Longer than one read, with zeros that are not padding.
+// The text is longer than one read and has zeros that are not padding; it is read in either byte
+// order.
 TEST(Npy, LongTextRoundTrips) {
   const Directory directory;
   for (const std::size_t letters : {4095, 4096, 4097, 20000}) {
@@ -202,7 +203,7 @@ TEST(Npy, RefusalsNameTheByte) {
             std::string::npos);
 }
 
-// Every truncated file, and every file with one byte changed, is read or rejected, never worse.
+// Every truncated file is rejected, and every file with one byte changed is read or rejected.
 TEST(Npy, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};
@@ -268,7 +269,8 @@ TEST(Npz, DamagedArchivesAreReadOrRefused) {
         }
       }
     }
-    // Except times, attributes and the like: the checksum detects every change of the data.
+    // Changes of times, attributes and the like may be read; the checksum detects every change of
+    // the data.
     EXPECT_GT(refused, static_cast<int>(whole.size()));
   }
 }
@@ -284,7 +286,7 @@ TEST(Npz, AChangedNumberIsFound) {
 }
 
 // A member that claims to inflate to more than deflate can give is rejected before memory is
-// allocated: both its sizes and its header say 2^45 bytes.
+// allocated: here both of its headers say nearly 2^32 bytes.
 TEST(Npz, InflationIsBounded) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat64, {2});
@@ -307,7 +309,7 @@ TEST(Npz, MissingFilesAreNamed) {
             directory / "." + ": expected a file, got a directory");
 }
 
-// Two names for the same bytes: the archive could claim many times its own size.
+// With two names for the same bytes, an archive could claim many times its own size.
 TEST(Npz, MembersMayNotShareTheirBytes) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat32, {1000});
@@ -317,8 +319,8 @@ TEST(Npz, MembersMayNotShareTheirBytes) {
   const std::size_t central = bytes.find("PK\1\2");
   const std::size_t central_of_y = bytes.find("PK\1\2", central + 4);
   ASSERT_NE(central_of_y, bytes.npos);
-  bytes.replace(central_of_y + 42, 4, std::string(4, '\0'));  // where y starts: where x does
-  bytes.replace(central_of_y + 46, 1, "x");                   // the name is in both places
+  bytes.replace(central_of_y + 42, 4, std::string(4, '\0'));  // y starts where x does
+  bytes.replace(central_of_y + 46, 1, "x");                   // y has the name that is there
   bytes.erase(second, central - second);                      // y's own bytes
   const std::size_t end = bytes.find("PK\5\6");
   const auto start = static_cast<std::uint32_t>(second);

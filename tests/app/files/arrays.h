@@ -12,10 +12,10 @@
 
 #include <qkv/app/array_file.h>
 
-// Arrays to be written, and those read back.
+// Arrays that tests write, and comparisons with those read back.
 namespace qkv::test {
 
-// -2, -1, 0, ... for a real type, 0, 1, ... for others.
+// An array of -2, -1, 0, ... for a real type, and of 0, 1, ... for other types.
 inline Tensor counted(DType dtype, const Dims& shape) {
   Tensor doubles(DType::kFloat64, shape);
   std::iota(doubles.values<double>().begin(), doubles.values<double>().end(), -2.0);
@@ -25,7 +25,7 @@ inline Tensor counted(DType dtype, const Dims& shape) {
   return convert(integers, dtype);
 }
 
-// The same dtype, shape and bytes.
+// Expects the dtype, shape and bytes of `want`.
 inline void expect_same(const app::Array& got, const Tensor& want) {
   ASSERT_TRUE(std::holds_alternative<Tensor>(got));
   const Tensor& tensor = std::get<Tensor>(got);
@@ -51,7 +51,7 @@ inline void expect_same(const app::Array& got, const app::Unread& want) {
   EXPECT_EQ(app::describe(got), app::describe(want));
 }
 
-// A safetensors file in which array `name`, of type F32, has the type X32, which nobody reads.
+// Changes a safetensors file so that its array `name`, of type F32, has the unknown type X32.
 inline std::string with_unread(std::string file, const std::string& name) {
   const std::string before = "\"" + name + "\":{\"dtype\":\"";
   const std::size_t at = file.find(before + "F32\"");

@@ -31,7 +31,7 @@ class AttentionFiles : public ::testing::Test {
     write_npz(path_, arrays);
     return path_;
   }
-  // Without the folder's name.
+  // The error message, without the folder's name.
   std::string refused(std::vector<NamedView> arrays, const AttentionFileOptions& options = {}) {
     save(std::move(arrays));
     std::string text = complaint<InputError>([&] { read_attention_file(path_, options); });
@@ -88,7 +88,7 @@ TEST_F(AttentionFiles, NamesOfAxesAndSentences) {
             "a.npz: axes must be text [2], the names of rows and columns, got float32 [2,3,3]");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"translation", &three}}, examples),
             "a.npz: translation must be text [2], one for each example, got text [3]");
-  // Numbers of that name are something else.
+  // An array of numbers under that name is ignored.
   EXPECT_TRUE(read_attention_file(save({{"attn", attn.view()}, {"line", attn.view()}}))
                   .line.values.empty());
 }
@@ -154,7 +154,7 @@ TEST_F(AttentionFiles, RowsMayBeSomeOfTheQueries) {
   const AttentionFile some = read({2, 5, 900});
   EXPECT_EQ(some.rows, (std::vector<Index>{2, 5, 900}));
   EXPECT_EQ(some.query_of(1), 5);
-  EXPECT_TRUE(some.tgt.empty());  // the keys' tokens are of other places
+  EXPECT_TRUE(some.tgt.empty());  // the keys' tokens are not those of these queries
   const AttentionFile all = read({0, 1, 2});
   EXPECT_TRUE(all.rows.empty() && all.same_tokens);
   EXPECT_EQ(all.query_of(1), 1);

@@ -13,7 +13,7 @@
 
 namespace qkv::test {
 
-// A temporary directory, removed with the object.
+// A temporary directory. The destructor removes it.
 class Directory {
  public:
   Directory() {
@@ -53,7 +53,7 @@ inline std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The message of the call's exception of that type, or a text that no test expects.
+// The message of the Exception that a call throws, or a text that no test expects.
 template <class Exception, class Call>
 std::string complaint(Call&& call) {
   try {
@@ -66,9 +66,9 @@ std::string complaint(Call&& call) {
   return "no exception";
 }
 
-// Tests a reader on damaged files: `read_file` (a path) must throw Error for each
-// truncated one, and read or throw Error for each with one byte changed. Returns how many truncated
-// files it read.
+// Tests a reader on damaged files: `read_file` (of a path) must read the file or throw Error, both
+// for each truncated file and for each with one byte changed. Returns how many truncated files it
+// read.
 template <class Error, class Read>
 std::size_t read_though_cut(const Directory& directory, const std::string& whole,
                             Read&& read_file) {

@@ -26,7 +26,7 @@ using test::Directory;
 constexpr Index kWidth = 3, kValueWidth = 2;
 
 KvCacheSizes sizes(DType dtype = DType::kFloat32, Index window = 0) {
-  const Index channels = dtype == DType::kQ8 ? BlockQ8::kNumbers : 1;  // of an element
+  const Index channels = dtype == DType::kQ8 ? BlockQ8::kNumbers : 1;  // channels of an element
   return {.dtype = dtype,
           .B = 2,
           .G = 1,
@@ -47,7 +47,7 @@ void append(KvCache& cache, Index T) {
   cache.append(k, v);
 }
 
-// Two entries that share a page and have one of their own each.
+// A cache of two entries that share a page and have one page of their own each.
 KvCache filled(const KvCacheSizes& of) {
   KvCache cache(of);
   append(cache, 17);
@@ -72,7 +72,7 @@ TEST(KvCacheFile, GoesOnAsTheCacheThatWasWritten) {
       expect_equal(cache, again);
       for (KvCache* one : {&cache, &again}) append(*one, 40);
       expect_equal(cache, again);
-      write_kv_cache(directory / "again", cache);  // the same bytes
+      write_kv_cache(directory / "again", cache);  // both files must have the same bytes
       write_kv_cache(directory / "cache", again);
       EXPECT_EQ(test::read(directory / "again"), test::read(directory / "cache"));
     }
@@ -106,7 +106,7 @@ TEST(KvCacheFile, OfOtherSizesThanExpected) {
 
 // ---- malformed files ----------------------------------------------------------------------------
 
-// The complaint about a file in which one field is another, or absent.
+// The complaint about a file in which one field has another value or is absent.
 std::string complaint_about(const std::string& name, Array value, bool absent = false,
                             DType dtype = DType::kFloat32) {
   const Directory directory;
@@ -173,7 +173,8 @@ TEST(KvCacheFile, NamesATypeThatIsNotRead) {
             path + ": v_pages: expected a tensor, got X32 [3,16,1,2] (unsupported type)");
 }
 
-// safetensors has no type of blocks: they are bytes, which others can read.
+// Since safetensors has no type of blocks, q8 blocks are stored as bytes, which other programs can
+// read.
 TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
   const Directory directory;
   const KvCache cache = filled(sizes(DType::kQ8));
@@ -205,7 +206,7 @@ TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
             "k_pages: expected rows of blocks of 34 bytes, as uint8, got float32 [3,16,1,3]");
 }
 
-// Whatever a file holds, what it is read as can be used.
+// A damaged file is rejected or read as a cache that can be used.
 TEST(KvCacheFile, ThoughCutOrChanged) {
   const Directory directory;
   const std::string path = directory / "cache";
@@ -237,7 +238,7 @@ TEST(KvCacheFile, ThoughCutOrChanged) {
     }
     put(at, whole[at]);
   }
-  EXPECT_GT(read, 100);  // where the byte belongs to a key
+  EXPECT_GT(read, 100);  // many changed bytes belong to keys
   EXPECT_TRUE(is_read());
   for (std::size_t length = whole.size(); length > 8; length -= 8) {
     std::filesystem::resize_file(path, length - 1);

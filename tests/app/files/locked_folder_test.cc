@@ -57,7 +57,7 @@ TEST(LockedFolder, OneAtATime) {
   const LockedFolder again(path);
 }
 
-// A killed process holds no lock.
+// A process that has ended without its destructors holds no lock.
 TEST(LockedFolder, TheLockEndsWithTheProcess) {
   const Directory directory;
   const std::string path = directory / "run";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files are written atomically; "-" is standard input and output.
+// Tests that files are written atomically, and that "-" is standard input and output.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -49,7 +49,7 @@ TEST(OutputFile, NothingIsLeftWhereItCannotBeWritten) {
   EXPECT_EQ(directory.names(), Texts{"file"});
 }
 
-// Past the size limit writing fails half-way, as on a full disk.
+// Writing fails half-way at the size limit, as on a full disk.
 TEST(OutputFile, AFailureHalfWayLeavesTheOldFile) {
   const Directory directory;
   const Tensor x = counted(DType::kFloat32, {100000});
@@ -116,7 +116,8 @@ TEST(OutputFile, IsForAllThatTheMaskAllows) {
   }
 }
 
-// A file's restricted permissions are kept when it is rewritten, also by name (npz).
+// A file's permissions are kept when it is replaced, also by npz, which writes the temporary file
+// by name.
 TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   const Directory directory;
   const mode_t old = ::umask(022);
@@ -137,7 +138,7 @@ TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   ::umask(old);
 }
 
-// Redirects one of the process's streams to a file (or a pipe's end) for its lifetime.
+// Redirects one of the process's streams to a file (or a pipe's end) for the object's lifetime.
 class Redirected {
  public:
   Redirected(int stream, int fd) : stream_(stream), old_(::dup(stream)) {
@@ -240,7 +241,7 @@ TEST(ReadArrays, AMessageIsOneLine) {
             "no\\x0afolder/x: cannot be written: No such file or directory");
 }
 
-// Endless, and not an array: it must not be read completely to find that out.
+// An endless stream that is no array must be rejected without being read to the end.
 TEST(ReadArrays, OtherStreamsAreNotReadToTheEnd) {
   EXPECT_THROW(read_arrays("/dev/zero"), InputError);
   EXPECT_THROW(read_npz("/dev/zero"), InputError);

@@ -80,7 +80,7 @@ TEST(ParallelText, EmptyLinesMayBeKept) {
             "a.tsv:2: expected 2 or more columns, got 1");
 }
 
-// Available bytes are processed first; the writer waits for the result.
+// Available rows are delivered before more bytes are read: here the writer waits for each row.
 TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
   int ends[2] = {};
   ASSERT_EQ(::pipe(ends), 0);
@@ -89,7 +89,7 @@ TEST(ParallelText, RowsComeBeforeTheWriterHasMore) {
   };
   say("a\nb");
   Rows rows;
-  ::alarm(1800);  // else it would wait forever
+  ::alarm(1800);  // a reader that waits for more would wait forever
   for_each_row("/dev/fd/" + std::to_string(ends[0]), {},
                [&](std::span<const std::string_view> fields, Index line) {
                  rows.emplace_back(fields.begin(), fields.end());
@@ -122,7 +122,7 @@ TEST(ParallelText, OptionsThatCannotBe) {
   EXPECT_THROW(read("a\n", {.stop = &stop}), Cancelled);
 }
 
-// Real sentences: $QKV_DATA_DIR, else ../shared/data beside the checkout.
+// Reads real sentences from $QKV_DATA_DIR, or else from ../shared/data next to the checkout.
 TEST(ParallelText, ReadsTatoeba) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path << " (set QKV_DATA_DIR)";

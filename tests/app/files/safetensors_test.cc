@@ -28,13 +28,13 @@ constexpr DType kKinds[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, D
                             DType::kInt64,   DType::kUInt8,   DType::kUInt16,  DType::kUInt32,
                             DType::kUInt64};
 
-// A file of this header and data.
+// The bytes of a file with a given header and data.
 std::string safetensors(const std::string& header, const std::string& data = "") {
   const std::uint64_t size = header.size();
   return std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + data;
 }
 
-// One tensor's description.
+// One tensor's description in the header.
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
                   const std::string& offsets) {
   return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
@@ -70,7 +70,7 @@ TEST(Safetensors, BytesAreThoseOfTheFormat) {
             safetensors(header, std::string("\0\0\x80\x3f\0\0\0\x40", 8)));
 }
 
-// Names keep their order, the data is aligned without gaps.
+// Names keep their order, while the data is ordered by width, which aligns it without gaps.
 TEST(Safetensors, WiderElementsStandFirst) {
   const Directory directory;
   std::vector<NamedArray> arrays;
@@ -118,7 +118,7 @@ TEST(Safetensors, WhatNoFileCanHoldIsRefused) {
   const Strings bad{{1}, {"\xFF"}};
   const Strings few{{2}, {"a"}};
   const Strings hollow{{0, 3}, {}};
-  const Strings endless{{Index{1} << 40, 0}, {}};  // lists in lists
+  const Strings endless{{Index{1} << 40, 0}, {}};  // too many lists in a list
   for (const std::vector<NamedView>& arrays :
        {std::vector<NamedView>{}, std::vector<NamedView>{{"", x.view()}},
         std::vector<NamedView>{{"x", x.view()}, {"x", x.view()}},
@@ -155,7 +155,8 @@ TEST(Safetensors, OnlyEvenlyNestedStringsAreText) {
   EXPECT_EQ(files::text_from_json(std::string(100000, '[')), std::nullopt);
 }
 
-// A type that is not read has the size that the format gives it; an unknown one may have any.
+// A tensor of a type that is not read must have the size that the format gives it; one of an
+// unknown type may have any size.
 TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   const Directory directory;
   const float values[] = {1, 2};
@@ -179,7 +180,7 @@ TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   EXPECT_EQ(std::get<Tensor>(got[7].array).values<std::uint8_t>()[0], 7);
 }
 
-// More than is read of a file at a time.
+// The tensor that is passed over is larger than one block of reading.
 TEST(Safetensors, LongTensorsOfOtherTypesArePassedOver) {
   const Directory directory;
   const std::string header = "{" + entry("a", "F8_E5M2", "[200000]", "[0,200000]") + "," +
@@ -288,7 +289,8 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"x\":" + std::string(100000, '['), "expected an object");
 }
 
-// In file order; it would take minutes if the parser scanned everything at the end of each.
+// Tensors are read in file order. This would take minutes if the parser scanned everything at the
+// end of each tensor.
 TEST(Safetensors, ManyTensorsAreRead) {
   std::string header = "{\"__metadata__\":{}";
   for (int n = 0; n < 20000; ++n) {
@@ -310,7 +312,7 @@ TEST(Safetensors, BoolsAreZeroOrOne) {
   expect_same(got[0].array, want);
 }
 
-// Every truncated file, and every file with one byte changed, is read or rejected, never worse.
+// Every truncated file is rejected, and every file with one byte changed is read or rejected.
 TEST(Safetensors, DamagedFilesAreReadOrRefused) {
   const Directory directory;
   const Strings text{{2}, {"ab", "c"}};

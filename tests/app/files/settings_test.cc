@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings as JSON: they round-trip, and errors name what is not a setting.
+// Tests of settings as JSON: they round-trip, and errors name the member that is no setting.
 #include "files/settings.h"
 
 #include <cmath>
@@ -112,7 +112,7 @@ TEST(Settings, DamagedFilesAreReadOrRefused) {
   const std::size_t read_though = test::read_though_cut<InputError>(
       directory, settings_text({{"a", Index{1}}, {"b", std::string("x")}}),
       [](const std::string& path) { read_settings(path); });
-  EXPECT_EQ(read_though, 1U);  // without the last line end
+  EXPECT_EQ(read_though, 1U);  // the file without its last line end
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary form of word vectors, progress, and the check of a whole file.
+// Tests of word vectors in binary form, of progress, and of the check of a whole file.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -27,7 +27,7 @@ std::string bytes_of(const Floats& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(float)};
 }
 
-// word2vec's binary form.
+// The bytes of a file in word2vec's binary form.
 std::string binary(const std::string& header,
                    const std::vector<std::pair<std::string, Floats>>& words,
                    const std::string& end = "\n") {
@@ -49,7 +49,7 @@ VectorFileSummary check(std::string_view bytes, const WordVectorOptions& options
   return check_word_vectors(directory.write("v", bytes), options);
 }
 
-// The error message, without the directory.
+// The error message of a call, without the directory.
 template <class Call>
 std::string refusal(Call&& call) {
   const std::string text = complaint<InputError>(call);

@@ -26,7 +26,7 @@ std::vector<Spellings> each(const Texts& words) {
   return wanted;
 }
 
-// The vectors of these words in a file of these bytes.
+// Reads the vectors of `words` from a file of the given bytes.
 WordVectors read(std::string_view bytes, const Texts& words,
                  const WordVectorOptions& options = {}) {
   const Directory directory;
@@ -70,7 +70,7 @@ TEST(WordVectors, EndsOfLinesAndMarksDoNotMatter) {
   }
 }
 
-// Here the reader must read to the end: it may not stop early while a word is missing.
+// A missing word makes the reader read to the end.
 TEST(WordVectors, TheLastLineNeedsNoEnd) {
   for (const std::string_view bytes : {"the 1 2\ncat 3 4", "the 1 2\ncat 3 4\r", "cat 3 4"}) {
     const auto found = read(bytes, {"dog", "cat"});
@@ -163,7 +163,8 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
             "v.txt:1: expected a line of at most 1 MiB");
 }
 
-// Only known after reading to the end.
+// A wrong count in the header is found only by reading to the end, and thus only if a word is
+// missing.
 TEST(WordVectors, AHeaderCountsTheWords) {
   const std::string two = "the 1 2\ncat 3 4\n";
   EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected 9 words, got 2");
@@ -187,7 +188,7 @@ TEST(WordVectors, AFileIsReadTwiceForMissingWordsOnly) {
   EXPECT_EQ(readings({"cat", "cats"}, 5), 2);
 }
 
-// For the first 1,000 requested words, except those that are found.
+// Near spellings are given for those of the first 1,000 requested words that are not found.
 TEST(WordVectors, NearSpellingsStandWithTheirWord) {
   Texts words{"the", "cats", "cat"};
   words.resize(1000, "zzzz");
@@ -208,7 +209,7 @@ TEST(WordVectors, MissingFilesAreNamed) {
             directory / "." + ": expected a file, got a directory");
 }
 
-// Lines on both sides of every block border of 1 MiB.
+// Words are long and short, so that lines lie across the borders of the reader's blocks of 1 MiB.
 TEST(WordVectors, BlocksDoNotShow) {
   std::string bytes;
   Texts words;
@@ -260,7 +261,7 @@ TEST(NearWords, DistanceCountsEdits) {
   EXPECT_EQ(distance(U"caf\u00E9", U"cafe"), 1U);
 }
 
-// Stopping early changes nothing, and near spellings follow the rule.
+// A bound on the distance changes no result below it, and near spellings follow their rule.
 TEST(NearWords, EndingEarlyLosesNothing) {
   std::vector<std::u32string> all;
   for (int n = 0; n < 1024; ++n) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed array files: .npy and .safetensors. Each function gives {name: bytes}."""
+"""Malformed .npy and .safetensors files. npy_files() and safetensors_files() give {name: bytes}."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ import struct
 
 
 def npy(header, data=b"", version=1, length=None):
-    """A .npy file around a header, which may lie about its own length."""
+    """A .npy file with a given header, whose length field may be wrong."""
     header = header if isinstance(header, bytes) else header.encode()
     form = "<H" if version == 1 else "<I"
     prefix = struct.pack(form, len(header) if length is None else length)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed .npz archives, put together byte by byte (APPNOTE.TXT, sections 4.3 and 4.5.3)."""
+"""Malformed .npz archives, built byte by byte (APPNOTE.TXT, sections 4.3 and 4.5.3)."""
 
 import dataclasses
 import gzip
@@ -19,7 +19,7 @@ def deflate(data):
 
 @dataclasses.dataclass
 class Member:
-    """What an archive holds and claims; what is None is told truly."""
+    """A member of an archive and the claims of its headers; a claim that is None is made true."""
 
     content: bytes = GOOD
     method: int = DEFLATED
@@ -43,7 +43,7 @@ class Member:
             self.crc = zlib.crc32(self.content)
 
     def fields(self):
-        """From the flags to the sizes, and the extra field that large sizes stand in."""
+        """The header from the flags to the sizes, and the extra field that holds large sizes."""
         large = self.size >= 2**32 or self.packed_size >= 2**32
         sizes = (0xFFFFFFFF,) * 2 if large else (self.packed_size, self.size)
         extra = struct.pack("<HHQQ", 1, 16, self.size, self.packed_size) if large else b""
@@ -75,18 +75,18 @@ def archive(*members, count=None, directory=None, comment=0):
 
 
 def zeros(count, claimed=None):
-    """A .npy of that many zero bytes, or one that claims another number."""
+    """A .npy file of `count` zero bytes, whose header may claim another number."""
     return described("'|u1'", f"({count if claimed is None else claimed},)", bytes(count))
 
 
 def claiming(count):
-    """10 kB whose sizes and whose array agree on that many bytes, of which 10 MB are there."""
+    """10 kB whose sizes and array header both claim `count` bytes; 10 MB of them are there."""
     content = zeros(10_000_000, count)
     return archive(Member(content, size=len(content) - 10_000_000 + count))
 
 
 def sharing():
-    """Forty names for one member's bytes."""
+    """An archive with forty more names for one member's bytes."""
     first = Member(zeros(3000), STORED)
     others = [dataclasses.replace(first, name=b"x%d.npy" % i, offset=0) for i in range(40)]
     data = first.local()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one file whole with one of the readers and says what the program would say of it: for
+// Reads a whole file with one of the readers and prints the program's message about it. It is for
 // readers that no command of the program drives to the end of the file.
 //
 // usage: hostile_reader arrays|vectors|rows FILE

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Every malformed file through the program: exit 3, one line that says where, little memory.
+"""Runs the program on malformed files: exit 3, one line that says where, little memory.
 
 usage: run.py PROGRAM READER GROUP|all [FILE]
 PROGRAM is qkv, READER the test program hostile_reader; FILE is the name of one malformed file.
-The last line counts files and runs; exit 1 when one of them did not end as it must.
+The last line counts files and runs; the exit code is 1 if a run did not end as it must.
 """
 
 import os
@@ -22,11 +22,11 @@ from npz_files import npz_files
 from text_files import RUBBISH, plain_text_files, tsv_files, vector_binary_files, vector_text_files
 
 PEAK = 50e6
-LEAST = 90  # files in all groups
+LEAST = 90  # the least number of files in all groups
 
 PROGRAM, READER = (str(pathlib.Path(path).resolve()) for path in sys.argv[1:3])
 
-# The one table: which commands read a format. {} is the file.
+# The commands that read each format. {} stands for the file.
 WORDS = [PROGRAM, "words", "cat dog", "--progress", "never"]
 ARRAYS = [[READER, "arrays", "{}"], [PROGRAM, "attend", "{}", "{}"], [PROGRAM, "view", "{}"]]
 READ = {
@@ -37,7 +37,7 @@ READ = {
     "stdin": [[PROGRAM, "words", "-"]],
 }
 
-# What the line may call the place: a line, a byte, an archive or its member.
+# How the message may name the place: a line, a byte, an archive or its member.
 PLACE = {
     "arrays": r": byte \d+: ",
     "npz": r"(: byte \d+: |\(.*\.npy\): |: expected an \.npz archive: )",
@@ -49,12 +49,12 @@ PLACE = {
 
 
 def missing_word(line):
-    """`words` reads on only until it has its words; a fault behind them is none of its."""
+    """Whether `words` misses a word: it reads on only until it has found all, not to the fault."""
     return ': no vector for "' in line
 
 
 def make_fifo(path, content):
-    """A pipe by name, and somebody who writes into it once it is opened."""
+    """Makes a named pipe, and a thread that writes into it once it is opened."""
     os.mkfifo(path)
 
     def write():
@@ -68,7 +68,7 @@ def make_fifo(path, content):
 
 
 def feed(content):
-    """The reading end of a pipe that somebody writes (block, times) or bytes into."""
+    """The reading end of a pipe into which a thread writes (block, times) or bytes."""
     block, times = content if isinstance(content, tuple) else (content, 1)
     reading, writing = os.pipe()
 
@@ -85,7 +85,7 @@ def feed(content):
 
 
 def check_stdin(command, content):
-    """The faults of one command with this standard input."""
+    """Runs a command with `content` on standard input; returns the faults and the run."""
     with tempfile.TemporaryDirectory() as directory:
         with open(feed(content), "rb") as stdin:
             run = measured.run(command, directory, stdin)
@@ -93,7 +93,7 @@ def check_stdin(command, content):
 
 
 def place_files():
-    """Paths that are no files, for every reader: {name: how to make it, or a path to take}."""
+    """Paths that are no good files, for every reader: {name: function that makes or gives one}."""
     return {
         "absent": lambda path: None,
         "a_directory": os.mkdir,
@@ -124,7 +124,7 @@ GROUPS = {
 
 
 def faults(run, format_, path, before, after):
-    """What is wrong with how a run ended."""
+    """The faults in how a run ended."""
     if run.status != 3:
         yield f"status {run.status}"
     if run.out:
@@ -143,7 +143,7 @@ def faults(run, format_, path, before, after):
 
 
 def check(format_, command, make):
-    """The faults of one command on one file in a directory of its own."""
+    """Runs a command on one file in a directory of its own; returns the faults and the run."""
     with tempfile.TemporaryDirectory() as root:
         directory = pathlib.Path(root) / "here"
         directory.mkdir()
@@ -160,7 +160,7 @@ def check(format_, command, make):
 
 
 def check_group(group, only):
-    """Files, runs and failures of a group."""
+    """Checks a group; returns the numbers of files, runs and failures."""
     format_, files = GROUPS[group]
     commands = READ.get(format_) or [command for each in READ.values() for command in each
                                      if "{}" in command]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed word vectors, text and binary, and text in columns. Each gives {name: bytes}."""
+"""Malformed word vectors, text and binary, and text in columns. Each *_files() is {name: bytes}."""
 
 import gzip
 import random
@@ -85,7 +85,7 @@ def vector_binary_files():
 
 
 def plain_text_files():
-    """For standard input: bytes, or a block and how often it comes (what is too long to keep)."""
+    """Standard inputs: bytes, or a block and its repetitions if it is too long to keep."""
     block = 2**16
     return {
         "empty": b"",

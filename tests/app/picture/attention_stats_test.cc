@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handmade maps with one fault each, and good ones that must give no warning.
+// Tests of handmade maps with one fault each, and of good ones that must give no warning.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -17,9 +17,10 @@ namespace {
 
 using Weight = std::function<double(Index i, Index j)>;
 
-// A file of one head; rows are divided by their sum unless `raw`.
+// Whether rows are divided by their sums.
 enum class Rows { kNormalised, kRaw };
 
+// A file of one head.
 AttentionFile file_of(Index queries, Index keys, const Weight& weight,
                       Rows rows = Rows::kNormalised, DType dtype = DType::kFloat32) {
   Tensor attn(DType::kFloat64, {1, 1, 1, queries, keys});
@@ -46,7 +47,7 @@ void set_mask(AttentionFile& file, const std::function<bool(Index, Index)>& allo
   file.mask = file.mask_memory.view();
 }
 
-// "fault: text", one line each.
+// The warnings about the file's head, one line "fault: text" for each.
 std::string warnings(const AttentionFile& file) {
   std::string text;
   for (const Warning& warning : head_report(file, 0, 0, 0).warnings) {
@@ -55,7 +56,7 @@ std::string warnings(const AttentionFile& file) {
   return text;
 }
 
-// Distinct numbers without any pattern.
+// Distinct weights without any pattern, and the same with a causal mask.
 double uneven(Index i, Index j) { return 1 + std::abs(std::sin(12.9898 * i + 78.233 * j)); }
 double causal(Index i, Index j) { return j <= i ? uneven(i, j) : 0; }
 
@@ -67,7 +68,7 @@ TEST(AttentionStats, GoodMapsGiveNoWarning) {
   EXPECT_EQ(warnings(file_of(2, 2, uneven)), "");
   EXPECT_EQ(warnings(file_of(1, 9, uneven)), "");
   EXPECT_EQ(warnings(file_of(9, 1, uneven)), "");
-  // The diagonal, windows of several widths, a different key for each row.
+  // Further good maps: the diagonal, windows of several widths, a different key for each row.
   EXPECT_EQ(warnings(file_of(8, 8, [](Index i, Index j) { return i == j ? 1 : 0; })), "");
   for (const Index width : {1, 2, 3}) {
     EXPECT_EQ(warnings(file_of(9, 9,
@@ -178,7 +179,7 @@ TEST(AttentionStats, PaddingReceivesWeight) {
 }
 
 TEST(AttentionStats, PaddingRowsAreLeftOut) {
-  // Two rows of padding look where nothing else does, and one of them does not even hold weights.
+  // The two padding rows attend to keys of their own, and one of them has negative numbers.
   AttentionFile file = file_of(
       6, 6,
       [](Index i, Index j) {
@@ -195,7 +196,7 @@ TEST(AttentionStats, PaddingRowsAreLeftOut) {
   EXPECT_NEAR(head.entropy, -0.7 * std::log(0.7) - 0.3 * std::log(0.1), 1e-6);
   EXPECT_EQ(head.top_key, 1);
   EXPECT_NEAR(head.top_weight, 0.7, 1e-6);
-  // The mask says the same.
+  // A mask excludes the same rows.
   file.src.clear();
   file.tgt.clear();
   set_mask(file, [](Index i, Index j) { return i < 4 && j < 4; });
@@ -228,11 +229,11 @@ TEST(AttentionStats, MaskedPairsReceiveWeight) {
 TEST(AttentionStats, OneKeyHasEverything) {
   const auto collapsed = [](Index, Index j) { return j == 2 ? 99.0 : 1.0 / 9; };
   EXPECT_EQ(warnings(file_of(6, 6, collapsed)), "one_key: every row gives more than 90 % to key 2");
-  // Rows without a choice do not count.
+  // Rows with one unmasked key do not count.
   AttentionFile forced = file_of(6, 6, [](Index, Index j) { return j == 2 ? 1 : 0; });
   set_mask(forced, [](Index, Index j) { return j == 2; });
   EXPECT_EQ(warnings(forced), "");
-  // One row of six looks elsewhere.
+  // One row of six attends to another key.
   EXPECT_EQ(warnings(file_of(6, 6, [](Index i, Index j) { return j == (i == 5 ? 3 : 2) ? 1 : 0; })),
             "");
 }

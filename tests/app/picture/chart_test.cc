@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests/app/commands/curve_test.py, which looks at pictures of runs, does not reach.
+// Tests of charts beyond tests/app/commands/curve_test.py, which tests the pictures of runs.
 #include "picture/chart.h"
 
 #include <cmath>
@@ -43,7 +43,8 @@ TEST(Ticks, AreRound) {
   EXPECT_EQ(picture::tick_text(2e-9, 1e-9), "2e-9");
 }
 
-// Numbers a few roundings apart are one number; a step below them would never pass it.
+// Numbers that differ by a few roundings count as one number: adding their tiny step would change
+// nothing.
 TEST(Ticks, OfNumbersThatAreNearlyOne) {
   EXPECT_EQ(texts(picture::value_axis(1, std::nextafter(1, 2), 4)),
             (Texts{"0.00", "0.25", "0.50", "0.75", "1.00"}));
@@ -55,7 +56,7 @@ TEST(Ticks, OfNumbersThatAreNearlyOne) {
             (Texts{"1.00000", "1.00001", "1.00002", "1.00003", "1.00004"}));
 }
 
-// No step of the smallest numbers is above 0.
+// For the smallest numbers, no step would be above 0.
 TEST(Ticks, OfTheSmallestNumbers) {
   constexpr double kLeast = std::numeric_limits<double>::denorm_min();
   const Texts unit{"0.00", "0.25", "0.50", "0.75", "1.00"};

@@ -30,7 +30,7 @@ using picture::ChildResult;
 using picture::run_child;
 using test::complaint;
 
-// Sets PATH for the object's lifetime.
+// Sets the variable PATH for the object's lifetime.
 class Path {
  public:
   explicit Path(const std::string& path) {
@@ -47,7 +47,7 @@ class Path {
 
 bool no_child_is_left() { return ::waitpid(-1, nullptr, WNOHANG) == -1 && errno == ECHILD; }
 
-// A pipe that no child inherits, unless it opens an end by name.
+// A pipe that children do not inherit; they may open its ends by name.
 class Pipe {
  public:
   Pipe() { EXPECT_EQ(::pipe2(ends_.data(), O_CLOEXEC), 0); }
@@ -75,7 +75,7 @@ class Pipe {
   std::array<int, 2> ends_{};
 };
 
-// Returns when this thread of ours sleeps.
+// Returns once a thread of this process sleeps.
 void wait_until_asleep(pid_t thread) {
   const std::string file = "/proc/self/task/" + std::to_string(thread) + "/stat";
   while (test::read(file).find(") S ") == std::string::npos) std::this_thread::yield();
@@ -124,8 +124,8 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-// Whatever the child does: nothing, stop reading, or stop writing too. Its own child
-// repeats its input forever, or until this test ends.
+// The child is stopped whether it keeps its files open, stops reading, or also stops writing. Its
+// own child would repeat its input until this test ends.
 TEST(Child, IsStoppedWithAllThatItStarted) {
   for (const std::string closed : {"", "exec <&-; ", "exec <&- >&- 2>&-; "}) {
     SCOPED_TRACE(closed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the pictures of pictures.h as files, for tests in Python and for viewing:
+// Writes the pictures of pictures.h to files, for tests in Python and for viewing:
 //   draw_picture svg|png|ansi|text|ascii|table DIRECTORY [NAME...]
 #include <cstdio>
 #include <exception>

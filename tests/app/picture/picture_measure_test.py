@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as rendered: no label is truncated or overlaps, every kind of cell differs.
+"""Tests rendered pictures: no label is truncated or overlaps, and every kind of cell differs.
 
 usage: picture_measure_test.py PATH/TO/draw_picture [unittest's arguments]
 """
@@ -20,7 +20,7 @@ from program import PATIENCE, PROGRAM, Case
 
 SVG = "{http://www.w3.org/2000/svg}"
 RSVG = rsvg.library()
-# Arabic and emoji labels may be less than 1 unit apart; but ink may not touch.
+# Arabic and emoji labels may be less than 1 unit apart, but their ink may not touch.
 TOUCH = 0.05
 
 
@@ -32,7 +32,7 @@ class PictureCase(Case):
         return {path.stem: path.read_bytes() for path in self.dir.glob(f"*.{form}")}
 
     def texts(self, svg):
-        """The <text> elements by id."""
+        """The root of an SVG, and the contents of its <text> elements by id."""
         root = ElementTree.fromstring(svg)
         found = root.findall(f".//{SVG}text")
         texts = {element.get("id"): element.text for element in found}
@@ -43,14 +43,14 @@ class PictureCase(Case):
 @unittest.skipIf(RSVG is None, "librsvg-2 is not installed")
 class Labels(PictureCase):
     def measured(self, name, svg):
-        """Ink of each text by id; all of it must be inside the document, margins kept."""
+        """The document and the ink of each text by id, which must be inside the margins."""
         root, texts = self.texts(svg)
         width, height = float(root.get("width")), float(root.get("height"))
         document = rsvg.Document(RSVG, svg, width, height)
         places = {}
         for element, text in texts.items():
             if re.fullmatch(r"p\d+-v\d+-\d+", element) and name != "words":
-                continue  # numbers in cells: checking those of one picture is enough
+                continue  # numbers in cells are checked in one picture only
             ink, room = document.place(element)
             for left, top, right, bottom in (ink, room):
                 self.assertGreaterEqual(left, 4, f"{name} {element} {text}")
@@ -61,7 +61,7 @@ class Labels(PictureCase):
         return document, places
 
     def apart(self, name, places):
-        """No two inks overlap. Sorted by their left sides, so that few pairs are compared."""
+        """Checks that no two inks overlap. Sorted by left sides, few pairs must be compared."""
         order = sorted(places.items(), key=lambda item: item[1][0])
         for n, (one, a) in enumerate(order):
             for other, b in order[n + 1:]:
@@ -71,7 +71,7 @@ class Labels(PictureCase):
                 self.assertLessEqual(overlap, TOUCH, f"{name}: {one} {a} and {other} {b}")
 
     def beside_maps(self, name, document, places):
-        """Labels of rows and columns are outside the maps, and aligned with their cells."""
+        """Checks that labels are outside the maps and next to their rows or columns."""
         maps = {}
         for element, ink in places.items():
             match = re.fullmatch(r"(p\d+)-([qk])\d+", element)
@@ -153,10 +153,10 @@ class Pixels(PictureCase):
         self.assertEqual(tuple(number[0, 0]), (26, 29, 64))
         self.assertEqual(tuple(zero[0, 0]), (246, 246, 244))
         self.assertEqual(tuple(tiny[0, 0]), (224, 242, 246))
-        # Hatched: white and grey, without hue.
+        # A masked cell is hatched in white and grey, without hue.
         self.assertTrue((masked.max(axis=2) - masked.min(axis=2) <= 1).all())
         self.assertTrue((masked > 250).all(axis=2).any() and (masked < 200).all(axis=2).any())
-        # A white cross on vermilion.
+        # A non-finite cell has a white cross on vermilion.
         for marked in (nan, infinite):
             middle = marked.shape[0] // 2
             self.assertEqual(tuple(marked[0, 0]), (213, 94, 0))

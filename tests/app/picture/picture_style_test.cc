@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names, labels, ranges, colours, notes and titles of cells.
+// Tests of the names, labels, ranges, colours, notes and titles of cells in pictures.
 #include <cmath>
 #include <cstdlib>
 #include <deque>
@@ -63,7 +63,7 @@ TEST(PictureNames, OfAxesAreDrawnAndInLegends) {
   }
 }
 
-// A map too low for the name of its rows says it above, rather than nothing.
+// A map that is too low for the name of its rows has the name above it.
 TEST(PictureNames, OfRowsThatHaveNoRoomAreAboveTheMap) {
   EXPECT_TRUE(has(draw_svg(kept("one")), ">keys (rows: queries)</text>"));
 }
@@ -242,7 +242,7 @@ TEST(PicturePalettes, SequencesFallOrRiseInLightness) {
   }
 }
 
-// Exact zeros, NaN and the ends of the bar are four colours.
+// Exact zeros and NaN have colours that no number has.
 TEST(PicturePalettes, ZerosAndFaultsAreNotNumbers) {
   for (const Colours colours : kAllColours) {
     const picture::Palette palette = picture::palette_of(colours);
@@ -312,8 +312,8 @@ TEST(PictureNotes, AreBelowTheFigureOrOnlyInItsDescription) {
   EXPECT_FALSE(has(draw_svg(picture), "id=\"notes\""));
 }
 
-// The line above the notes, where the document is narrower than the room of its notes, and where a
-// note is what makes it wide.
+// The line above the notes ends inside the margin, both if the document is narrower than the room
+// for notes, and if a note makes the document wide.
 TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
   const auto number_after = [](std::string_view text, std::string_view mark, std::size_t from) {
     const std::size_t at = text.find(mark, from) + mark.size();

@@ -19,7 +19,7 @@
 #include "tests/app/picture/pictures.h"
 #include "text/text.h"
 
-// Pictures on terminals: maps, their colours, and tables.
+// Tests of pictures on terminals: maps, their colours, and tables.
 namespace qkv::app {
 namespace {
 
@@ -34,7 +34,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Removes colour codes. Any other escape stays.
+// Removes colour codes and keeps any other escape.
 std::string uncoloured(const std::string& text) {
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
@@ -104,7 +104,7 @@ TEST(PictureTerminal, TwoHundredAndFiftySixColours) {
   EXPECT_TRUE(cells(5).starts_with("\x1b[0;48;5;61m  ")) << cells(5);
 }
 
-// A bar with every step of its own, at the same width: what the legend promises is what cells get.
+// The bar in the legend has every step that cells may have, all of the same width.
 TEST(PictureTerminal, TheBarOf256ColoursHasAllSteps) {
   const std::string text =
       draw_terminal(drawn_picture("kinds").picture, {.colours = TerminalColours::k256});
@@ -120,8 +120,8 @@ TEST(PictureTerminal, TheBarOf256ColoursHasAllSteps) {
   EXPECT_TRUE(bar->starts_with(wanted + "\x1b[0m 0.954")) << *bar;
 }
 
-// Beside a row that looks at one key, a row that looks at all of them alike is neither blank nor
-// drawn as zeros; nor is one nearly even. What is smaller than half of that stays blank.
+// Next to a row that attends to one key, a row that attends equally or nearly equally to all keys
+// is neither blank nor drawn as zeros. Weights smaller than half an even share stay blank.
 TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
   Tensor weights(DType::kFloat64, {4, 20});
   const auto numbers = weights.values<double>();
@@ -150,7 +150,7 @@ TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
   EXPECT_NE(ascii.find(" even " + repeated(":", 40) + "\n"), std::string::npos) << ascii;
 }
 
-// Scores have no even share: the bar's own steps are all.
+// Scores have no even share, so that the bar alone decides.
 TEST(PictureTerminal, NegativeNumbersHaveTheBarAlone) {
   Tensor scores(DType::kFloat64, {1, 3});
   std::ranges::copy(std::array{-1.0, -0.9, 3.0}, scores.values<double>().begin());
@@ -158,7 +158,7 @@ TEST(PictureTerminal, NegativeNumbersHaveTheBarAlone) {
   EXPECT_EQ(text.find("blank"), std::string::npos) << text;
 }
 
-// Of 256, by trying all: the first 16 are the user's own.
+// The nearest of 256 colours is that found by trying all but the first 16, which users choose.
 TEST(PictureColours, NearestOf256) {
   const auto squared = [](int x) { return x * x; };
   const auto away = [&](int n, const picture::Rgb& c) {
@@ -194,7 +194,7 @@ double luminance(const picture::Rgb& colour) {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-// CIE 1976 L*, a*, b* under D65.
+// The CIE 1976 coordinates L*, a*, b* of a colour under D65.
 std::array<double, 3> lab(const picture::Rgb& colour) {
   const auto [r, g, b] = linear(colour);
   const auto f = [](double t) {
@@ -231,7 +231,7 @@ TEST(PictureColours, StepsOf256CanBeToldApart) {
   EXPECT_EQ(std::ssize(entries), picture::kStepsOf256);
 }
 
-// Contrast by WCAG 2.1. The smallest weight stands out from a dark background, and nothing is
+// The smallest weight has enough contrast (WCAG 2.1) with a dark background, and no colour is
 // white.
 TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
   double before = 0;
@@ -246,7 +246,7 @@ TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
   }
 }
 
-// For any labels: no line is too long, the only escapes are colours, ASCII is ASCII.
+// With any labels no line is too long, the only escapes are colours, and ASCII output is ASCII.
 TEST(PictureTerminal, LinesFitAndAreSafe) {
   for (const Drawn& drawn : drawn_pictures()) {
     for (const int columns : {20, 41, 80, 300}) {
@@ -300,7 +300,7 @@ TEST(PictureTerminal, TallMapsHaveTwoQueriesOnALine) {
   const std::string text = draw_terminal(drawn_picture("sixty").picture, {.columns = 100});
   EXPECT_NE(text.find("▀"), std::string::npos);
   const auto lines = lines_of(uncoloured(text));
-  // 30 lines of cells; the last key's, "European", is the tallest label's own 8.
+  // Sixty queries make 30 lines of cells.
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(),
                           [](const std::string& line) { return line.find("▀") != line.npos; }),
             30);
@@ -325,7 +325,7 @@ TEST(PictureTable, AlignsNumbersAndLabels) {
   }
 }
 
-// At any width of a terminal, whatever the labels; and every number is there.
+// Tables fit any width of a terminal with any labels, and no number is lost.
 TEST(PictureTable, FitsATerminal) {
   const auto numbers = [](const std::string& text) {
     return std::count(text.begin(), text.end(), '.');

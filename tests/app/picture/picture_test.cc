@@ -146,7 +146,7 @@ TEST(Picture, HalfPrecisionIsRead) {
   EXPECT_NE(draw_table(one_number(f16)).find("0  0.1250\n"), std::string::npos);
 }
 
-// Rewritten with QKV_UPDATE_GOLDEN=1 in the environment; look at them before committing.
+// QKV_UPDATE_GOLDEN=1 in the environment rewrites the golden files; look at them before committing.
 TEST(Picture, SvgIsAsItWas) {
   for (const std::string name : {"words", "kinds", "kinds_log", "one", "scores", "zeros", "hard"}) {
     const std::string path = std::string(QKV_SOURCE_DIR) + "/tests/golden/" + name + ".svg";
@@ -158,7 +158,7 @@ TEST(Picture, SvgIsAsItWas) {
 
 // ---- the layout of SVG ------------------------------------------------------------------------
 
-// The numbers at an axis of the first panel: 'q' or 'k'.
+// The numbers at the axis 'q' or 'k' of the first panel.
 std::vector<Index> labels_of(const std::string& svg, char axis) {
   std::vector<Index> numbers;
   const std::string start = std::string("id=\"p0-") + axis;

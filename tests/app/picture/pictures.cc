@@ -83,7 +83,7 @@ Drawn heads(const std::string& name, Index words) {
   return drawn;
 }
 
-// Labels of all scripts, and rows that are masked, zero, NaN.
+// A picture with labels in many scripts, and with rows that are masked, zero and NaN.
 Drawn hard() {
   const auto n = static_cast<Index>(kHard.size());
   Drawn drawn;
@@ -107,7 +107,7 @@ Drawn hard() {
   return drawn;
 }
 
-// One row of each kind, small enough to show its numbers.
+// A picture with one row of each kind of cell, small enough to show its numbers.
 Drawn kinds(const std::string& name, app::ColourScale scale) {
   Drawn drawn;
   drawn.name = name;
@@ -136,7 +136,7 @@ Drawn scores() {
   return drawn;
 }
 
-// Numbers of both signs, centred at 0; the largest is negative.
+// A picture of numbers of both signs, centred at 0; the number farthest from 0 is negative.
 Drawn difference(const std::string& name, app::ColourScale scale) {
   Drawn drawn = plain(name, 8, 8);
   const Tensor other = likely_weights(8, 8, 2);
@@ -151,7 +151,7 @@ Drawn difference(const std::string& name, app::ColourScale scale) {
   return drawn;
 }
 
-// Names, ranges and colours that are not the usual ones.
+// Adds pictures whose names, ranges and colours are not the usual ones.
 void add_styled(std::vector<Drawn>& all) {
   all.push_back(difference("difference", app::ColourScale::kLinear));
   all.push_back(difference("difference_log", app::ColourScale::kLog));
@@ -243,12 +243,12 @@ std::vector<Drawn> drawn_pictures() {
   column.picture.queries = cycled(kHard, 50);
   column.picture.keys = {kHard[0]};
   all.push_back(std::move(column));
-  // Where no long Latin label makes room for the others.
+  // A picture in which no long Latin label makes room for labels in other scripts.
   Drawn wide = plain("wide", 3, 3);
   wide.picture.queries = {"👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽👍🏽", "注意力机制注意力机制", "مرحبا"};
   wide.picture.keys = wide.picture.queries;
   all.push_back(std::move(wide));
-  // A title wider than its map, and a bar that ends before the largest number.
+  // A picture with a title wider than its map, and with a bar that ends before the largest number.
   Drawn narrow = plain("narrow", 4, 1);
   narrow.picture.panels[0].title = "encoder layer 11, head 3, mean over 512 examples";
   narrow.picture.highest = 0.5;

@@ -12,20 +12,20 @@
 
 namespace qkv::test {
 
-// A picture with the memory of its maps.
+// A picture that owns the memory of its maps.
 struct Drawn {
   std::string name{};
   app::Picture picture{};
   std::shared_ptr<std::deque<Tensor>> memory = std::make_shared<std::deque<Tensor>>();
 };
 
-// Weights like those of a softmax, each row summing to 1, near the diagonal: computed from
-// integers, without libm, so with the same bits everywhere.
+// Weights like those of a softmax, near the diagonal; each row sums to 1. They are computed from
+// integers, without libm, so that they are bit-identical everywhere.
 Tensor likely_weights(Index queries, Index keys, std::uint32_t seed);
-// [queries,keys], all true.
+// A mask [queries,keys] in which all values are true.
 Tensor all_allowed(Index queries, Index keys);
 
-// Every kind of picture, small and large, by name.
+// Pictures of every kind, small and large, and one of them by its name.
 std::vector<Drawn> drawn_pictures();
 Drawn drawn_picture(const std::string& name);
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""librsvg's view of an SVG: the places of its elements, and its pixels from a PNG.
+"""Where librsvg draws the elements of an SVG, and the pixels of its PNGs.
 
 librsvg is the renderer that draws the PNGs. `library()` is None if it is not installed.
 """
@@ -35,7 +35,7 @@ def library():
 
 
 class Document:
-    """An SVG as librsvg reads it. The handle is freed with the process."""
+    """An SVG that librsvg has read. The handle is freed with the process."""
 
     def __init__(self, rsvg, data, width, height):
         self.rsvg = rsvg
@@ -55,7 +55,7 @@ class Document:
 
 
 def pixels(png):
-    """[height, width, 3 or 4] of an 8-bit RGB(A) PNG, not interlaced (PNG specification, 9.2)."""
+    """Decodes an 8-bit RGB(A) PNG that is not interlaced to [height, width, 3 or 4] (PNG, 9.2)."""
     at, packed = 8, b""
     while at < len(png):
         length, kind = struct.unpack(">I4s", png[at:at + 8])
@@ -83,7 +83,7 @@ def pixels(png):
 
 
 def undo_filter(kind, line, above):
-    """The two filters that look to the left and upwards, from left to right."""
+    """Undoes the two filters that use the pixels to the left and above, from left to right."""
     left = corner = np.zeros_like(line[0])
     for x, up in enumerate(above):
         if kind == 3:

@@ -27,7 +27,7 @@ std::string joined(const Texts& tokens) {
   return text;
 }
 
-// The rows of a kind, and of "sentence" those that follow each row.
+// A row of sacrebleu.tsv, and the rows "sentence" that follow it.
 struct Row {
   Texts fields{};
   std::vector<Texts> sentences{};
@@ -52,7 +52,7 @@ TEST(Sacrebleu, HasTheseTokens) {
 }
 
 TEST(Sacrebleu, HasTheseScores) {
-  constexpr double kBound = 1e-8;  // the table's digits
+  constexpr double kBound = 1e-8;  // the precision of the table
   const std::vector<Row> rows = rows_of("corpus");
   EXPECT_GE(rows.size(), 15U);
   for (const Row& row : rows) {
@@ -80,13 +80,14 @@ double chrf(std::string_view translation, const Texts& references) {
   return chrf_of(chrf_counts(translation, references));
 }
 
-// By hand: 2 of 3 characters, 1 of 2 pairs, no triple of 1, and no longer ones.
+// The matches by hand: 2 of 3 characters, 1 of 2 pairs, no triple of 1; there are no longer
+// n-grams.
 TEST(Chrf, IsTheFScoreOfMeans) {
   const double p = (2.0 / 3 + 1.0 / 2 + 0) / 3;
   EXPECT_NEAR(chrf("a b x", {"ab y"}), 100 * p, 1e-10);
 }
 
-// By hand: the mean precision is 1, the mean recall (2/4 + 1/3) / 2; recall counts four times.
+// By hand, the mean precision is 1 and the mean recall (2/4 + 1/3) / 2; recall counts four times.
 TEST(Chrf, RecallCountsFourTimes) {
   const double r = (2.0 / 4 + 1.0 / 3) / 2;
   EXPECT_NEAR(chrf("ab", {"abcd"}), 100 * 5 * r / (4 + r), 1e-10);
@@ -96,7 +97,7 @@ TEST(Chrf, RecallCountsFourTimes) {
 TEST(Chrf, CharactersAreCodePointsWithoutWhiteSpace) {
   EXPECT_EQ(chrf("é t\u00a0é\u3000s", {"étés"}), 100);
   EXPECT_NEAR(chrf("é", {"è"}), 0, 0);
-  EXPECT_GT(chrf("e\u0301", {"e"}), 0);  // one of two
+  EXPECT_GT(chrf("e\u0301", {"e"}), 0);  // one of two code points matches
   EXPECT_THROW(chrf("\xFF", {"a"}), Error);
 }
 
@@ -129,8 +130,8 @@ TEST(Signature, NamesWhatWasDone) {
             "nrefs:var|bs:50|seed:7|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0");
 }
 
-// Sentences of which the one system has the references, and the other something else in every
-// `period`-th.
+// Two systems: one gives the references, and the other differs from them in every `period`-th
+// sentence.
 struct Systems {
   Systems(int sentences, int period) {
     for (int n = 0; n < sentences; ++n) {
@@ -149,7 +150,8 @@ TEST(PairedBootstrap, TellsChanceFromADifference) {
   const Systems far(100, 2);
   EXPECT_DOUBLE_EQ(paired_bootstrap(far.one, far.other, resampling).bleu, 1.0 / 201);
   EXPECT_DOUBLE_EQ(paired_bootstrap(far.other, far.one, resampling).chrf, 1.0 / 201);
-  // One sentence of a hundred: a third of the samples do not have it, a quarter have it twice.
+  // The systems differ in one sentence of a hundred: about a third of the samples do not have it,
+  // and a quarter have it more than once.
   const PairedTest near =
       paired_bootstrap(Systems(100, 100).one, Systems(100, 100).other, resampling);
   EXPECT_GT(near.bleu, 0.05);
@@ -163,7 +165,7 @@ TEST(PairedBootstrap, OfTheSameSystem) {
   EXPECT_EQ(same.chrf, 1);
 }
 
-// Pinned: another order of draws would give other figures in documents.
+// Samples depend on the seed alone; other draws would give other figures in documents.
 TEST(PairedBootstrap, IsAFunctionOfTheSeed) {
   const Systems systems(100, 100);
   const auto p = [&](std::uint64_t seed) {

@@ -15,7 +15,8 @@ namespace {
 
 using Pairs = std::vector<PairOfTexts>;
 
-// Sources with one to three of fewer targets, so that many share one.
+// Pairs of sources with one to three targets each, out of fewer targets than sources, so that many
+// sources share a target.
 Pairs tangle(std::uint32_t sources) {
   Pairs pairs;
   for (std::uint32_t source = 0; source < sources; ++source) {
@@ -66,7 +67,7 @@ TEST(HoldOut, HeldSourcesHaveAllTheirPairs) {
   }
 }
 
-// Nothing is dropped without a reason.
+// Every dropped pair has the target of a test or validation pair.
 TEST(HoldOut, DroppedPairsTouchWhatIsHeld) {
   const Pairs pairs = tangle(300);
   const Parts parts = divided(pairs, {.test = 30, .valid = 20, .seed = 4});
@@ -82,7 +83,8 @@ TEST(HoldOut, DroppedPairsTouchWhatIsHeld) {
   }
 }
 
-// Pinned: files that were split once must be split the same way again.
+// The sources drawn by a seed are pinned: files that were split once must be split the same way
+// again.
 TEST(HoldOut, IsAFunctionOfTheSeed) {
   Pairs pairs;
   for (std::uint32_t n = 0; n < 1000; ++n) pairs.push_back({n, n});
@@ -107,11 +109,11 @@ TEST(HoldOut, EachSourceIsAsLikely) {
       ++counts[source];
     }
   }
-  for (const int count : counts) EXPECT_NEAR(count, 3000, 230);  // five deviations
+  for (const int count : counts) EXPECT_NEAR(count, 3000, 230);  // five standard deviations
 }
 
 TEST(HoldOut, SaysHowManyItFound) {
-  // All share one target: the test leaves none to validate on, or to train on.
+  // All sources share one target, so that the test set leaves none for validation or training.
   const Pairs star{{0, 0}, {1, 0}, {2, 0}};
   const Parts parts = divided(star, {.test = 1, .valid = 1, .seed = 0});
   EXPECT_EQ(parts.test, 1);

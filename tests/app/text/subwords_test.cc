@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of words: learned from real sentences, and read from bytes that nobody vouches for.
+// Tests of subword pieces, learned from real sentences and read from untrusted bytes.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -44,7 +44,7 @@ Subwords learned(const Texts& texts, const SubwordOptions& options) {
   return train_subwords(next, options);
 }
 
-// A few sentences, many times, since rare characters are left to the bytes.
+// A few sentences, repeated, since rare characters are not learned but left to the byte pieces.
 Texts sentences() {
   Texts texts;
   for (int n = 0; n < 20; ++n) {
@@ -99,7 +99,7 @@ TEST(Subwords, WhatWasNotLearnedIsBytes) {
   EXPECT_EQ(subwords.join(Texts{"▁a", "<unk>"}), "a<unk>");
 }
 
-// Pieces of capitals are others, even where there are as many.
+// Pieces of text in capitals are not those of lower case, even if there are as many.
 TEST(Subwords, HaveTheCaseThatIsRead) {
   const Tokenizer tokenizer(small(), LetterCase::kLower);
   EXPECT_EQ(tokenizer.join(tokenizer.split("“HELLO, Tom")), "\"hello, tom");
@@ -120,7 +120,7 @@ TEST(Subwords, AreNumberedAsSentencePieceDoes) {
   }
 }
 
-// Where words differ the algorithms do.
+// Training is repeatable, and the two algorithms learn different pieces.
 TEST(Subwords, AreLearnedTheSameEachTime) {
   for (const auto& [name, algorithm] : kSubwordAlgorithms) {
     EXPECT_EQ(small(algorithm).bytes(), small(algorithm).bytes()) << name;
@@ -137,7 +137,7 @@ TEST(Subwords, SaysHowManyThereMayBe) {
       return complaint<Error>(
           [&] { learned(sentences(), {.vocabulary = vocabulary, .algorithm = kind}); });
     };
-    // The limits that are said are those.
+    // The limits in the messages are exact.
     const auto limit = [](const std::string& text, std::string_view before) {
       const std::size_t at = text.find(before);
       EXPECT_NE(at, text.npos) << text;
@@ -169,7 +169,7 @@ TEST(Subwords, AreNotLearnedFromNothing) {
                Cancelled);
 }
 
-// SentencePiece gives its own meaning to some text.
+// SentencePiece gives special meaning to some of these texts.
 TEST(Subwords, AreLearnedFromAnyText) {
   const Texts odd{"<s> </s> <unk>", "<0x41><0x41> <0x41>",  "▁ ▁▁",      "⁇ ▅ \uFFFD",
                   "\u2047\u2585",   std::string(3000, 'a'), "a\tb\x01 c"};
@@ -230,8 +230,9 @@ TEST(SubwordModel, OnlyWhatIsTrainedHereIsRead) {
       "Subwords: bytes must be a SentencePiece model as qkv trains it, got something else";
   EXPECT_EQ(refusal_of(""), other);
   EXPECT_EQ(refusal_of(std::string(1000, '\xFF')), other);
-  // Fields of SentencePiece's: a text it encodes when it loads (self_test_data), a table that it
-  // follows without a check (precompiled_charsmap, of a second normalizer_spec), another piece.
+  // Further fields that SentencePiece would read: a text that it encodes on loading
+  // (self_test_data), a table that it follows without a check (precompiled_charsmap, in a second
+  // normalizer_spec), another piece.
   const std::string spec("\x1A\x06\x12\x04\xFF\xFF\xFF\x7F", 8);
   for (const std::string& more :
        {std::string("\x22\x02\x0A\x00", 4), spec, std::string("\x2A") + spec.substr(1),
@@ -268,7 +269,7 @@ TEST(SubwordModel, PiecesAreChecked) {
             "Subwords: bytes must have scores from -1000000000 to 1000000000, got 1e+38 of \"zz\"");
   EXPECT_EQ(refusal([](auto& pieces) { pieces.clear(); }),
             "Subwords: bytes must have learned pieces, got none");
-  // What was not learned, yet could have been.
+  // Pieces that were not learned here but are valid are accepted.
   EXPECT_EQ(refusal([](auto& pieces) {
               pieces = {{std::string(16, 'a'), 1e9F}, {"aa", -1e9F}, {"▁▁", 0}};
             }),
@@ -280,7 +281,7 @@ TEST(SubwordModel, PiecesAreChecked) {
   }
 }
 
-// Each is refused, or splits any text.
+// Damaged bytes are rejected, or are a model that splits any text.
 TEST(SubwordModel, DamagedBytesAreReadOrRefused) {
   for (const auto& [name, algorithm] : kSubwordAlgorithms) {
     const std::string whole = small(algorithm).bytes();
@@ -290,7 +291,7 @@ TEST(SubwordModel, DamagedBytesAreReadOrRefused) {
     int refused = 0;
     int read = 0;
     for (std::size_t at = 0; at < whole.size(); ++at) {
-      if (at > 200 && at + 1500 < whole.size() && at % 16 != 0) continue;  // bytes' pieces
+      if (at > 200 && at + 1500 < whole.size() && at % 16 != 0) continue;  // in the byte pieces
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
       try {
@@ -396,7 +397,7 @@ TEST(SubwordModel, MustFitItsFile) {
 
 // ---- real text ----------------------------------------------------------------------------------
 
-// Pairs of the corpus that `shared/data/SOURCES.md` describes, learned from one in 20.
+// Uses the corpus that `shared/data/SOURCES.md` describes; one of 20 lines is learned from.
 TEST(Subwords, RealSentencesComeBack) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tokens become text: spaces and capitals.
+// Tests of how tokens become text: spaces and capitals.
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -31,7 +31,7 @@ std::string again(std::string_view text, const TextStyle& style = {}) {
   return Tokenizer(Words{}).join(Tokenizer(Words{}).split(text), style);
 }
 
-// Parts of a text may be learned from apart, in any order.
+// Builders that learned from parts of a text may be added in any order.
 TEST(TextStyle, BuildersAddUp) {
   const Texts texts{"« Tom » est là !", "Paris ! Paris !", "il aime Paris, Tom aussi",
                     "non: tom ?",       "Oui (à Paris) .", "à Rome, à Rome"};
@@ -86,7 +86,7 @@ TEST(TextStyle, AnySpaceIsOne) {
 
 TEST(TextStyle, SentencesStartAsTheyDid) {
   EXPECT_EQ(learned({"one", "two. three"}, LetterCase::kLower).sentences, SentenceStart::kKept);
-  EXPECT_EQ(learned({"1987-05-03", "猫"}, LetterCase::kLower), TextStyle{});  // have no case
+  EXPECT_EQ(learned({"1987-05-03", "猫"}, LetterCase::kLower), TextStyle{});  // neither has case
   EXPECT_THROW(learned({"\xFF"}), Error);
 }
 
@@ -101,7 +101,8 @@ TEST(TextStyle, CapitalsComeBack) {
   EXPECT_EQ(with_capitals("", style), "");
 }
 
-// Pairs of the corpus that `shared/data/SOURCES.md` describes: what training splits comes back.
+// Sentences of the corpus that `shared/data/SOURCES.md` describes are joined again as they were
+// split.
 TEST(TextStyle, RealSentencesComeBack) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);
@@ -118,7 +119,7 @@ TEST(TextStyle, RealSentencesComeBack) {
     const TextStyle style = learned(texts);
     std::size_t same = 0;
     for (const std::string& text : texts) {
-      // White space is not kept: any kind of it, and any width, is one blank.
+      // White space of any kind and width comes back as one blank.
       std::string expected;
       const std::string straight = straight_quotes(text);
       const std::string_view* before = nullptr;

@@ -85,7 +85,7 @@ TEST(Text, WidthIsThatOfATerminal) {
 TEST(Text, WidthIsThatOfWholeCharacters) {
   EXPECT_EQ(display_width("😀"), 2);
   EXPECT_EQ(display_width("👨‍👩‍👧‍👦"), 2);  // four joined by U+200D
-  EXPECT_EQ(display_width("👍🏽"), 2);                       // with a colour of skin
+  EXPECT_EQ(display_width("👍🏽"), 2);                       // with a skin tone
   EXPECT_EQ(display_width("🇩🇪🇫🇷"), 4);                       // two flags
   EXPECT_EQ(display_width("\u2764"), 1);                     // a heart
   EXPECT_EQ(display_width("\u2764\uFE0F"), 2);
@@ -180,7 +180,7 @@ TEST(Spelling, WordsThatShareLettersAreNear) {
   EXPECT_GT(cosine(x, 0, 1), cosine(x, 0, 2) + 0.1);
 }
 
-// The mean of the squares is 0.634^2 for words of any length: the n-grams are independent.
+// The mean of the squares is 0.634^2 for words of any length, since the n-grams are independent.
 TEST(Spelling, NumbersHaveTheSizeOfGloves) {
   for (const std::size_t length : {1U, 4U, 30U}) {
     Texts words;
@@ -198,8 +198,8 @@ TEST(Spelling, NumbersHaveTheSizeOfGloves) {
   }
 }
 
-// Pins the bits. Computed by an independent Python program from the description in spelling.h; it
-// is in words_test.py.
+// The expected numbers, which must be bit-identical, were computed by an independent Python program
+// in words_test.py from the description in spelling.h.
 TEST(Spelling, FirstNumbersArePinned) {
   const Tensor x = spelling_vectors(Texts{"a"}, 0, 4);
   const float want[] = {0x1.cb7a4ap-2F, 0x1.d064a2p-2F, -0x1.b059e2p-1F, -0x1.e0c51cp-1F};

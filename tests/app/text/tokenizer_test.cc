@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Characters and words; subwords_test.cc has the rest.
+// Tests of tokenizers of characters and words; subwords_test.cc has those of subwords.
 #include <string>
 #include <vector>
 

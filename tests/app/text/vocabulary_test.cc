@@ -77,7 +77,7 @@ TEST(Vocabulary, DecodesToTheFirstEnd) {
   EXPECT_EQ(vocabulary.decode(vocabulary.encode(text)), text);
 }
 
-// "</s>" in a text must not end it, nor "<pad>" be padding.
+// A token "</s>" in a text must not end it, and "<pad>" must not be padding.
 TEST(Vocabulary, TextIsNeverSpecial) {
   const Texts text{"</s>", "</s>", "<pad>", "<unk>"};
   const Vocabulary vocabulary = vocabulary_of(text);
@@ -160,7 +160,7 @@ TEST(VocabularyFile, DamagedFilesAreReadOrRefused) {
   const std::string whole = test::read(directory / "v.json");
   EXPECT_EQ(test::read_though_cut<InputError>(
                 directory, whole, [](const std::string& path) { read_vocabulary(path); }),
-            1U);  // without the last line's end
+            1U);  // the file without its last line end
 }
 
 TEST(Vocabulary, MayBeUncounted) {
