@@ -65,7 +65,7 @@ def good_safetensors():
 
 
 def caches():
-    """Caches whose entries share a page, as KvCache.save writes them, and some with a wrong field."""
+    """Caches of entries that share a page, as KvCache.save writes them, and ones with a fault."""
     def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1,
              q8=False):
         data, numbers = b"", np.uint8 if q8 else np.float32
