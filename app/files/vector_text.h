@@ -19,7 +19,7 @@ struct VectorHeader {
 };
 std::optional<VectorHeader> parse_vector_header(std::string_view line);
 
-// The text before the first blank or tab.
+// The text of a line before its first blank or tab.
 std::string_view first_field(std::string_view line);
 
 class VectorText {

@@ -54,7 +54,7 @@ class CellPainter {
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
   // Paints the bar, from low to high.
   void bar(Painter& painter, int width) const;
-  // Whether numbers are shown by colours or by marks.
+  // Whether numbers are shown by colours; else they are shown by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
   // The number of distinguishable colours or marks for numbers.
   int steps() const;

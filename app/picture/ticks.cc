@@ -28,7 +28,7 @@ void add_ticks(ScaleAxis& axis, double step, int most) {
 double round_up(double x) {
   const double power = std::pow(10.0, std::floor(std::log10(x)));
   for (const double m : {1.0, 2.0, 2.5, 5.0}) {
-    // Numbers that are round up to the rounding of the quotient count as round.
+    // Numbers that are round except for the rounding of the quotient count as round.
     if (m * power >= x * (1 - 1e-9)) return m * power;
   }
   return 10 * power;

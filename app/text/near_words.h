@@ -11,9 +11,9 @@
 
 namespace qkv::app {
 
-// The edit distance from a to b: insertions, deletions, replacements and swaps of two neighbours,
-// with no substring edited twice (Damerau 1964; optimal string alignment); if it exceeds `most`,
-// any larger number.
+// The edit distance from a to b: the number of insertions, deletions, replacements and swaps of two
+// neighbours, with no substring edited twice (Damerau 1964; optimal string alignment). If the
+// distance exceeds `most`, the result is any number above `most`.
 QKV_API std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::size_t most);
 
 // How near two words are; a smaller value is nearer. It compares first whether the stems differ,

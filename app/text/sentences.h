@@ -36,7 +36,7 @@ class QKV_API Sentences {
   const std::vector<Sentence>& all() const { return all_; }
 
  private:
-  std::unordered_map<std::string, std::size_t> places_{};  // by folded source
+  std::unordered_map<std::string, std::size_t> places_{};  // places in all_ by folded source
   std::vector<Sentence> all_{};
 };
 

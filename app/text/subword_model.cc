@@ -31,7 +31,7 @@ constexpr float kLargestScore = 1e9F;
 // ---- the messages of sentencepiece_model.proto
 // ---------------------------------------------------
 
-// ModelProto.SentencePiece.Type
+// The values of ModelProto.SentencePiece.Type.
 enum class PieceType : std::uint32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
 constexpr std::uint32_t kPieces = 1;      // this and the next two: fields of ModelProto
