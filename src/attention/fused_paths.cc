@@ -19,15 +19,15 @@ using core::Results;
 constexpr PairProduct kDot[] = {PairProduct::kDot};
 constexpr PairProduct kTanh[] = {PairProduct::kTanh};
 
-// f(null pointer of the type of sums)
+// Calls f with a null pointer whose type is that of the accumulators.
 template <class F>
 auto with_sums(const Problem& p, const F& f) {
   return p.accumulator == DType::kFloat64 ? f(static_cast<double*>(nullptr))
                                           : f(static_cast<float*>(nullptr));
 }
 
-// Who runs a call: where there are no pairs, no map need look at any row, but B may be any number,
-// as the reference takes it.
+// The class that runs a call. A mapped call (with input transforms) without query-key pairs goes to
+// the reference: no row has to be transformed, and the reference accepts any B.
 enum class Runs { kPlain, kMapped, kReference };
 Runs who_runs(const Problem& p) {
   if (p.product == PairProduct::kDot && p.query_maps.is_identity() && p.key_maps.is_identity()) {

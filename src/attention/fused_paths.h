@@ -6,10 +6,11 @@
 
 #include "attention/implementations.h"
 
-// Fused attention: tiles for each product of pairs, on each CPU target.
+// The fused implementations: register tiles for each product of query-key pairs, on each CPU
+// target.
 namespace qkv::attn {
 
-// Of each product, the targets best first.
+// Ordered by product (dot, additive), within each by target, best first.
 extern const std::array<Implementation, 2 * kernels::kTargets.size()> kFused;
 
 bool has_pairs(const core::Problem& p) noexcept;

@@ -13,12 +13,13 @@
 namespace qkv::attn {
 namespace {
 
-// In the order in which they are asked.
+// The implementations in order of preference.
 constexpr auto kImplementations = [] {
   std::array<const Implementation*, kFused.size() + 2> all{};
   for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
   all[kFused.size()] = &kReference;
-  all.back() = &kPairedReference;  // only ever forced: the reference supports everything
+  all.back() =
+      &kPairedReference;  // taken only if forced: the reference before it supports everything
   return all;
 }();
 
@@ -37,7 +38,7 @@ bool names(std::span<const T> list, const T& one) {
   return std::find(list.begin(), list.end(), one) != list.end();
 }
 
-// Null, or what is not on the implementation's lists.
+// Returns what the implementation does not support about a pass over a problem, or null.
 const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
   if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
   if (!names(x.products, p.product)) return name_of(p.product);

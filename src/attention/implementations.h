@@ -13,8 +13,8 @@
 #include "dense/paths.h"
 #include "runtime/tasks.h"
 
-// The ordered list: the first implementation that supports a problem runs it. The reference
-// stands last and supports everything.
+// The ordered list of implementations: the first one that supports a problem runs it. The reference
+// comes after the fused ones and supports every problem.
 namespace qkv::attn {
 
 using core::ScratchSize;
@@ -25,8 +25,8 @@ inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
 
 struct Implementation;
 
-// What happens to a pass once an implementation has built it: its scratch memory is measured, and
-// where there is a call, reserved there and used.
+// The use that is made of a pass which an implementation has built: its scratch memory is measured
+// and, if there is a call, reserved in it, and the pass is run.
 struct PassUse {
   runtime::Call* call = nullptr;
   ScratchSize scratch{};
@@ -40,7 +40,7 @@ struct PassUse {
   }
 };
 
-// How it builds its passes; `by` is itself.
+// The functions with which an implementation builds its passes; `by` is the implementation itself.
 struct PassFunctions {
   void (*forward)(const Implementation& by, const core::Problem& p, const core::Results& results,
                   PassUse& use);
@@ -49,10 +49,11 @@ struct PassFunctions {
                    PassUse& use);
 };
 
-// What it runs is what its lists name, and no more.
+// One implementation of attention. It supports exactly the products, accumulator types and passes
+// on its lists.
 struct Implementation : dense::Path {
   std::span<const core::PairProduct> products;
-  std::span<const DType> sums;  // types of sums
+  std::span<const DType> sums;  // types of accumulators
   std::span<const Pass> passes;
   PassFunctions functions;
 
@@ -83,9 +84,9 @@ struct Implementation : dense::Path {
 
 std::span<const Implementation* const> implementations();
 
-// The implementation of a pass over a problem; `forced` (may be empty) names the one to take.
-// Throws Error when there is none of that name, or it does not support the problem, and when
-// QKV_TARGET in the environment names no target.
+// Chooses the implementation that runs a pass over a problem; `forced` names it, or is empty for
+// the first one that supports the problem. Throws Error if `forced` is unknown or does not support
+// the problem, or if QKV_TARGET in the environment names no target.
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
 
 }  // namespace qkv::attn

@@ -24,7 +24,7 @@ void plain_forward(const Implementation&, const Problem& p, const Results& to, P
   }
 }
 
-// The products of the target avx512bf16, for any CPU.
+// Forward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
 void paired_forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
   if (!core::has_bfloat16_pairs(p)) return plain_forward(by, p, to, use);
   use(reference::Forward<float>(p, to, true));
@@ -39,7 +39,7 @@ void plain_backward(const Implementation&, const Problem& p, const GradientSourc
   }
 }
 
-// The gradients of that target, likewise.
+// Backward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
 void paired_backward(const Implementation& by, const Problem& p, const GradientSources& from,
                      const GradientResults& to, PassUse& use) {
   if (!core::has_bfloat16_pairs(p, from)) return plain_backward(by, p, from, to, use);

@@ -6,11 +6,11 @@
 
 namespace qkv::attn {
 
-// The last implementation: supports every problem, in float32 or float64 sums as the problem says.
-// The formulas stand in reference/forward.h and reference/backward.h.
+// The reference implementation: it supports every problem, with float32 or float64 accumulators as
+// the problem says. The formulas are in reference/forward.h and reference/backward.h.
 extern const Implementation kReference;
-// The same with products of bfloat16 in pairs (core/bfloat16_pairs.h), which the target avx512bf16
-// has.
+// The reference with BF16 two-way dot products (core/bfloat16_pairs.h), which the target avx512bf16
+// has in hardware.
 extern const Implementation kPairedReference;
 
 }  // namespace qkv::attn

@@ -9,9 +9,10 @@
 #include "kernels/additive_kernels.h"
 #include "kernels/gradient_kernels.h"
 
-// The additive score as the stages of a fused pass see it: q and k are rows of exponentials,
-// [units] of x and then [units] of powers (kernels/additive_kernels.h); k has one row per query
-// head.
+// The additive score as the steps of a fused pass see it: the rows of q and k are exponentials,
+// first [units] of x and then [units] of powers (kernels/additive_kernels.h); k has one row per
+// query head. It refers to arrays of the pass with transformed inputs (attention/rowmaps) and owns
+// none.
 namespace qkv::attn {
 
 using kernels::Range;
@@ -20,23 +21,24 @@ template <class T>
 struct AdditiveScores {
   const kernels::AdditiveKernels<T>* kernels = nullptr;
   Index units = 0;
-  RowPlaces queries, keys;              // of the ranges below
+  RowPlaces queries, keys;              // index the ranges below
   const T* v = nullptr;                 // [H][units]
-  const std::uint8_t* odd_v = nullptr;  // [H]: v is not finite
-  const Range* query_ranges = nullptr;  // of each row
+  const std::uint8_t* odd_v = nullptr;  // [H]: whether v has a non-finite element
+  const Range* query_ranges = nullptr;  // one per query row: the form of its exponentials
   const Range* key_ranges = nullptr;
-  Range most = Range::kSmall;  // of all rows of the call
+  Range most = Range::kSmall;  // the most general form in the call
 
   bool has_powers() const { return most == Range::kPowers; }
   Index width() const { return has_powers() ? 2 * units : units; }
   kernels::AdditiveUnits<T> units_of(Index h) const { return {v + h * units, units}; }
-  // x_u <- v_u x_u, the gradient of a projected row. v may hold anything; the gradient of a row
-  // without a live pair is 0 regardless.
+  // Multiplies a projected row's gradient by v: x_u <- v_u x_u. v may be non-finite; then the
+  // gradient of a row without an unmasked pair (`live` is false) is left as it is: 0.
   void multiply_by_v(Index h, bool live, const kernels::GradientKernels<T>& by, T* x) const {
     if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
   }
   bool is_odd(Index h) const { return odd_v[h] != 0; }
-  // Writes the exponentials of rows of values to the rows at `place` of `to`, and their ranges.
+  // Writes the exponentials of `rows` rows of projected values to rows `place` .. of `to` [rows][2
+  // units], and the form of each to `ranges`.
   void put_exponentials(const kernels::RowsOf<const T>& values, Index rows, Index place, T* to,
                         Range* ranges) const {
     for (Index r = 0; r < rows; ++r) {
@@ -45,7 +47,7 @@ struct AdditiveScores {
           kernels->exponentials(values.data + r * values.stride, units, row, row + units);
     }
   }
-  // The highest range of `count` rows.
+  // The most general form of `count` rows.
   Range of_queries(Index b, Index h, Index row, Index count) const {
     return highest_of(query_ranges + queries.of(b, h, row), count);
   }

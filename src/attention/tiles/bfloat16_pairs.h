@@ -11,13 +11,13 @@
 #include "core/operand.h"
 #include "kernels/pair_kernels.h"
 
-// Which products a pass takes, and words of pairs (kernels/pair_kernels.h) of operands
-// whose channels are not contiguous.
+// The choice between plain products and BF16 two-way dot products, and the packing of operands
+// whose channels are not contiguous into words of two BF16 numbers (kernels/pair_kernels.h).
 namespace qkv::attn {
 
 enum class Products { kPlain, kPairs };
 
-// Those of a forward pass, or of a backward pass with `from`.
+// The products of a forward pass, or with `from` (the gradient sources) of a backward pass.
 template <class T, class... From>
 Products products_of(const core::Problem& p, kernels::Target target, const From&... from) noexcept {
   const bool pairs = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
@@ -47,17 +47,17 @@ inline BFloat16 bfloat16_at(const core::Operand& x, Index offset, Index c) noexc
   return static_cast<const BFloat16*>(x.data)[offset + c * x.col_stride];
 }
 
-// The bits of a pair, as a word of any type of 32 bits.
+// Joins two BF16 numbers in a 32-bit word of type T, `first` in the lower half.
 template <class T>
 T word_of(BFloat16 first, BFloat16 second) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
     return std::bit_cast<T>(first.bits | static_cast<std::uint32_t>(second.bits) << 16);
   } else {
-    return T(0);  // such sums have no pairs
+    return T(0);  // float64 has no two-way dot products
   }
 }
 
-// The first (0) or second (1) of a pair.
+// One half of a word as a number: the first (`which` = 0, lower half) or the second (1).
 template <class T>
 T half_of_word(T word, Index which) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
@@ -68,7 +68,7 @@ T half_of_word(T word, Index which) noexcept {
   }
 }
 
-// The word without that one: 0 in its place.
+// The word with one half (`which`) replaced by 0.
 template <class T>
 T word_without(T word, Index which) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
@@ -79,7 +79,7 @@ T word_without(T word, Index which) noexcept {
   }
 }
 
-// One value of a pair, alone: the second value of the word is 0.
+// A word whose first half is the chosen half of `word` and whose second half is 0.
 template <class T>
 T alone(T word, bool second) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
@@ -90,7 +90,7 @@ T alone(T word, bool second) noexcept {
   }
 }
 
-// Pairs of the channels of one row.
+// Joins neighbouring channels of one row into words: to[words of width].
 template <class T>
 void join_channels(const core::Operand& x, Index offset, Index width, T* to) noexcept {
   for (Index c = 0; c < width; c += 2) {
@@ -99,7 +99,7 @@ void join_channels(const core::Operand& x, Index offset, Index width, T* to) noe
   }
 }
 
-// A panel of keys; key n is at the offset row_at(n).
+// Packs a panel of words [words of width][kPanel]; key n begins at element row_at(n).
 template <class T, class Row>
 void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, Index width,
                         T* panel) noexcept {
@@ -114,7 +114,8 @@ void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, I
   }
 }
 
-// Pairs of the values of two rows, or of one and zeros.
+// Joins the values of two neighbouring rows, channel by channel, into words to[E]; if `rows` is 1
+// the second half is 0.
 template <class T>
 void pair_strided_values(const core::Operand& v, Index offset, Index rows, Index E,
                          T* to) noexcept {

@@ -11,12 +11,15 @@
 
 namespace qkv::attn {
 
-// The scores of a block's queries and a chunk of keys, two tiles at a time, in the steps of
-// their definition: product and scale, soft-cap, user functions, bias, ALiBi, masks.
+// The scores of a block's queries against the current chunk of keys: [kRowsAtOnce][kScoreStride],
+// two tiles at a time. Its functions are the steps between the input rows and the softmax, in the
+// order of the definition: product and scale, soft-cap, user functions, bias, ALiBi, masks. The
+// forward pass and all passes that recompute scores use it. Live tiles and keys are defined in
+// block_tiles.h.
 template <class T>
 class BlockScores {
  public:
-  // Whether dead tiles are skipped, or every score is computed.
+  // kLive skips panels without an unmasked pair; kAll computes every score.
   enum class Tiles { kLive, kAll };
 
   template <class AnyArena>
@@ -32,7 +35,7 @@ class BlockScores {
   }
 
   // Starts with rows n0 .. n0 + count - 1 of a unit's queries, or without rows. `packed`: the
-  // unit's panels, or null to pack them when needed.
+  // unit's panels, or null if they are packed when needed.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     queries.start(unit, n0, count);
     chunk_.start(unit, packed);
@@ -41,26 +44,26 @@ class BlockScores {
     queries.start(unit);
     chunk_.start(unit, packed);
   }
-  // No key from `end` on will be asked of this block.
+  // Promises that this block reads no key from `end` on.
   void read_until(Index end) { chunk_.read_until(end); }
 
-  // Begins with keys j0 ..; false if no row may see one. `values`: these rows are read besides, as
-  // they are stored, or null.
+  // Begins the chunk at key j0; returns false if interval masks forbid every pair. `values`: rows
+  // of values that are read as they are stored in the same chunk, or null.
   bool begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values) {
     call_.stop();
     chunk_.go_to(j0, queries.live(), tiles == Tiles::kAll, values);
     return tiles_.go_to(queries, j0, chunk_.count(), tiles == Tiles::kAll);
   }
-  // The scores after scale of tiles t0 .. t1-1, at most two.
+  // Computes the scaled scores of tiles t0 .. t1-1, at most two.
   void compute(Index t0, Index t1);
-  // The same again for tile t, whose live panels are known.
+  // Recomputes the scaled scores of tile t, whose live panels are known.
   void compute_again(Index t) {
     for (Index n = 0; n < kPanelsPerChunk; ++n) {
       if ((tiles_[t].live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
     }
   }
-  // The scores after scale of keys j0 .., two tiles at a time; then calls use(first row, rows),
-  // which reads them with row(), piece() by piece().
+  // Computes the scaled scores of the chunk at key j0, two tiles at a time; after each two calls
+  // use(first row, rows), which reads the scores with row(), piece() by piece().
   template <class Use>
   void go_through(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles, nullptr);
@@ -72,14 +75,16 @@ class BlockScores {
     }
   }
 
-  // The chunk: its first key and their number.
+  // The first key of the chunk, and the number of its keys.
   Index first_key() const { return chunk_.first(); }
   Index keys() const { return chunk_.count(); }
-  // After the last of them that a row of the current tiles may see, as far as that is known.
+  // End of the chunk's keys whose scores the current tiles need: the chunk's end, or less if the
+  // call trims_keys().
   Index key_end() const { return key_end_; }
   const Tile& tile(Index t) const { return tiles_[t]; }
-  // Scores of keys first_key() + begin .. end - 1 of row r of the current tiles, live or not; no
-  // other key of the chunk is live.
+  // The scores of row r of the current tiles, indexed from the chunk's first key. Valid for the
+  // keys piece(r) = begin .. end - 1, masked or not; the chunk's other keys are masked for this
+  // row.
   T* row(Index r) const { return s_ + r % kRowsAtOnce * kScoreStride; }
   KeyRange piece(Index r) const { return tiles_[r / kTileRows].keys; }
   void soft_cap(Index r) const {
@@ -88,9 +93,10 @@ class BlockScores {
     k_.soft_cap(row(r) + x.begin, nullptr, static_cast<T>(p_.softcap),
                 std::min(x.end, chunk_.count()) - x.begin);
   }
-  // Applies user functions, bias, ALiBi and masks: -inf where masked.
+  // Applies user functions, bias, ALiBi and masks to row r; masked scores become -inf.
   void change(Index r) const;
-  // The keys of tile t that the softmax is over, in whole registers: -inf behind the last key.
+  // Returns the keys of tile t that the softmax reads, in whole registers, and writes -inf behind
+  // the chunk's last key.
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
     const Index end = std::min(x.end, pieces(key_end_, kMostLanes) * kMostLanes);
@@ -99,15 +105,16 @@ class BlockScores {
     }
     return {x.begin, end};
   }
-  // Whether masks let row r see key n of the chunk.
+  // Whether masks let row r attend to key n of the chunk.
   bool may_see(Index r, Index n) const { return tiles_.may_see(queries, r, n); }
-  // Keys of the chunk that some row may see, in whole panels.
+  // The keys of the chunk that interval masks allow some row, in whole panels.
   KeyRange live_keys() const {
     const KeyRange& live = queries.live();
     return {std::max(live.begin - chunk_.first(), Index{0}) / kPanel * kPanel,
             std::min(chunk_.count(), pieces(live.end - chunk_.first(), kPanel) * kPanel)};
   }
-  // If keys or values are read as they are stored: which of the chunk's, and where.
+  // If keys or values are read as they are stored: the keys of the chunk that are read, and where
+  // their rows are.
   const KeyRange& stored() const { return chunk_.stored(); }
   const ChunkReads& reads() const { return chunk_.reads(); }
 
@@ -152,8 +159,9 @@ void BlockScores<T>::compute(Index t0, Index t1) {
   }
 }
 
-// What panel n will read from far memory, once, and few lines can be asked for at a time: the bias
-// of tiles t0 .. t1-1, and the masks of the next tiles' rows.
+// Prefetches what the options of panel n read once from far memory: the bias of tiles t0 .. t1-1
+// and the masks of the next tiles' rows. It is called panel by panel because few cache lines can be
+// outstanding at a time.
 template <class T>
 void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
   const Index end = queries.tile_end(t1 - 1);
@@ -169,7 +177,8 @@ void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
   }
 }
 
-// Panel n of the chunk for tiles t0 .. t1-1: one tile, unless the call joins them.
+// Computes the scores of panel n of the chunk for tiles t0 .. t1-1: one tile, unless the call
+// joins_tiles().
 template <class T>
 void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
   const Index first = queries.tile_begin(t0);
@@ -187,7 +196,8 @@ void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
                range, {row(first) + n * kPanel, kScoreStride});
 }
 
-// Keys that no row may see are not read; their scores are 0 until masked.
+// Computes scores of keys as they are stored. Keys that no row may attend to are not read; their
+// scores are 0 until they are masked.
 template <class T>
 void BlockScores<T>::score_stored(Index first, Index rows, Index n, Index keys) {
   const Index panel = n * kPanel;

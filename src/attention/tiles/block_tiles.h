@@ -10,21 +10,23 @@
 
 namespace qkv::attn {
 
-// kTileRows rows of a block and the keys of a chunk.
+// A tile: kTileRows rows of a block and the keys of a chunk. A key, panel or tile is live if it has
+// an unmasked query-key pair, as far as is known.
 struct Tile {
-  KeyRange keys;             // live ones, in whole panels, counted from the chunk's first
-  Index end = 0;             // after the last of them that interval masks let some row see
-  unsigned live_panels = 0;  // bit n: the chunk's panel n is computed
-  bool partial = false;      // masks that are asked forbid some of the pairs
+  KeyRange keys;             // the live keys in whole panels, counted from the chunk's first
+  Index end = 0;             // after the last key that interval masks allow some row
+  unsigned live_panels = 0;  // bit n: scores of the chunk's panel n are computed
+  bool partial = false;      // element-wise masks forbid some of the pairs
 
-  // Whether all of these panels are live.
+  // Whether all panels of `keys` are live.
   bool is_whole() const {
     return live_panels >> (keys.begin / kPanel) == (1U << keys.size() / kPanel) - 1;
   }
 };
 
-// The tiles of a block and a chunk of keys: which of their keys are live; and what the masks that
-// are asked, key by key, allow the rows of the two tiles at hand.
+// The live tiles of a block for the current chunk: which panels of 64 keys each of the kBlockTiles
+// tiles computes, and for the two current tiles the bytes [kRowsAtOnce][kKeyChunk] of element-wise
+// masks. Used before scores are computed (forward.h); owned by BlockScores.
 template <class T>
 class BlockTiles {
  public:
@@ -34,8 +36,8 @@ class BlockTiles {
     if (call.key_masks) allowed_ = arena.template take<std::uint8_t>(kPairs).data();
   }
 
-  // Goes to keys j0 .. j0 + keys - 1; false if no row may see one. With `all`, every key counts as
-  // live.
+  // Goes to keys j0 .. j0 + keys - 1; returns false if interval masks forbid every pair. With
+  // `all`, every key counts as live.
   bool go_to(const QueryRows<T>& queries, Index j0, Index keys, bool all) {
     j0_ = j0;
     keys_ = keys;
@@ -47,7 +49,8 @@ class BlockTiles {
     }
     return any_live;
   }
-  // Finds the live panels of tile t. Returns the dead ones between the first and the last of them.
+  // Finds the live panels of tile t. Returns, as bits, the panels without a live key between the
+  // first and the last live one.
   unsigned find_panels(const QueryRows<T>& queries, Index t) {
     Tile& tile = tiles_[t];
     if (tile.keys.empty()) return 0;
@@ -57,15 +60,16 @@ class BlockTiles {
   }
 
   const Tile& operator[](Index t) const { return tiles_[t]; }
-  // After the last live key of tiles t0 .. t1-1.
+  // The key after the last one that interval masks allow tiles t0 .. t1-1.
   Index end_of(Index t0, Index t1) const {
     Index end = 0;
     for (Index t = t0; t < t1; ++t) end = std::max(end, tiles_[t].end);
     return end;
   }
-  // Whether row r may see each key of the chunk; only where its tile is partial.
+  // A byte for each key of the chunk: 1 if element-wise masks let row r attend to it. Valid only if
+  // the row's tile is partial.
   std::uint8_t* allowed(Index r) const { return allowed_ + r % kRowsAtOnce * kKeyChunk; }
-  // Whether masks let row r see key n of the chunk.
+  // Whether masks let row r attend to key n of the chunk.
   bool may_see(const QueryRows<T>& queries, Index r, Index n) const {
     const KeyRange& live = queries[r].live;
     if (j0_ + n < live.begin || j0_ + n >= live.end) return false;
@@ -79,11 +83,11 @@ class BlockTiles {
     Index end = 0;
   };
 
-  // Bit n: panel n is among the tile's keys.
+  // Bits of the panels that the tile's keys cover.
   static unsigned panels_of(const Tile& tile) {
     return ((1U << tile.keys.end / kPanel) - 1) & ~((1U << tile.keys.begin / kPanel) - 1);
   }
-  // The keys of tile t that interval masks let some of its rows see.
+  // The keys of tile t that interval masks let at least one of its rows attend to.
   Tile live_tile(const QueryRows<T>& queries, Index t) const {
     KeyRange keys{keys_, 0};
     const bool all = all_ || p_.masks.empty();
@@ -101,8 +105,8 @@ class BlockTiles {
     return tile;
   }
 
-  // Which panels of tile t have a live key, and which keys are allowed where only some are. Shrinks
-  // the tile's keys to its live panels.
+  // Evaluates the element-wise masks of tile t: finds its live panels and, where a panel is
+  // partial, the allowed keys. Shrinks the tile's keys to its live panels.
   void ask_masks(const QueryRows<T>& queries, Index t, Tile& tile) const {
     const Rows rows{queries, queries.tile_begin(t), queries.tile_end(t)};
     const Index begin = tile.keys.begin / kPanel;
@@ -114,7 +118,7 @@ class BlockTiles {
       if (known != core::TileClass::kDead || all_) live |= 1U << n;
       if (known != core::TileClass::kFull) partial |= 1U << n;
     }
-    // Runs of panels that may be live.
+    // Evaluates runs of panels that may be live and are not known to be full.
     for (Index n = begin; n < end; ++n) {
       if ((live & partial & 1U << n) == 0) continue;
       Index stop = n + 1;
@@ -135,7 +139,7 @@ class BlockTiles {
     tile.keys = {};
     if (live == 0) return;
     tile.keys = {std::countr_zero(live) * kPanel, std::bit_width(live) * kPanel};
-    // Within that: dead panels, which are masked, and full ones.
+    // Panels that were not evaluated, dead or full, get constant bytes.
     for (Index n = tile.keys.begin / kPanel; n < tile.keys.end / kPanel; ++n) {
       const bool is_live = (live >> n & 1U) != 0;
       if (is_live && (partial >> n & 1U) != 0) continue;
@@ -146,7 +150,7 @@ class BlockTiles {
     }
   }
 
-  // What precomputed masks know of the rows combined.
+  // The class of a panel for all rows, as far as precomputed masks tell without being evaluated.
   core::TileClass known_class(const Rows& rows, Index panel) const {
     static_assert(kPanel == core::kTileSide);
     const Index tile_j = j0_ / kPanel + panel;
@@ -157,11 +161,11 @@ class BlockTiles {
     return first;
   }
 
-  // The combined state of a panel's allowed keys (0 or 1) for the rows.
+  // The class of a panel for all rows, from the evaluated bytes (0 or 1).
   core::TileClass asked_class(const Rows& rows, Index panel) const {
     const Index begin = panel * kPanel;
     const Index count = std::min(kPanel, keys_ - begin);
-    // Eight keys at a time; a last, partial panel is padded with its first key.
+    // Combines eight keys per word; a last, partial panel is padded with its first key.
     constexpr std::size_t kWords = kPanel / sizeof(std::uint64_t);
     std::uint64_t any[kWords] = {};
     std::uint64_t none[kWords] = {};
@@ -189,8 +193,8 @@ class BlockTiles {
 
   const FusedCall<T>& call_;
   const Problem& p_;
-  Index j0_ = 0;    // the chunk
-  Index keys_ = 0;  // and its length
+  Index j0_ = 0;    // first key of the chunk
+  Index keys_ = 0;  // number of its keys
   bool all_ = false;
   Tile tiles_[kBlockTiles];
   std::uint8_t* allowed_ = nullptr;  // [rows at once][kKeyChunk]

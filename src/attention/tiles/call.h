@@ -9,7 +9,8 @@
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
-// What all blocks of a call share, and the sizes of their parts.
+// Constants and state that all blocks of a call share: the sizes of tiles, blocks and chunks, and
+// FusedCall.
 namespace qkv::attn {
 
 using core::kKeyChunk;
@@ -17,42 +18,48 @@ using kernels::kPanel;
 using kernels::kTileRows;
 using kernels::RowsOf;
 
-// Tiles, and rows, that process a chunk together: their scores stay in the first-level cache.
+// Number of tiles, and of their rows, that go through a chunk of keys together: the scores of these
+// rows stay in the first-level cache.
 inline constexpr Index kTilesAtOnce = 2;
 inline constexpr Index kRowsAtOnce = kTilesAtOnce * kTileRows;
-// Rows of a block, two tiles at a time, while the keys and values of a chunk are in the
-// second-level cache: the more rows, the fewer bytes come from farther away.
+// Query rows of a block. They are processed two tiles at a time while the keys and values of a
+// chunk are in the second-level cache: the more rows, the fewer bytes come from farther away.
 inline constexpr Index kBlockRows = 16 * kRowsAtOnce;
 inline constexpr Index kBlockTiles = kBlockRows / kTileRows;
 inline constexpr Index kPanelsPerChunk = kKeyChunk / kPanel;
-// One cache line more than a chunk, so that rows do not map to the same cache sets.
+// Distance between two rows of scores, in elements: one cache line more than a chunk (float32), so
+// that rows do not map to the same cache sets.
 inline constexpr Index kScoreStride = kKeyChunk + 16;
-// Keys whose values are used by both tiles before the next ones are read.
+// Number of keys whose values are used by both tiles before the next values are read.
 inline constexpr Index kValueKeys = 2 * kPanel;
-// Rows in whole registers, for any target.
+// Largest number of elements in a vector register on any target: arrays are padded to a multiple of
+// it.
 inline constexpr Index kMostLanes = 16;
 
-// Up to so many query rows of a key head read keys and values as they are stored.
+// Up to this many query rows of a key head read keys and values as they are stored, without
+// packing.
 inline constexpr Index kStoredRows = 16;
-// Values of so many keys stay in the first-level cache until the tiles of more than two rows, which
-// take the channels in parts, have used them.
+// Number of keys whose stored values stay in the first-level cache until all tiles have used them,
+// if there are more than two rows: the loop over rows then takes the channels in parts.
 inline constexpr Index kStoredKeys = 32;
 
-// Shared by all blocks of a call.
+// The state that all blocks of one forward or backward pass share, read-only while tasks run: the
+// problem, the target's kernels, and the decisions that follow from both. It owns no arrays.
 template <class T>
 struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
-  bool pairs = false;  // products are of bfloat16 in pairs: kernels/pair_kernels.h
+  bool pairs = false;  // scores and sums use BF16 two-way dot products: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
-  bool changes_scores = false;  // something comes between the product and the softmax
-  bool only_intervals = false;  // nothing but masks of intervals of keys
-  bool key_masks = false;       // some mask is evaluated key by key
-  bool reads_keys = false;      // as they are stored, by few queries
-  bool reads_values = false;    // the same for values
-  bool copies_values = false;   // else: they are converted, not contiguous, or in pages
-  const AdditiveScores<T>* additive = nullptr;  // null: scores are dot products
-  core::StopPoint stop;                         // of the call, when running
+  bool changes_scores = false;  // some option is applied between the product and the softmax
+  bool only_intervals =
+      false;                   // the only such options are interval masks (causal, window, lengths)
+  bool key_masks = false;      // some mask is element-wise: evaluated key by key
+  bool reads_keys = false;     // keys are read as they are stored (few queries)
+  bool reads_values = false;   // values are read as they are stored
+  bool copies_values = false;  // values are copied: they are converted, not contiguous, or in pages
+  const AdditiveScores<T>* additive = nullptr;  // null if scores are dot products
+  core::StopPoint stop;                         // polled by tasks; set when the pass starts
 
   FusedCall(const Problem& problem, kernels::Target target,
             const AdditiveScores<T>* additive_scores = nullptr,
@@ -74,20 +81,23 @@ struct FusedCall {
             (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1 || problem.v.in_pages())),
         additive(additive_scores) {}
 
-  // Few rows read keys and values once: packing would cost more than it saves.
+  // True if a key head has so few query rows that packing its keys would cost more than it saves.
   static bool has_few_rows(const Problem& p) { return p.G > 0 && p.H / p.G * p.Tq <= kStoredRows; }
 
-  // Values per row of q or k that scores read; memory is allocated for Dk of them.
+  // Elements per row of q or k that scores read. Memory is allocated for Dk elements per row, which
+  // is at least as many.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
-  // Whether scores() takes the rows of several tiles: all of them then read blocks of channels of a
-  // panel while these are in the first-level cache.
+  // Whether scores() takes the rows of several tiles in one call: all of them then read a block of
+  // channels of a panel while it is in the first-level cache.
   bool joins_tiles() const { return additive == nullptr; }
-  // Whether keys of a panel behind the last that some row of a tile may see are left out.
+  // Whether the last panel of a tile is cut off behind the last key that interval masks allow one
+  // of the tile's rows.
   bool trims_keys() const {
     return only_intervals && !p.masks.empty() && additive == nullptr && !pairs && !reads_values;
   }
-  // Scores after scale of a tile's queries, of head h, and the first `keys` keys of a panel.
-  // `range`, for the additive score: the highest of all these rows.
+  // Computes the scaled scores s [rows][keys] of query rows of head h and the first `keys` keys of
+  // a packed panel. `range` is for the additive score: the most general form of all these rows and
+  // keys.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
               Range range, const RowsOf<T>& s) const {
     const T scale = static_cast<T>(p.scale);
@@ -96,7 +106,7 @@ struct FusedCall {
     }
     additive->scores(h, q, rows, panel, keys, range, scale, s);
   }
-  // E in whole registers, for any target.
+  // E rounded up to whole registers of any target; 0 without values.
   Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
 };
 

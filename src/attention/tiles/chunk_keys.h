@@ -10,9 +10,10 @@
 
 namespace qkv::attn {
 
-// The keys of a chunk as scores read them: panels packed by the call or when they are asked for, or
-// rows as they are stored. Values that are read as they are stored are read here too: which, and
-// where.
+// The keys of the current chunk as the scores of a block read them: panels that the pass packed for
+// all blocks, panels [Dk][kPanel] that the block packs when they are first needed, or rows as they
+// are stored. It also tells where values are that are read as they are stored. Owned by
+// BlockScores.
 template <class T>
 class ChunkKeys {
  public:
@@ -21,17 +22,18 @@ class ChunkKeys {
     if (!call.reads_keys) panels_ = arena.template take<T>(p_.key_chunk * p_.Dk).data();
   }
 
-  // The keys of a unit. `packed`: its panels, or null to pack them when needed.
+  // Starts with the keys of a unit. `packed`: the unit's panels, or null if they are packed when
+  // needed.
   void start(const KeyUnit& unit, const T* packed) {
     end_ = reads_end_ = unit.s.Tk;
     packed_ = packed;
     rows_ = {p_, p_.k, unit.b, unit.g, unit.s.k0};
   }
-  // No key from `end` on will be asked of this block.
+  // Promises that this block reads no key from `end` on: such keys are not prefetched.
   void read_until(Index end) { reads_end_ = end; }
-  // Goes to the chunk that begins with key `first`. `live`: the keys of the unit that some row may
-  // see; with `all`, scores of others are asked for too. `values`: these rows are read besides, as
-  // they are stored, or null.
+  // Goes to the chunk that begins with key `first`. `live`: the keys of the unit that masks allow
+  // at least one row; with `all`, scores of the other keys are computed too. `values`: rows of
+  // values that are read as they are stored in the same chunk, or null.
   void go_to(Index first, const KeyRange& live, bool all, const core::HeadRows* values) {
     first_ = first;
     count_ = std::min(p_.key_chunk, end_ - first);
@@ -51,9 +53,9 @@ class ChunkKeys {
 
   Index first() const { return first_; }
   Index count() const { return count_; }
-  // Whether scores read rows where they are stored, not panels.
+  // Whether scores read keys as they are stored, not panels.
   bool are_stored() const { return call_.reads_keys && packed_ == nullptr; }
-  // Panel n of the chunk.
+  // Panel n of the chunk, packed now if it is not yet.
   const T* panel(Index n) {
     const Index j = first_ + n * kPanel;
     if (packed_ != nullptr) return packed_ + j * p_.Dk;
@@ -64,22 +66,24 @@ class ChunkKeys {
     }
     return own;
   }
-  // If keys or values are read as they are stored: which of the chunk's, and where.
+  // If keys or values are read as they are stored: the keys of the chunk that are read, and where
+  // their rows are.
   const KeyRange& stored() const { return stored_; }
   const ChunkReads& reads() const { return reads_; }
 
  private:
   const FusedCall<T>& call_;
   const Problem& p_;
-  Index end_ = 0;  // keys of the unit
+  Index end_ = 0;  // number of keys of the unit
   core::HeadRows rows_;
   const T* packed_ = nullptr;
   Index first_ = 0;
   Index count_ = 0;
   ChunkReads reads_;
   KeyRange stored_;
-  Index reads_end_ = 0;       // key after the last that this block is expected to read
-  T* panels_ = nullptr;       // packed by this block, of the chunk
+  Index reads_end_ = 0;  // the key after the last one that this block reads
+  T* panels_ =
+      nullptr;  // [kKeyChunk / kPanel][Dk][kPanel]: panels of the chunk that this block packs
   unsigned packed_here_ = 0;  // bit n: panel n is packed
 };
 

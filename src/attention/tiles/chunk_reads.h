@@ -7,9 +7,10 @@
 #include "attention/tiles/row_options.h"
 #include "core/head_rows.h"
 
-// Keys and values of a chunk, those that are read as they are stored, in this order: keys, values,
-// and the keys of the next chunk. Each loop asks for what will be read some KiB later, across the
-// borders.
+// Where a block reads keys and values of a chunk as they are stored, and what it prefetches
+// meanwhile. Rows are read in this order: the chunk's keys, its values, and the next chunk's keys.
+// Each loop prefetches the rows that are read some KiB later, also when they belong to the next
+// array.
 namespace qkv::attn {
 
 using core::Operand;
@@ -18,14 +19,16 @@ using kernels::StoredRows;
 
 class ChunkReads {
  public:
-  // Measured on memory that is read once: docs/decisions/0023.
+  // Distance between a read and its prefetch. Measured on memory that is read once:
+  // docs/decisions/0023.
   static constexpr Index kBytesAhead = Index{8} << 10;
-  // Of q8, whose keys take more time for each byte: docs/decisions/0028.
+  // The distance for q8, whose keys take more time per byte: docs/decisions/0028.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;
-  // Keys come in blocks of so many: whole registers, for any target.
+  // Keys are read in blocks of this many: whole registers for any target.
   static constexpr Index kBlock = 16;
 
-  // Row 0 of the chunk is row j0 of `rows`. `k` and `v` must outlive this.
+  // Sets the chunk's keys or values: row 0 of the chunk is row j0 of `rows`. `k` and `v` must
+  // outlive this object.
   void set_keys(const Operand& k, const core::HeadRows& rows, Index j0, Index width) {
     keys_ = Rows(k, rows, j0, width);
   }
@@ -33,7 +36,7 @@ class ChunkReads {
     values_ = Rows(v, rows, j0, width);
   }
 
-  // Rows begin .. end-1 will be read, and then keys up to `next_end`.
+  // Announces that rows begin .. end-1 of the chunk are read, and then keys up to `next_end`.
   void expect(Index begin, Index end, Index next_end) {
     begin_ = begin;
     end_ = end;
@@ -42,11 +45,12 @@ class ChunkReads {
 
   StoredRows keys(Index n) const { return keys_.row(n); }
   StoredRows values(Index n) const { return values_.row(n); }
-  // How many of `most` rows, from row n on, keys(n) or values(n) reaches.
+  // Number of rows, at most `most`, from row n on that are one row stride apart: keys(n) or
+  // values(n) reaches these.
   Index run_of_keys(Index n, Index most) const { return keys_.run(n, most); }
   Index run_of_values(Index n, Index most) const { return values_.run(n, most); }
-  // What to ask for while keys n .. n + count - 1 are read. `count` is reduced to those for which
-  // it is in one place.
+  // The rows to prefetch while keys n .. n + count - 1 are read. `count` is reduced to the rows
+  // whose prefetched counterparts are one row stride apart.
   ReadAhead beside_keys(Index n, Index& count) const {
     if (!values_.given()) return beside(keys_, n, keys_, 0, next_end_, count);
     return beside(keys_, n, values_, begin_ - end_, 2 * end_ - begin_, count);
@@ -62,7 +66,7 @@ class ChunkReads {
     Index j0 = 0;
     Index stride = 0;  // in bytes
     Index row_bytes = 0;
-    Index ahead = kBlock;  // in rows
+    Index ahead = kBlock;  // distance of the prefetch, in rows
 
     Rows() = default;
     Rows(const Operand& operand, const core::HeadRows& rows, Index first, Index width)
@@ -81,8 +85,8 @@ class ChunkReads {
     }
   };
 
-  // The row that is read x.ahead rows after row n of `x`: of `x` up to end_, then of `next`, which
-  // goes on with row end_ + shift, up to row next_end + shift.
+  // The row that is read x.ahead rows after row n of `x`: it belongs to `x` up to row end_, then to
+  // `next`, which continues with row end_ + shift up to row next_end + shift.
   ReadAhead beside(const Rows& x, Index n, const Rows& next, Index shift, Index next_end,
                    Index& count) const {
     const Index wanted = n + x.ahead;

@@ -10,7 +10,8 @@
 
 namespace qkv::attn {
 
-// Keys of a chunk.
+// A set of keys of one chunk, by their index in the chunk: a bit for each of kKeyChunk keys. Both
+// passes collect keys with non-finite values in it.
 class KeySet {
  public:
   bool none() const { return none_; }
@@ -19,7 +20,7 @@ class KeySet {
     none_ = false;
   }
   bool contains(Index n) const { return (words_[n / kPanel] >> n % kPanel & 1U) != 0; }
-  // The first of begin .. end-1, or end.
+  // The lowest key of the set in begin .. end-1, or `end` if there is none.
   Index next(Index begin, Index end) const {
     while (begin < end) {
       const std::uint64_t rest = words_[begin / kPanel] >> begin % kPanel;

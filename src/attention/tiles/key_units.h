@@ -8,20 +8,22 @@
 #include "core/problem.h"
 #include "runtime/tasks.h"
 
-// How the work of a call is divided: by key heads, and within each into tasks chosen by the pass.
+// Division of a call's work: first by key heads (units), then within each into the tasks of a step
+// of the pass.
 namespace qkv::attn {
 
 using core::Problem;
 using core::Sequence;
 
-// One key head of one batch entry or sequence, and the query heads that read it.
+// A unit of work: one key head of one batch entry or packed sequence, with the query heads that
+// read it.
 struct KeyUnit {
   Index b = 0;
   Index g = 0;
   Sequence s;
   Index first_head = 0;
   Index heads = 0;
-  Index rows() const noexcept { return heads * s.Tq; }  // (h, i) in row-major order
+  Index rows() const noexcept { return heads * s.Tq; }  // query rows (h, i), in row-major order
 };
 
 inline Index unit_count(const Problem& p) noexcept { return p.B * p.G; }
@@ -35,7 +37,9 @@ inline KeyUnit key_unit(const Problem& p, Index unit) noexcept {
 
 constexpr Index pieces(Index n, Index length) noexcept { return (n + length - 1) / length; }
 
-// Consecutive units that are processed together.
+// Consecutive units (a block of heads) that are processed together, so that what is packed for them
+// stays in the caches. A piece is what a unit takes of the shared memory: a packed panel of keys,
+// or the partial results of one chunk.
 class UnitBlock {
  public:
   static constexpr Index kMostUnits = 1024;
@@ -49,8 +53,9 @@ class UnitBlock {
     return block;
   }
 
-  // Units from `begin` on and before `end`, with at most `budget` pieces in all, but at least one
-  // unit; `size` gives the pieces of a unit. Returns false if no unit is left.
+  // Takes units from `begin` on, before `end`, as long as all have at most `budget` pieces
+  // together, but at least one unit; `size` gives the pieces of a unit. Returns false if no unit is
+  // left.
   template <class Size>
   bool next(const Problem& p, Index begin, Index end, Index budget, const Size& size) {
     begin_ = begin;
@@ -65,14 +70,14 @@ class UnitBlock {
   }
   Index end() const noexcept { return begin_ + count_; }
   Index pieces() const noexcept { return offsets_[count_]; }
-  // Pieces before the n-th unit of the block.
+  // Number of pieces before those of the n-th unit of the block.
   Index offset(Index n) const noexcept { return offsets_[n]; }
 
-  // Calls f(unit, n, task, arena) for each of the tasks(unit) tasks of each unit, the n-th of the
-  // block.
+  // Calls f(unit, n, task, arena) in parallel for each of the tasks(unit) tasks of each unit, which
+  // is the n-th of the block.
   template <class Tasks, class F>
   void for_each_task(const Problem& p, runtime::Call& call, const Tasks& tasks, const F& f) const {
-    call.stop_point()();  // there may be many blocks without tasks
+    call.stop_point()();  // polls, since there may be many blocks without tasks
     starts_[0] = 0;
     for (Index n = 0; n < count_; ++n) {
       starts_[n + 1] = starts_[n] + tasks(key_unit(p, begin_ + n));
@@ -86,8 +91,8 @@ class UnitBlock {
  private:
   Index begin_ = 0;
   Index count_ = 0;
-  Index* starts_ = nullptr;   // first task of each unit
-  Index* offsets_ = nullptr;  // first piece of each unit
+  Index* starts_ = nullptr;   // [kMostUnits + 1]: index of each unit's first task
+  Index* offsets_ = nullptr;  // [kMostUnits + 1]: index of each unit's first piece
 };
 
 }  // namespace qkv::attn

@@ -8,10 +8,11 @@
 #include "attention/tiles/call.h"
 #include "core/head_rows.h"
 
-// Panels of keys, or of values for their gradients.
+// Functions that pack keys, or for gradients values, into panels [width][kPanel].
 namespace qkv::attn {
 
-// K or V transposed: `keys` rows of `width` channels from element `offset` on.
+// Packs `keys` rows of K or V, of `width` channels from element `offset` on, into a panel:
+// transposed, with zeros behind the last key. The rows are one row stride apart.
 template <class T>
 void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index keys, Index width,
                 T* panel) {
@@ -28,7 +29,8 @@ void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index 
   }
 }
 
-// The same for rows j .. of a head, which may lie in several pages.
+// Packs rows j .. j + keys - 1 of a head into a panel, as pack_panel does; the rows may lie in
+// several pages.
 template <class T>
 void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows& rows, Index j,
                Index keys, Index width, T* panel) {
@@ -51,7 +53,7 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
     }
     return;
   }
-  // Some channels at a time are brought together.
+  // Copies kChannels channels of all rows into one contiguous array, then packs them.
   constexpr Index kChannels = 64;
   alignas(64) std::byte together[kPanel * kChannels * sizeof(T)];
   for (Index c = 0; c < width; c += kChannels) {

@@ -9,15 +9,16 @@
 
 namespace qkv::attn {
 
-// One query of a block.
+// One query row of a block.
 struct QueryRow {
   QueryAt at;
-  KeyRange live;                // keys that interval masks let it see
-  Range range = Range::kSmall;  // of the additive score
+  KeyRange live;                // keys that interval masks let it attend to
+  Range range = Range::kSmall;  // form of its exponentials, for the additive score
 };
 
-// The queries of a block, rows of one key head's heads: where they are, what they may see, and
-// their channels, copied or read in place.
+// The queries of a block (up to kBlockRows rows of the query heads that share a key head): the
+// place of each row, the keys that interval masks allow it, and its channels, copied [rows][Dk] or
+// read in place. First part of a block's work, in the forward pass and in its second passes.
 template <class T>
 class QueryRows {
  public:
@@ -27,7 +28,7 @@ class QueryRows {
     copies_ = arena.template take<T>(kBlockRows * p_.Dk).data();
   }
 
-  // Starts without rows.
+  // Starts a unit without rows.
   void start(const KeyUnit& unit) {
     unit_ = unit;
     offset_ = p_.diagonal_offset(unit.b, unit.s);
@@ -35,7 +36,7 @@ class QueryRows {
     channels_ = {copies_, p_.Dk};
     clear();
   }
-  // Rows n0 .. n0 + count - 1 of a unit's queries.
+  // Starts a unit with rows n0 .. n0 + count - 1 of its queries.
   void start(const KeyUnit& unit, Index n0, Index count) {
     start(unit);
     if (count == 0) return;
@@ -58,7 +59,7 @@ class QueryRows {
     count_ = 0;
     live_ = {unit_.s.Tk, 0};
   }
-  // One more, copied.
+  // Appends query i of head h; its channels are copied.
   void add(Index h, Index i) {
     copy(h, i);
     place(h, i);
@@ -67,25 +68,26 @@ class QueryRows {
   const KeyUnit& unit() const { return unit_; }
   Index count() const { return count_; }
   const QueryRow& operator[](Index r) const { return rows_[r]; }
-  // Keys that some row may see.
+  // The keys that interval masks allow at least one row.
   const KeyRange& live() const { return live_; }
-  // Channels of the rows from r on.
+  // The channels of the rows from r on.
   RowsOf<const T> channels(Index r) const {
     return {channels_.data + r * channels_.stride, channels_.stride};
   }
 
-  // kTileRows at a time.
+  // The rows divided into tiles of kTileRows.
   Index tiles() const { return pieces(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
 
  private:
-  // Whether a block's rows of one head are read where they are: close together, as copied ones are.
+  // Whether the rows of one head are read in place: they lie about as close together as copies
+  // would.
   bool are_close() const {
     return !call_.pairs && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
            p_.q.row_stride >= p_.Dk && p_.q.row_stride <= 2 * p_.Dk;
   }
-  // To the place of the next row.
+  // Copies a query's channels to the place of the next row.
   void copy(Index h, Index i) {
     call_.stop();
     const Index offset = core::offset_of(p_.q, entry_, h, unit_.s.q0 + i, 0);
@@ -105,7 +107,8 @@ class QueryRows {
                     ? Range::kSmall
                     : call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
     if (p_.masks.empty()) {
-      // Number by number: gcc 12 would write two and read them back as one, and wait for it.
+      // Assigned one by one: gcc 12 would otherwise store two and load them back as one, which
+      // stalls.
       row.live.begin = live_.begin = 0;
       row.live.end = live_.end = unit_.s.Tk;
       return;
@@ -118,13 +121,13 @@ class QueryRows {
   const FusedCall<T>& call_;
   const Problem& p_;
   KeyUnit unit_;
-  Index offset_ = 0;  // of the diagonal
-  Index entry_ = 0;   // of the unit's batch entry in q
+  Index offset_ = 0;  // of the diagonal j = i + offset
+  Index entry_ = 0;   // offset of the unit's batch entry in q, in elements
   Index count_ = 0;
   KeyRange live_;
   QueryRow* rows_ = nullptr;
   T* copies_ = nullptr;       // [rows][Dk]
-  RowsOf<const T> channels_;  // these, or the rows of q where they are
+  RowsOf<const T> channels_;  // the copies, or the rows of q in place
 };
 
 }  // namespace qkv::attn

@@ -13,9 +13,9 @@
 #include "core/tile_classes.h"
 #include "kernels/dot_kernels.h"
 
-// Applies the options to part of a row of scores, between the score and the softmax:
+// Functions that apply the options to part of a row of scores, between the product and the softmax:
 //   soft-cap -> user functions -> + bias, + ALiBi -> masks
-// Shared by all fast paths. Masks are in core/masks.h.
+// All fused paths share them. The masks themselves are in core/masks.h.
 namespace qkv::attn {
 
 using core::Operand;
@@ -23,7 +23,7 @@ using core::Problem;
 using core::QueryAt;
 using detail::InstanceTarget;
 
-// Whether kernels for T read the rows of an operand in place.
+// Whether the kernels for T read rows of the operand in place, without a copy.
 template <class T>
 bool is_readable(const Operand& x) {
   return x.col_stride == 1 && kernels::is_read_in_place<T>(x.dtype);
@@ -33,7 +33,7 @@ inline kernels::StoredRows stored_rows(const Operand& x, Index offset) {
           x.row_stride};
 }
 
-// n values of an operand, `stride` apart, as T.
+// Loads n elements of an operand, `stride` elements apart, and converts them to T.
 template <class T>
 void load_values(const Operand& x, Index offset, Index stride, Index n, T* to) {
   if (x.dtype == dtype_of<T> && stride == 1) {
@@ -54,7 +54,7 @@ void load_values(const Operand& x, Index offset, Index stride, Index n, T* to) {
   });
 }
 
-// Stores n values of T to an operand, rounded once, `col_stride` apart.
+// Stores n values of T to an operand, `col_stride` elements apart, each rounded once.
 template <class T>
 void store_values(const core::ResultOperand& to, Index offset, const T* x, Index n) {
   core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
@@ -67,7 +67,7 @@ void store_values(const core::ResultOperand& to, Index offset, const T* x, Index
   });
 }
 
-// The instances of user functions that match a target's kernels.
+// The compiled instances of user functions that belong to a target's kernels.
 inline InstanceTarget instances_of(kernels::Target target) noexcept {
   switch (target) {
     case kernels::Target::kSse4:
@@ -101,14 +101,15 @@ inline Index bias_offset(const Problem& p, const QueryAt& at, Index j) {
   return core::offset_of(p.bias, core::batch_offset(p.bias, p.batch, at.b), at.h, at.i, j);
 }
 
-// The bias of keys j .. if contiguous and stored as T; else null.
+// Address of the bias from key j on if it is contiguous and stored as T; else null.
 template <class T>
 const T* bias_in_place(const Problem& p, const QueryAt& at, Index j) {
   if (p.bias.dtype != dtype_of<T> || p.bias.col_stride != 1) return nullptr;
   return static_cast<const T*>(p.bias.data) + bias_offset(p, at, j);
 }
 
-// Prefetches the bias of `count` keys from j on, if they are contiguous: far memory, used once.
+// Prefetches the bias of `count` keys from j on if it is contiguous: it comes from far memory and
+// is used once.
 inline void prefetch_bias_row(const Problem& p, const QueryAt& at, Index j, Index count) {
   if (p.bias.col_stride != 1 || count <= 0) return;
   const auto* bytes = static_cast<const std::byte*>(p.bias.data) +
@@ -116,7 +117,8 @@ inline void prefetch_bias_row(const Problem& p, const QueryAt& at, Index j, Inde
   for (Index n = 0; n < core::bytes_of(p.bias.dtype, count); n += 64) core::prefetch(bytes + n);
 }
 
-// The arguments of change_piece. `spare` holds as many values as the piece.
+// The arguments of change_piece that are equal for all pieces. `spare` is scratch memory of at
+// least as many elements as a piece has keys.
 template <class T>
 struct PieceTools {
   const Problem& p;
@@ -125,8 +127,8 @@ struct PieceTools {
   T* spare;
 };
 
-// User functions, bias and ALiBi on the scores of keys j0 .. j0+n-1. `slopes`, if given, are
-// multiplied by the derivative.
+// Applies user functions, bias and ALiBi to the scores s[0 .. n-1] of keys j0 .. j0+n-1. If
+// `slopes` is given, its n elements are multiplied by the derivatives of the user functions.
 template <class T>
 void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index n, T* s,
                   T* slopes = nullptr) {
@@ -150,7 +152,8 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
       core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, entry, at.h, 0, 0));
   with.kernels.subtract_distance(s, slope, j0 - at.i - at.o, n);
   if (!p.bias.given()) return;
-  // Pairs masked by the bias stay masked: a slope of NaN or infinity has made them NaN.
+  // A bias of -inf masks its pair, and an ALiBi slope that is NaN or infinite may have made that
+  // score NaN: it becomes -inf again.
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   for (Index c = 0; c < n; ++c) s[c] = bias[c] == kMasked ? kMasked : s[c];
 }

@@ -8,20 +8,20 @@ namespace qkv::attn {
 
 using core::Problem;
 
-// Batch entries begin .. end-1.
+// The batch entries begin .. end-1.
 struct Entries {
   Index begin = 0;
   Index end = 0;
   Index size() const noexcept { return end - begin; }
 };
 
-// The row indices of an array with one row per (b, head, row): [B, heads, rows], packed [heads, all
-// rows].
+// Computes row indices in an array with one row per (b, head, row): [B, heads, rows], or for packed
+// sequences [heads, rows of all sequences].
 struct RowPlaces {
   Index heads = 0;
   Index rows = 0;
   bool packed = false;
-  Index first = 0;  // the array begins with this batch entry
+  Index first = 0;  // batch entry at which the array begins
 
   static RowPlaces of_queries(const Problem& p) { return {p.H, p.q_rows, p.packed()}; }
   static RowPlaces of_keys(const Problem& p) { return {p.G, p.k_rows, p.packed()}; }
