@@ -6,8 +6,9 @@
 
 namespace qkv::attn {
 
-// Some query rows of one key head, processed against the keys chunk by chunk: scores, softmax and
-// weighted sum of values, two tiles of rows at a time. No buffer here is longer than a chunk.
+// A block of the forward pass: up to kBlockRows query rows of one key head against the keys, chunk
+// by chunk and two tiles at a time: scores, softmax, weighted sum of values. It holds the four
+// objects of docs/performance.md; no buffer is longer than a chunk.
 template <class T>
 class FusedBlock {
  public:
@@ -15,8 +16,8 @@ class FusedBlock {
   FusedBlock(const FusedCall<T>& call, AnyArena& arena)
       : scores(call, arena), state(call, arena), p_(call.p), values_(call, arena) {}
 
-  // Restarts with rows n0 .. of a unit's queries. `packed`: the unit's panels, or null to pack them
-  // when needed.
+  // Restarts with rows n0 .. n0 + count - 1 of a unit's queries. `packed`: the unit's panels, or
+  // null if they are packed when needed.
   void start(const KeyUnit& unit, const T* packed, Index n0, Index count) {
     scores.start(unit, packed, n0, count);
     values_.start(unit);
@@ -24,7 +25,7 @@ class FusedBlock {
   }
   const QueryRows<T>& queries() const { return scores.queries; }
 
-  // Processes all keys.
+  // Processes all chunks that have a live key; the merged softmax state is then in `state`.
   void run(bool with_values) {
     const Index step = p_.key_chunk;
     const KeyRange live = queries().live();
@@ -40,8 +41,9 @@ class FusedBlock {
     }
     state.use_merged();
   }
-  // The softmax of keys j0 .., two tiles at a time, into state.chunk; then calls use(first row,
-  // rows). If both have no live keys, they are skipped.
+  // Computes the softmax state of the chunk at key j0 in state.chunk, two tiles at a time; after
+  // each two calls use(first row, rows). Two tiles without a live key (a key that masks allow some
+  // row) are skipped.
   template <class Use>
   void chunk(Index j0, bool with_values, const Use& use) {
     using Tiles = typename BlockScores<T>::Tiles;

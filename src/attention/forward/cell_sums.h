@@ -11,13 +11,14 @@
 #include "core/results.h"
 #include "core/stop.h"
 
-// Pooled weights: what a chunk of keys adds to cells.
+// Sums for pooled weights: the part that one chunk of keys adds to the m x n cells of a query head.
+// It is a part of ColumnPass.
 namespace qkv::attn {
 
 using core::KeyRange;
 using core::PooledResult;
 
-// The cells of one query head in the caller's buffer.
+// The m x n cells of one query head in the caller's buffer.
 template <class T>
 class CellPlaces {
  public:
@@ -35,7 +36,7 @@ class CellPlaces {
       for (Index col = 0; col < to_.n; ++col) at(row, col) = T(0);
     }
   }
-  // Sums over queries become means.
+  // Turns sums over queries into means.
   void divide(Index Tq, const core::StopPoint& stop) const {
     for (Index row = 0; row < to_.m; ++row) {
       stop();
@@ -50,8 +51,9 @@ class CellPlaces {
   T* first_ = nullptr;
 };
 
-// The sums of one chunk, while its queries are gone through in ascending order: of each column over
-// the queries of a row of cells, in blocks of kGradientBlock, then of a cell's columns.
+// The partial sums of one chunk of keys, while its queries pass in ascending order: for each key a
+// sum over the queries of a row of cells, in blocks of kGradientBlock queries [kKeyChunk]; then,
+// when a row of cells is complete, the sum over each cell's keys. Arrays belong to the worker.
 template <class T>
 class CellSums {
  public:
@@ -62,7 +64,7 @@ class CellSums {
     x.m_ = to.m;
     x.n_ = to.n;
     x.stride_ = std::min(core::kKeyChunk, to.n);
-    // Rows of cells that may end in a block of queries.
+    // Number of rows of cells that may end in one block of queries.
     const Index rows = std::min(core::kGradientBlock, to.m);
     x.total_ = arena.template take<T>(core::kKeyChunk).data();
     x.block_ = arena.template take<T>(core::kKeyChunk).data();
@@ -89,17 +91,18 @@ class CellSums {
   }
   // The query after the last one of the current row of cells.
   Index end_of_row() const { return end_; }
-  // To which the weights of its next queries in this block are added, at most up to there.
+  // The array [kKeyChunk] to which the weights of the next queries of the current row of cells and
+  // block are added, at most up to end_of_row().
   T* block() {
     live_ = true;
     return block_;
   }
-  // All queries before i have been added.
+  // Tells that all queries before i have been added.
   void reach(Index i) {
     if (i % core::kGradientBlock == 0 || i == end_) add_block();
     while (end_ <= i && row_ < m_) finish_row();
   }
-  // Adds the rows of cells finished since the last time.
+  // Adds the rows of cells that were completed since the last delivery to the caller's cells.
   void deliver(const CellPlaces<T>& to) {
     for (Index row = 0; row < finished_; ++row) {
       const T* parts = parts_ + row * stride_;
@@ -135,15 +138,15 @@ class CellSums {
   }
 
   Index m_ = 0, n_ = 0, Tq_ = 0;
-  Index row_ = 0;      // of cells, the current one
-  Index end_ = 0;      // of its queries
-  bool live_ = false;  // whether any of them has live keys here
+  Index row_ = 0;      // current row of cells
+  Index end_ = 0;      // end of its queries
+  bool live_ = false;  // whether any of its queries has a live key in this chunk
   T* total_ = nullptr;
-  T* block_ = nullptr;  // of a block of queries
-  Index cells_ = 0;     // that have keys in this chunk
+  T* block_ = nullptr;  // sums over the current block of queries
+  Index cells_ = 0;     // number of columns of cells with keys in this chunk
   Index* cell_of_ = nullptr;
-  Index* key_end_ = nullptr;  // of each, from the chunk's first key
-  Index finished_ = 0;        // rows of cells
+  Index* key_end_ = nullptr;  // end of each cell's keys, from the chunk's first key
+  Index finished_ = 0;        // number of completed rows of cells
   Index* row_of_ = nullptr;
   Index stride_ = 0;
   T* parts_ = nullptr;  // [finished][cells]

@@ -13,11 +13,11 @@
 #include "core/results.h"
 #include "runtime/turns.h"
 
-// Results that add up weights: of columns (column_sums, value_sums), of cells (pooled) and of rows
-// (entropy). One pass over the scores for all of them, once the softmax of every row is known:
-// a task is a chunk of keys of a query head, and goes through the queries in blocks of
-// kGradientBlock. Columns are its own; what chunks add to rows and cells is added in ascending
-// order, chunk by chunk: a block of queries tells whose turn it is.
+// Results that are sums of weights: over queries (column_sums, value_sums), over cells (pooled) and
+// over keys (entropy). One pass that recomputes scores gives them all, once the softmax of every
+// row is known. A task is one chunk of keys of a query head; it goes through the queries in blocks
+// of kGradientBlock. Its columns belong to it alone; the parts that chunks add to rows and cells
+// are accumulated in task order, with a counter for each block of queries.
 namespace qkv::attn {
 
 using core::kGradientBlock;
@@ -37,11 +37,11 @@ class ColumnPass {
   template <class AnyArena>
   Worker take_worker(AnyArena& arena) const;
 
-  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  // Runs the pass for the units of a block; `packed(n)` are the panels of the n-th unit, or null.
   template <class Packed>
   void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
-  // One chunk of keys of one query head.
+  // A task: one chunk of keys of one query head.
   struct Chunk {
     KeyUnit unit;
     Index h = 0;
@@ -50,12 +50,12 @@ class ColumnPass {
   };
 
  private:
-  // Whether columns are summed over listed queries, and whether all queries are gone through.
+  // Whether columns are summed over listed queries, and whether the pass goes through all queries.
   bool names_queries() const { return to_.columns.names.given(); }
   bool takes_all() const {
     return to_.entropy.given() || to_.pooled.given() || (to_.columns.given() && !names_queries());
   }
-  // Whether chunks add to the same numbers.
+  // Whether several chunks add to the same elements, so that they need ordered accumulation.
   bool takes_turns() const { return to_.entropy.given() || to_.pooled.given(); }
   Index blocks_of_head() const {
     return p_.packed() ? p_.q_rows / kGradientBlock + p_.B : pieces(p_.Tq, kGradientBlock);
@@ -85,18 +85,19 @@ class ColumnPass {
   const Problem& p_;
   const Results& to_;
   const RowStates<T>& states_;
-  T* log_sums_ = nullptr;            // of all rows, for entropy
-  KeyRange* live_chunks_ = nullptr;  // of blocks of queries, as far as interval masks tell
-  runtime::Turns turns_;             // of these blocks
-  T* lengths_ = nullptr;             // |v_j| of each key head
+  T* log_sums_ = nullptr;  // [B,H,q_rows]: ln of each row's sum, for entropy
+  KeyRange* live_chunks_ =
+      nullptr;            // of each block of queries: the chunks that interval masks allow
+  runtime::Turns turns_;  // the counters of these blocks, for ordered accumulation
+  T* lengths_ = nullptr;  // [B,G,k_rows]: Euclidean length of each value
 };
 
 template <class T>
 struct ColumnPass<T>::Worker {
-  T* total = nullptr;    // of columns, of all queries so far
-  T* block = nullptr;    // and of a block of queries
-  T* value = nullptr;    // a row of v
-  T* entropy = nullptr;  // of the rows of a block, what this chunk adds
+  T* total = nullptr;    // [kKeyChunk]: sums of columns over all queries so far
+  T* block = nullptr;    // [kKeyChunk]: sums over one block of queries
+  T* value = nullptr;    // [E]: one value
+  T* entropy = nullptr;  // [kGradientBlock]: this chunk's part of a block's entropy
   CellSums<T> cells;
 };
 
@@ -179,7 +180,8 @@ void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packe
   of_cells([&](const CellPlaces<T>& cells, Index Tq) { cells.divide(Tq, call_.stop); });
 }
 
-// Which chunks the queries of a block may see, and what is known of them without any.
+// First step, a task for each block of queries: finds the chunks that interval masks allow the
+// block, sets the results of rows to their start value, and starts the block's counter.
 template <class T>
 void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) const {
   call_.stop();
@@ -198,7 +200,7 @@ void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) con
   const Index index = block_index(unit, h, block);
   KeyRange& chunks = live_chunks_[index] = {};
   if (!live.empty()) chunks = {live.begin / p_.key_chunk, pieces(live.end, p_.key_chunk)};
-  // Cells may have queries in several blocks, so that all chunks take turns.
+  // A cell may have queries of several blocks, so all chunks add to cells in order.
   if (takes_turns()) turns_.begin(index, to_.pooled.given() ? 0 : chunks.begin);
 }
 
@@ -233,7 +235,7 @@ void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w)
   }
 }
 
-// Returns false if the call has failed.
+// Adds the chunk's weights of all queries; returns false if the call has failed.
 template <class T>
 bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Call& call,
                              Worker& w) const {
@@ -268,7 +270,7 @@ bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Cal
   return true;
 }
 
-// The rows of a block of all queries.
+// Adds the weights of the rows of one block to the sums `to`.
 template <class T>
 void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
                              const kernels::WeightSums<T>& to, Worker& w) const {
@@ -286,7 +288,8 @@ void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
   });
 }
 
-// Rows `first` .. of a tile, below `end`; returns the row after the last one added.
+// Adds the weights of rows `first` .. of one tile, before `end`; returns the row after the last one
+// added.
 template <class T>
 Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
                              const kernels::WeightSums<T>& to) const {
@@ -316,7 +319,7 @@ Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
       continue;
     }
     add(r);
-    if (!std::isnan(sum)) continue;  // no live key: the maximum is -inf, or a sink's
+    if (!std::isnan(sum)) continue;  // no live key: the maximum is -inf, or an infinite sink
     for (Index c = 0; c < n; ++c) {
       if (s[c] == -std::numeric_limits<T>::infinity()) continue;
       to.columns[keys.begin + c] = sum;

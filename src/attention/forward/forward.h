@@ -12,24 +12,26 @@
 #include "core/results.h"
 
 // The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
-// merged as in Milakov and Gimelshein 2018). Two strategies for a unit, with the same bits:
+// merged as in Milakov and Gimelshein 2018). A unit (key head) has one of two strategies, with
+// bit-identical results:
 //   many queries   all keys are packed once, then blocks of queries are tasks
-//   few queries    one block, which reads keys as they are stored or packs a chunk at a time; if
-//                  there are several chunks, some neighbours are a task, and the partial results of
-//                  chunks are merged in order afterwards
+//   few queries    one block of queries, which reads keys as they are stored or packs a chunk at a
+//                  time; neighbouring chunks are a task, and their partial results are merged in
+//                  order afterwards (unless one chunk has all keys)
 namespace qkv::attn {
 
 using core::MeasuringArena;
 using core::ResultOperand;
 using core::Results;
 
-// Up to this many query rows of a key head, packing all keys would cost more than it saves.
+// Up to this many query rows of a key head count as few: packing all keys would cost more than it
+// saves.
 inline constexpr Index kFewRows = 48;
 
 template <class T>
 class FusedForward {
  public:
-  // `most_units`: as many are run at a time.
+  // `most_units`: the largest number of units that one run_units() gets.
   FusedForward(const Problem& p, const Results& to, kernels::Target target,
                const AdditiveScores<T>* additive = nullptr,
                Index most_units = std::numeric_limits<Index>::max())
@@ -46,22 +48,25 @@ class FusedForward {
     start(call);
     run_units(call, 0, most_units_);
   }
-  // The same in parts: once, then for all units, at most `most_units` at a time.
+  // Alternative to run(): start() once, then run_units() until all units are done, at most
+  // `most_units` at a time.
   void start(runtime::Call& call);
   void run_units(runtime::Call& call, Index begin, Index end);
 
  private:
-  // The partial results of one chunk for a unit's rows: max, sum, acc.
+  // Elements of the partial results of one chunk for a unit's rows: max, sum, acc.
   Index partial_values() const { return most_rows() * (2 + call_.padded_width()); }
-  Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }  // of a unit
+  Index most_rows() const {
+    return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0;
+  }  // largest number of query rows of a unit
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
   bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
-  // Panels, or partial results of chunks, in the budget of a block of units.
+  // Pieces of a unit in the shared memory: panels, or partial results of chunks.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? live_chunks(unit).size() : pieces(unit.s.Tk, kPanel);
   }
-  // Chunks with keys that some row of few may see.
+  // Chunks with keys that interval masks allow some of a unit's few rows.
   KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index most_pieces() const;
@@ -72,7 +77,7 @@ class FusedForward {
     T* sum = nullptr;
     T* acc = nullptr;
   };
-  // Of the block's unit n, and of one of its live chunks, counted from 0.
+  // Partial results of a live chunk, counted from 0, of the block's unit n.
   Partial partial_of(Index n, Index chunk) const {
     T* first = shared_ + (units_.offset(n) + chunk) * piece_values();
     return {first, first + most_rows(), first + 2 * most_rows()};
@@ -96,27 +101,28 @@ class FusedForward {
   UnitBlock units_;
   Index block_rows_ = kBlockRows;
   Index task_chunks_ = 1;
-  T* shared_ = nullptr;  // panels, or partial results, of the block's units
-  RowStates<T> states_;  // if anything is inspected afterwards
+  T* shared_ = nullptr;  // panels or partial results of the block's units
+  RowStates<T> states_;  // of all rows, if a pass recomputes scores afterwards
   ColumnPass<T> columns_;
 };
 
 // ---- memory ---------------------------------------------------------------------------------
 
-// 32 MiB, and at least one unit; no more than all units together.
+// Number of pieces that the shared memory holds: 32 MiB of them, but at least one unit's and at
+// most those of all units.
 template <class T>
 Index FusedForward<T>::most_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? p_.key_chunk : kPanel;
   const Index one = pieces(p_.Tk, length);
-  // In packed sequences only the last piece may be partial.
+  // Of each packed sequence only the last piece may be partial.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : most_units_ * one;
   return std::max(one, std::min(kBudget / bytes, all));
 }
 
-// How many of these a block of units takes: what is packed is read soon, from the caches, and each
-// thread has some tasks in each of its rounds.
+// Number of pieces that a block of units gets: few enough that what is packed is still in the
+// caches when it is read, and enough that each thread has some tasks in each round.
 template <class T>
 Index FusedForward<T>::cached_pieces(Index threads) const {
   constexpr Index kBudget = Index{3} << 19;
@@ -125,8 +131,8 @@ Index FusedForward<T>::cached_pieces(Index threads) const {
   return std::min(most_pieces(), std::max<Index>(threads * kBudget / bytes, 1));
 }
 
-// Smaller blocks if there are too few for the threads to finish together: eight per thread, but at
-// least eight tiles each. Any number gives the same bits.
+// Rows of a block: fewer if there are too few blocks for the threads to finish together (eight per
+// thread), but at least eight tiles. Any number gives bit-identical results.
 template <class T>
 Index FusedForward<T>::choose_block_rows(int threads, Index units) const {
   if (threads <= 1 || p_.G == 0) return kBlockRows;
@@ -187,8 +193,8 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (; units_.next(p_, begin, end, budget, size); begin = units_.end()) {
     const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
-    // Chunks of a task of few queries: neighbours, since one that reads keys as they are stored
-    // asks for those of the next ahead of time; but at least 16 tasks per thread.
+    // Chunks per task: neighbours, since a task that reads keys as they are stored prefetches those
+    // of the next chunk; but each thread gets at least 16 tasks.
     constexpr Index kMostChunks = 32;
     task_chunks_ =
         std::clamp(units_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
@@ -220,7 +226,7 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
   }
 }
 
-// The panels of one chunk.
+// Task: packs the panels of one chunk.
 template <class T>
 void FusedForward<T>::pack(const KeyUnit& unit, Index n, Index chunk) {
   const core::HeadRows rows(p_, p_.k, unit.b, unit.g, unit.s.k0);
@@ -277,7 +283,7 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
       const T* max = partial.max + first;
       if (std::all_of(partial.sum + first, partial.sum + first + rows,
                       [](T sum) { return sum == T(0); })) {
-        continue;  // nothing live, and no weighted sum
+        continue;  // no live key, and no weighted sum
       }
       std::copy_n(max, rows, state.chunk.max);
       std::copy_n(partial.sum + first, rows, state.chunk.sum);
@@ -311,8 +317,8 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
   write(block, empty);
 }
 
-// One more score per row, with value 0. -inf means none; NaN or +inf makes rows with live keys NaN,
-// and is the lse of those without.
+// Merges the sinks: one more score per row, whose value is 0. -inf means no sink. NaN or +inf makes
+// rows with live keys NaN and is the lse of rows without.
 template <class T>
 void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
   const QueryRows<T>& queries = block.queries();

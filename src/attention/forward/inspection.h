@@ -9,9 +9,9 @@
 #include "attention/tiles/block_scores.h"
 #include "core/results.h"
 
-// Results besides out and lse that belong to one row: weights, scores, largest weights. Scores are
-// recomputed, tile by tile, once the softmax of every row is known, and are written directly to the
-// caller's buffers.
+// Results besides out and lse that belong to one query row: weights, scores, largest weights. A
+// second pass recomputes the scores, tile by tile, once the softmax of every row is known, and
+// writes directly to the caller's buffers.
 namespace qkv::attn {
 
 using core::ResultOperand;
@@ -22,7 +22,7 @@ inline std::array<const RowsResult*, 5> matrices_of(const Results& to) {
   return {&to.weights, &to.dropped_weights, &to.raw_scores, &to.capped_scores, &to.masked_scores};
 }
 
-// Whether any of these is requested.
+// Whether any of these results is requested.
 inline bool looks_inside(const Results& to) {
   const auto all = matrices_of(to);
   return to.top > 0 ||
@@ -36,9 +36,9 @@ class FusedInspection {
       : call_(call), p_(call.p), to_(to), states_(states) {}
 
   struct Worker {
-    T* weights = nullptr;  // of a chunk
+    T* weights = nullptr;  // [kKeyChunk]: weights of a row
     T* block = nullptr;
-    Index found[kBlockRows] = {};  // of the largest weights of each row
+    Index found[kBlockRows] = {};  // number of largest weights found for each row
   };
   template <class AnyArena>
   static Worker take_worker(AnyArena& arena) {
@@ -48,14 +48,14 @@ class FusedInspection {
     return w;
   }
 
-  // For the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  // Runs the pass for the units of a block; `packed(n)` are the panels of the n-th unit, or null.
   template <class Packed>
   void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
  private:
   struct TopRow;
 
-  // Whether masked pairs appear in a result: scores before masks do.
+  // Whether masked pairs have a number in the result: they do in scores before masks.
   static bool shows_all(const Results& to, const RowsResult& m) {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
@@ -119,7 +119,8 @@ void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
 
 // ---- matrices -------------------------------------------------------------------------------
 
-// The weights of row r for the keys of its piece: 0 where masked, NaN for live keys of a NaN row.
+// Writes the weights of row r for the keys of its piece: 0 where masked, NaN for unmasked keys of a
+// NaN row.
 template <class T>
 void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) const {
   const KeyRange keys = x.piece(r);
@@ -130,13 +131,13 @@ void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) co
   if (!std::isnan(sum)) {
     if (std::isfinite(max))
       return call_.kernels.weights(s, n, core::kLeastExponent<T>, max, sum, to);
-    std::fill(to, to + n, T(0));  // no live key: the maximum is -inf, or a sink's
+    std::fill(to, to + n, T(0));  // no unmasked key: the maximum is -inf, or an infinite sink
     return;
   }
   for (Index c = 0; c < n; ++c) to[c] = s[c] == -std::numeric_limits<T>::infinity() ? T(0) : sum;
 }
 
-// n values of row `to_row` of a matrix, from key j0 on.
+// Stores n values in row `to_row` of a matrix, from key j0 on.
 template <class T>
 void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                              Index j0, const T* values, Index n) const {
@@ -145,8 +146,8 @@ void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index
   store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
 }
 
-// Weights, dropped weights or masked scores of one chunk, for all its keys: those outside the row's
-// piece are masked.
+// Stores weights, dropped weights or masked scores of one chunk for all its keys: those outside the
+// row's piece are masked.
 template <class T>
 void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                                     Index j0, Index keys, Worker& w) const {
@@ -196,7 +197,7 @@ void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
   for (Index r = 0; to_.top > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
 }
 
-// Rows n0 .. of (head of the unit, listed row).
+// Writes rows n0 .. n0 + count - 1 of all pairs (head of the unit, listed row).
 template <class T>
 void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
                                     Worker& w) const {
@@ -228,7 +229,7 @@ void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Inde
 // ---- largest weights ------------------------------------------------------------------------
 
 // A row's largest weights and their keys, at the start of the caller's buffers. During the search
-// they are a heap whose first element is replaced by a larger weight: the smallest of all, in a tie
+// they are a heap whose first element, the next to be replaced, is the smallest weight, in a tie
 // that of the highest key.
 template <class T>
 struct FusedInspection<T>::TopRow {
@@ -244,7 +245,7 @@ struct FusedInspection<T>::TopRow {
     core::store(keys.dtype, keys.data, key_offset(rank), key);
   }
 
-  // Appends one to `count` others, of a key above theirs.
+  // Appends an element to `count` others, whose keys are lower.
   void add(Index count, T weight, Index key) const {
     put(count, weight, key);
     for (Index place = count; place > 0;) {
@@ -254,12 +255,12 @@ struct FusedInspection<T>::TopRow {
       place = above;
     }
   }
-  // Replaces the first of `count`.
+  // Replaces the first of `count` elements.
   void replace_first(Index count, T weight, Index key) const {
     put(0, weight, key);
     sink_first(count);
   }
-  // Largest first, in a tie the lowest key first.
+  // Sorts by weight, largest first, and in a tie by key, lowest first.
   void sort(Index count) const {
     while (count > 1) {
       swap(0, --count);
@@ -324,7 +325,8 @@ void FusedInspection<T>::add_top(const BlockScores<T>& x, Index r, Index j0, Wor
   }
 }
 
-// Fills the rest if fewer keys are live: weight 0, key -1; a NaN row has no largest weights.
+// Fills the remaining ranks if fewer keys are unmasked: weight 0, key -1. A NaN row has weights NaN
+// and keys -1 in all ranks.
 template <class T>
 void FusedInspection<T>::fill_top(const BlockScores<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);

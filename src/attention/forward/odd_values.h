@@ -11,10 +11,10 @@
 
 namespace qkv::attn {
 
-// The keys of a chunk whose value is odd: NaN or infinite in some channel. It is multiplied by the
-// weights of the rows that see the key, and no others. A masked key has weight 0, and 0 times NaN
-// or infinity is NaN: so odd values show in the sums, and are looked for from then on
-// (docs/decisions/0012).
+// The slow path of the weighted sum: keys of a chunk whose value is non-finite (NaN or infinite in
+// some channel). Such a value reaches only the rows that attend to its key. A masked key has weight
+// 0, and 0 times NaN or infinity is NaN: so non-finite values show in the sums, which is when keys
+// are searched for them (docs/decisions/0012).
 template <class T>
 class OddValues {
  public:
@@ -26,30 +26,31 @@ class OddValues {
     }
   }
 
-  // Begins a chunk. Key n of it has row n of `values`, unless values are read as they are stored,
-  // and row first_key + n of `rows`.
+  // Begins a chunk. Its key n has row n of `values`, unless values are read as they are stored, and
+  // row first_key + n of `rows`.
   void begin_chunk(const StoredRows& values, const core::HeadRows& rows) {
     values_ = values;
     rows_ = rows;
     found_ = {};
     has_looked_ = false;
   }
-  // Whether an earlier chunk had some.
+  // Whether an earlier chunk may have had such keys.
   bool are_expected() const { return are_expected_; }
   bool has_looked() const { return has_looked_; }
   const KeySet& found() const { return found_; }
-  // Looks at the values of the keys that some row may see, once per chunk.
+  // Searches the values of the keys that masks allow some row, once per chunk.
   void look(const BlockScores<T>& scores);
   void expect() { are_expected_ = true; }
 
-  // Before the sums of two tiles.
+  // Called before the sums of two tiles.
   void begin_tiles() { ambiguous_ = 0; }
-  // Whether sums of tile t have to be made again, by sum_with_care().
+  // Whether sums of tile t have to be recomputed by sum_with_care().
   bool is_ambiguous(Index t) const { return (ambiguous_ >> t % kTilesAtOnce & 1U) != 0; }
 
-  // Adds keys begin .. end-1, one or a pair with an odd value, to the sums `to` of tile t's rows.
+  // Adds keys begin .. end-1 (one key, or the two of a word, with a non-finite value) to the sums
+  // `to` of tile t's rows.
   void add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
-  // The sums of tile t, key by key.
+  // Recomputes the sums of tile t element-wise, key by key.
   void sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const;
 
  private:
@@ -66,8 +67,8 @@ class OddValues {
   KeySet found_;
   bool has_looked_ = false;
   bool are_expected_ = false;
-  unsigned ambiguous_ = 0;  // bit n: the n-th tile at hand
-  T* row_ = nullptr;        // [width]
+  unsigned ambiguous_ = 0;  // bit n: the n-th of the current tiles
+  T* row_ = nullptr;        // [padded E]: a widened value
 };
 
 template <class T>
@@ -98,9 +99,9 @@ bool OddValues<T>::is_odd(const BlockScores<T>& scores, Index n) const {
   return !core::are_finite<T>(row_, p_.E);
 }
 
-// The odd key of a pair first: core/bfloat16_pairs.h. Where masks let a row see an odd value and
-// the weight is 0, by rounding, dropout or a score of -inf, only the scores tell: the tile is
-// ambiguous.
+// The second key of a word is added first (core/bfloat16_pairs.h). If masks let a row attend to a
+// non-finite value whose weight is 0 (by rounding, dropout or a score of -inf), only the scores
+// tell which it is: the tile is ambiguous.
 template <class T>
 void OddValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
   const QueryRows<T>& queries = scores.queries;
@@ -120,15 +121,15 @@ void OddValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index
   }
 }
 
-// row += weight * v_n for key n of the chunk.
+// Adds weight * v_n to `row`, for key n of the chunk.
 template <class T>
 void OddValues<T>::add_value(const BlockScores<T>& scores, Index n, const T* weight, T* row) const {
   const StoredRows value = call_.reads_values ? scores.reads().values(n) : values_.row(n);
   k_.stored_sum({weight, kScoreStride}, 1, value, 1, p_.E, {row, width_}, {});
 }
 
-// Over live keys only. Weights do not identify them (a live weight may be 0 by rounding or
-// dropout), so the scores are recomputed.
+// Sums over live keys only. Weights do not identify them (a live key's weight may be 0 by rounding
+// or dropout), so the scores are recomputed.
 template <class T>
 void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const {
   const QueryRows<T>& queries = scores.queries;
@@ -149,7 +150,7 @@ void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state,
     for (Index n = keys.begin; n < end && !call_.pairs; ++n) {
       if (live[n]) add_value(scores, n, s + n, row);
     }
-    // The odd key of a pair first: core/bfloat16_pairs.h.
+    // The second key of a word is added first: core/bfloat16_pairs.h.
     for (Index n = keys.begin; n < end && call_.pairs; n += 2) {
       const Index key = scores.first_key() + n;
       if (n + 1 < end && live[n + 1]) add_rounded(key + 1, s[n + 1], row);
@@ -158,7 +159,7 @@ void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state,
   }
 }
 
-// row += weight * the value of row `key` of the unit, alone in its pair.
+// Adds weight * value of row `key` of the unit to `row`, as a word whose other half is 0.
 template <class T>
 void OddValues<T>::add_rounded(Index key, T weight, T* row) const {
   T words[kPanel] = {weight};

@@ -9,7 +9,9 @@ namespace qkv::attn {
 
 using core::QueryAt;
 
-// Maximum and sum of every row's softmax, sink included: [B,H,q_rows], packed [H,q_rows].
+// Softmax maximum and sum of every query row after the last chunk, sink included: two arrays
+// [B,H,q_rows], for packed sequences [H,q_rows]. The forward pass writes them, and the passes that
+// recompute scores (inspection.h, column_pass.h) read them. They are shared memory of the pass.
 template <class T>
 struct RowStates {
   T* max = nullptr;

@@ -9,9 +9,9 @@
 
 namespace qkv::attn {
 
-// The softmax of a block's rows so far, and that of the current chunk for two tiles: maxima
-// of the scores, sums of their exponentials, and values weighted by these. Chunks are merged as in
-// Milakov and Gimelshein 2018.
+// The softmax state of a block's rows: running maximum and sum [rows] and weighted sum of values
+// [rows][padded E], over the chunks so far and, for two tiles, of the current chunk. This is the
+// softmax step of the forward pass; chunks are merged as in Milakov and Gimelshein 2018.
 template <class T>
 class SoftmaxState {
  public:
@@ -28,7 +28,7 @@ class SoftmaxState {
     use_merged();
   }
 
-  // Before any key, for rows 0 .. rows-1.
+  // Resets rows 0 .. rows-1 to the state before any key.
   void reset(Index rows) {
     use_merged();
     reset_softmax(rows);
@@ -37,25 +37,26 @@ class SoftmaxState {
       std::fill_n(acc + r * width_, width_, T(0));
     }
   }
-  // The same if one chunk has all live keys: its results are not merged but are the rows'.
+  // Resets rows whose live keys are all in one chunk: its results are written as the rows' own
+  // state, so that nothing is merged.
   void reset_for_one_chunk(Index rows) {
     merges_ = false;
     reset_softmax(rows);
   }
 
-  // Before the chunk's results for the tiles that begin with row `first`.
+  // Prepares for the chunk's results of the tiles that begin with row `first`.
   void begin_tiles(Index first) {
     if (!merges_) chunk = {max + first, sum + first, acc + first * width_};
   }
-  // Instead of these, if the tiles have no live key.
+  // Replaces these results if the tiles have no live key.
   void skip_tiles(Index rows) {
     if (!merges_) std::fill_n(chunk.acc, rows * width_, T(0));
   }
-  // Merges the chunk's results of the tiles that begin with row `first`.
+  // Merges the chunk's results of the tiles that begin with row `first` into the rows' state.
   void absorb(Index first, Index rows, bool with_values) {
     if (!merges_) return;
-    // Whole registers: the rows behind the tiles' have the state of a chunk without live keys,
-    // which changes nothing.
+    // merge() takes whole registers: the rows behind the tiles' get the state of a chunk without
+    // live keys, which changes nothing.
     for (Index r = rows; r % kMostLanes != 0; ++r) {
       chunk.max[r] = -std::numeric_limits<T>::infinity();
       chunk.sum[r] = T(0);
@@ -68,20 +69,20 @@ class SoftmaxState {
                    width_);
     }
   }
-  // From here on absorb() merges.
+  // Makes absorb() merge from here on.
   void use_merged() {
     merges_ = true;
     chunk = merged_;
   }
-  // The chunk's state of tiles without live keys.
+  // Sets the chunk's state to that of tiles without live keys.
   void clear_chunk() {
     constexpr Index kRows = pieces(kRowsAtOnce, kMostLanes) * kMostLanes;
     std::fill(merged_.max, merged_.max + kRows, -std::numeric_limits<T>::infinity());
     std::fill(merged_.sum, merged_.sum + kRows, T(0));
   }
 
-  // The scores of tile t become the exponentials of what they are below their row's maximum, after
-  // options and masks, and dropped out; fills the chunk's maxima and sums.
+  // Applies options and masks to the scores of tile t and replaces them by their weights exp(s -
+  // row maximum of the chunk), with dropout; fills the chunk's maxima and sums.
   void weigh(BlockScores<T>& scores, Index t) {
     const QueryRows<T>& queries = scores.queries;
     const Index first = queries.tile_begin(t);
@@ -101,7 +102,7 @@ class SoftmaxState {
                core::kLeastExponent<T>, chunk.max + place, chunk.sum + place);
     for (Index r = first; call_.p.dropout != 0 && r < first + rows; ++r) drop(scores, r);
   }
-  // The same for row r alone, whose options and masks have been applied.
+  // Replaces the scores of row r alone by their weights. Its options and masks have been applied.
   void weigh_row(BlockScores<T>& scores, Index r) {
     const KeyRange x = scores.piece(r);
     const Index place = r % kRowsAtOnce;
@@ -112,10 +113,10 @@ class SoftmaxState {
 
   Index width() const { return width_; }
 
-  T* max = nullptr;  // of each row so far
+  T* max = nullptr;  // [rows]: maximum and sum of each row so far
   T* sum = nullptr;
   T* acc = nullptr;  // [rows][width]
-  struct Chunk {     // of each row of two tiles
+  struct Chunk {     // state of the current chunk, for the rows of two tiles
     T* max = nullptr;
     T* sum = nullptr;
     T* acc = nullptr;  // [rows][width]
@@ -136,8 +137,8 @@ class SoftmaxState {
   const FusedCall<T>& call_;
   const kernels::DotKernels<T>& k_;
   Index width_ = 0;
-  bool merges_ = true;  // chunks, else the only chunk's results are the rows'
-  Chunk merged_;        // memory of a chunk that is merged
+  bool merges_ = true;  // whether chunks are merged; else the only chunk's results are the rows'
+  Chunk merged_;        // arrays of a chunk that is merged
   T* factor_ = nullptr;
   T* chunk_factor_ = nullptr;
 };

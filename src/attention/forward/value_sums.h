@@ -8,8 +8,9 @@
 
 namespace qkv::attn {
 
-// Sums of the values of a chunk's keys, weighted by what SoftmaxState made of the scores: two tiles
-// at a time.
+// The weighted sum of values of a chunk, for two tiles at a time: adds weights (from SoftmaxState)
+// times values [keys][E] to state.chunk.acc [rows][padded E]. This is the last step of a chunk in
+// the forward pass. It owns the converted copies of a chunk's values where they are needed.
 template <class T>
 class ValueSums {
  public:
@@ -27,14 +28,14 @@ class ValueSums {
     values_ = find_values(scores);
     odd_.begin_chunk(values_, rows_);
   }
-  // Of tiles t0 .. t1-1, those at hand, into the chunk's sums.
+  // Computes the sums of tiles t0 .. t1-1, the current ones, in the chunk's state.
   void sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
 
  private:
   StoredRows find_values(const BlockScores<T>& scores);
   void copy_pairs(const KeyRange& keys, Index j0);
   void sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
-  // Whether values that are read as they are stored are widened once for all rows.
+  // Whether stored values are widened once for all rows (q8).
   bool sums_all_rows_at_once() const { return p_.v.dtype == DType::kQ8; }
   bool joins(const BlockScores<T>& scores, Index t, Index t1) const;
   void sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to);
@@ -46,18 +47,18 @@ class ValueSums {
   const kernels::DotKernels<T>& k_;
   Index width_ = 0;
   OddValues<T> odd_;
-  core::HeadRows rows_;  // the values
-  StoredRows values_;    // row n: of the chunk's key n, unless they are read as they are stored
+  core::HeadRows rows_;  // places of the unit's values
+  StoredRows values_;    // row n is the chunk's key n, unless values are read as they are stored
   T* copies_ = nullptr;
 };
 
 // ---- a chunk --------------------------------------------------------------------------------
 
-// Copied values are copied in whole panels.
+// Values that have to be copied are copied in whole panels.
 template <class T>
 StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
   const Index j0 = scores.first_key();
-  if (call_.reads_values) return {};  // by scores.reads()
+  if (call_.reads_values) return {};  // sum_keys() gets them from scores.reads()
   if (!call_.copies_values) {
     return RowsOf<const T>{static_cast<const T*>(p_.v.data) + rows_.offset(j0), p_.v.row_stride};
   }
@@ -109,7 +110,7 @@ void ValueSums<T>::sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0,
   if (odd_.has_looked() || !k_.has_nan(first, count)) return;
   odd_.expect();
   odd_.look(scores);
-  if (odd_.found().none()) return;  // a score is NaN
+  if (odd_.found().none()) return;  // the NaN came from a score
   std::fill(first, first + count, T(0));
   sum_tiles(scores, state, t0, t1);
 }
@@ -135,7 +136,7 @@ void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Ind
   }
 }
 
-// Whether tile t and the next one, if it is before t1, take the same sums.
+// Whether tile t and the next one, if it is before t1, take the same keys in one kernel call.
 template <class T>
 bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const {
   if (t + 1 >= t1 || call_.pairs || !odd_.found().none()) return false;
@@ -144,7 +145,7 @@ bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const 
   return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
 }
 
-// Adds some keys of the chunk to the rows of tiles t .. t1-1, one tile unless they are joined: the
+// Adds `keys` of the chunk to the rows of tiles t .. t1-1 (one tile unless they are joined), in
 // runs of live panels.
 template <class T>
 void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to) {
@@ -163,7 +164,8 @@ void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, Key
   }
 }
 
-// The same of keys in live panels, one tile.
+// Adds `keys`, which are all in live panels, to the rows of tile t; keys with non-finite values go
+// to OddValues::add.
 template <class T>
 void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
   if (odd_.found().none()) return sum_keys(scores, t, t + 1, keys, to);
@@ -182,7 +184,7 @@ void ValueSums<T>::sum_keys(const BlockScores<T>& scores, Index t, Index t1, Key
   const QueryRows<T>& queries = scores.queries;
   const Index r = queries.tile_begin(t);
   const Index rows = queries.tile_end(t1 - 1) - r;
-  // Keys of a weight, and of a row of copied values: pieces begin at even keys.
+  // Number of keys per word of weights and per row of copied values; pieces begin at even keys.
   const Index each = call_.pairs ? 2 : 1;
   if (!call_.reads_values) {
     const T* const first = static_cast<const T*>(values_.data) + keys.begin / each * values_.stride;
