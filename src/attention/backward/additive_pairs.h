@@ -6,10 +6,10 @@
 #include "attention/tiles/key_units.h"
 #include "core/order.h"
 
-// The derivative of the additive score for a block of queries and a block of keys: with t =
-// tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Units are in columns of
-// kUnitLanes, each column with all rows of its block, so that a loop over pairs reads contiguous
-// memory.
+// The derivative of the additive score for a block of queries and a block of keys in step 2: with t
+// = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Each array is [columns of
+// units][rows of the block][kUnitLanes], so that a loop over pairs reads contiguous memory; it
+// belongs to the block of keys.
 namespace qkv::attn {
 
 using kernels::kUnitLanes;
@@ -30,13 +30,13 @@ class AdditivePairs {
 
   Index columns() const { return columns_; }
 
-  // The block of keys: rows as in AdditiveScores.
+  // Loads the block of keys: rows as in AdditiveScores.
   void load_keys(const RowsOf<const T>& rows, Index count, Range range) {
     key_range_ = range;
     keys_ = count;
     load(rows, count, right_, right_powers_);
   }
-  // The next block of queries: resets the sums.
+  // Loads the next block of queries and resets the sums.
   void load_queries(const RowsOf<const T>& rows, Index count, Range range) {
     range_ = std::max(range, key_range_);
     load(rows, count, left_, left_powers_);
@@ -46,8 +46,8 @@ class AdditivePairs {
       std::fill_n(sums_.right + c * kColumn, keys_ * kUnitLanes, T(0));
     }
   }
-  // Pairs of `rows` queries from r on and `keys` keys from n on, in one column of units; ds of the
-  // first pair is at ds.data.
+  // Adds the pairs of `rows` queries from r on and `keys` keys from n on, in one column of units;
+  // ds of the first pair is at ds.data.
   void add(Index column, Index r, Index rows, Index n, Index keys,
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
@@ -57,10 +57,10 @@ class AdditivePairs {
                                 {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
-  // sum_j ds_ij (1 - t^2) of query r, per unit; sum_i of key n.
+  // Gets sum_j ds_ij (1 - t^2) of query r, per unit, or sum_i of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
-  // sum_ij ds_ij t over the first `count` queries.
+  // Gets sum_ij ds_ij t over the first `count` queries, per unit.
   void weights(Index count, T* to) const {
     for (Index c = 0; c < columns_; ++c) {
       T sum[kUnitLanes] = {};

@@ -10,8 +10,8 @@
 
 namespace qkv::attn {
 
-// The counterpart of the products ds k and ds^T q for the additive score: sums of its derivative
-// over pairs.
+// The products of step 2 for the additive score, in place of ds k and ds^T q: sums over pairs of ds
+// times the score's derivative. Its row [units] belongs to the block of keys.
 template <class T>
 class AdditiveProducts {
  public:
@@ -27,7 +27,7 @@ class AdditiveProducts {
   bool are_needed() const { return call_.dot.additive != nullptr && call_.needs_score_gradients(); }
   // Begins with a block of keys, if the score is additive.
   void start(const GradientKeys<T>& keys);
-  // Adds what a block of queries gives.
+  // Adds the sums of a block of queries.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
            QueryGradients<T>& query_gradients, KeyGradients<T>& key_gradients);
 
@@ -39,7 +39,7 @@ class AdditiveProducts {
   const FusedGradientCall<T>& call_;
   const kernels::GradientKernels<T>& g_;
   AdditivePairs<T> sums_;
-  T* v_sums_ = nullptr;  // of the block of keys, in the call's memory
+  T* v_sums_ = nullptr;  // [units]: v_sums of the block of keys, in the call's memory
   T* row_ = nullptr;     // [units]
 };
 
@@ -92,7 +92,7 @@ void AdditiveProducts<T>::sum_tile(const GradientPairs<T>& pairs, const Gradient
               {scores.gradients(first) + keys.begin, kGradientStride});
     return;
   }
-  // Live pairs only: 0 times NaN is NaN.
+  // Sums unmasked pairs only, since 0 times NaN is NaN.
   for (Index r = first; r < first + rows; ++r) {
     const std::uint8_t* const alive = pairs.allowed(r);
     for (Index n = keys.begin; n < end;) {
@@ -113,7 +113,7 @@ void AdditiveProducts<T>::store_queries(const GradientPairs<T>& pairs,
   for (Index r = 0; r < queries.count(); ++r) {
     if (!pairs.is_live(r / kTileRows)) continue;
     sums_.left_sums(r, to.dq(r));
-    // allowed() is known where it matters: non-finite v takes a careful path.
+    // allowed() is known where it matters: non-finite v takes the slow path.
     const KeyRange keys = pairs.keys_of(r / kTileRows);
     const std::uint8_t* const alive = pairs.allowed(r);
     const bool any_live =

@@ -9,11 +9,12 @@
 #include "attention/backward/query_preparation.h"
 
 // The fused backward pass of attention, from out and lse alone (Dao et al. 2022, appendix B.2).
-// First what each query needs besides them:
+// Step 1 computes, for each query,
 //   delta = dout . out + sum_j w_j dweights_j - dlse
-// then one sweep: a task is a block of keys (attention/fused/gradient_block.h). Memory besides the
-// results is a few numbers per query, copies of inputs not stored as T, and sums that cannot be
-// accumulated in the result itself.
+// Step 2 is one sweep over the keys, whose tasks are blocks of keys
+// (attention/backward/gradient_block.h). Besides the results, memory holds a few numbers per query,
+// copies of inputs that are not stored as T, and sums that cannot be accumulated in the result
+// itself.
 namespace qkv::attn {
 
 using core::MeasuringArena;
@@ -21,7 +22,7 @@ using core::MeasuringArena;
 template <class T>
 class FusedBackward {
  public:
-  // `most_entries`: at most so many batch entries are run at a time.
+  // `most_entries`: the largest number of batch entries that one run_entries() gets.
   FusedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
                 kernels::Target target, const AdditiveScores<T>* additive = nullptr,
                 Index most_entries = std::numeric_limits<Index>::max())
@@ -35,26 +36,28 @@ class FusedBackward {
     run_entries(call, {0, p_.B});
     finish();
   }
-  // The same in parts: start(), then run_entries() for all entries in ascending order, at most
-  // `most_entries` at a time, then finish(). However they are divided, the bits are the same.
+  // Alternative to run(): start(), then run_entries() for all entries in ascending order, at most
+  // `most_entries` at a time, then finish(). Results are bit-identical however entries are divided.
   void start(runtime::Call& call);
   void run_entries(runtime::Call& call, const Entries& entries);
   void finish() { x_.own.deliver(x_.dot.stop); }
-  // For scores with row maps; called before memory is taken. `sums_v`: requests v_sums.
+  // Requests the results that gradients of input transforms need; called before memory is taken.
+  // `sums_v` requests v_sums.
   void ask_for_maps(bool sums_v) {
     x_.tells_live = true;
     x_.sums_v = sums_v;
   }
-  // After run_entries(): the results requested above, of these entries.
+  // After run_entries(): the results that ask_for_maps() requested, of these entries.
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
-  // Whether storing the rows of dk or dv per key head, to be summed afterwards, is worth the
-  // memory: no more than the queries take, or little.
+  // Whether it is worth the memory to store the rows of dk or dv per key head and sum them
+  // afterwards: they take little, or at most twice as much as the rows of queries.
   bool keeps_rows(const GradientRows<T>& rows, Index width) const;
-  // Key heads that one task processes one after another, because they add to the same elements.
+  // Number of key heads that one task processes one after another because they add to the same
+  // elements.
   Index units_of_task() const;
-  // Calls f(b, h, block of queries, arena), one task each.
+  // Calls f(b, h, block of queries, arena) in parallel, each call a task.
   template <class F>
   void for_each_query_block(const Entries& entries, runtime::Call& call, const F& f);
   template <class Tasks, class F>
@@ -150,7 +153,7 @@ void FusedBackward<T>::run_entries(runtime::Call& call, const Entries& entries) 
 template <class T>
 bool FusedBackward<T>::keeps_rows(const GradientRows<T>& rows, Index width) const {
   if (!rows.given() || !rows.is_summed() || p_.q_rows == 0) return false;
-  if (p_.packed()) return true;  // one key head may be several's
+  if (p_.packed()) return true;  // packed: dk or dv may be a sum over several heads of the call
   constexpr double kLittle = 1 << 24;
   const auto product = [](Index a, Index b, Index c, Index d) {
     return static_cast<double>(a) * static_cast<double>(b) * static_cast<double>(c) *
@@ -190,14 +193,14 @@ void FusedBackward<T>::for_each_query_block(const Entries& entries, runtime::Cal
                                  run(unit, task, arena);
                                });
   }
-  if (p_.Tq == 0 || unit_count(p_) == 0) return;  // the other may be any number
+  if (p_.Tq == 0 || unit_count(p_) == 0) return;  // one of them is 0, but the other may be huge
   const Index tasks = tasks_of(key_unit(p_, 0));
   call.for_each_task(entries.size() * p_.G * tasks, [&](Index task, core::Arena& arena) {
     run(key_unit(p_, entries.begin * p_.G + task / tasks), task % tasks, arena);
   });
 }
 
-// For packed sequences, which may be many and of very different lengths.
+// Runs the tasks of packed sequences, which may be many and of very different lengths.
 template <class T>
 template <class Tasks, class F>
 void FusedBackward<T>::for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f) {
@@ -254,7 +257,8 @@ void FusedBackward<T>::sum_up(const Entries& entries, runtime::Call& call) {
   add_query_sums(entries);
 }
 
-// dalibi, dsinks, and a bias shared by all keys: over queries, blocks each from zero.
+// Sums over queries: dalibi, dsinks, and the gradient of a bias that all keys share. Each block of
+// queries is summed from zero.
 template <class T>
 void FusedBackward<T>::add_query_sums(const Entries& entries) {
   if (p_.q_rows == 0) return;

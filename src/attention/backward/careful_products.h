@@ -10,8 +10,9 @@
 
 namespace qkv::attn {
 
-// The products with w and ds over live pairs only, pair by pair, because 0 times NaN or infinity is
-// NaN: the same sums as in KeyGradients and QueryGradients.
+// The slow path of step 2: the products with w and ds over unmasked pairs only, element-wise,
+// because 0 times NaN or infinity is NaN. It adds the terms of KeyGradients and QueryGradients in
+// the same order. Owned by the block of keys; its arrays hold one row each.
 template <class T>
 class CarefulProducts {
  public:
@@ -30,7 +31,7 @@ class CarefulProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
   }
-  // to += weight * row n.
+  // Adds weight * row n to `to`.
   void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
     if (call_.dot.pairs) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
     k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
@@ -42,8 +43,8 @@ class CarefulProducts {
   const FusedGradientCall<T>& call_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
-  T* sum_ = nullptr;    // of a key
-  T* value_ = nullptr;  // in pairs: of one row, as words
+  T* sum_ = nullptr;    // [max(Dk, E)]: sum of one key
+  T* value_ = nullptr;  // [max(Dk, E)]: with two-way dot products, words of one row
 };
 
 template <class T>
@@ -82,7 +83,7 @@ void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores
   }
 }
 
-// to += the sum, from zero, of rows of queries weighted by column n of `weights`.
+// Adds to `to` the sum, from zero, of rows of queries weighted by column n of `weights`.
 template <class T>
 void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weights,
                                     const RowsOf<const T>& rows, Index n, Index width, T* to) {
@@ -94,7 +95,7 @@ void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weig
   g_.add(to, sum_, width);
 }
 
-// to += weight * row n of the pairs `words`, alone: the other row may be NaN.
+// Adds weight * row n, one half of the words `words`, without the other half, which may be NaN.
 template <class T>
 void CarefulProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
   T factor[kPanel] = {weight};

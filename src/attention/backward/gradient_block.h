@@ -7,11 +7,13 @@
 
 namespace qkv::attn {
 
-// One block of keys and all queries of its unit, block by block: scores and weights are recomputed,
-// dk and dv are accumulated here, the gradients of queries are added to their rows in turn.
+// Step 2 of the backward pass: one block of 128 keys against all queries of its unit, block by
+// block of queries. Scores and weights are recomputed; dk and dv accumulate here, and dq is added
+// to the rows of queries in task order.
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
-//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; additive:
-//   attention/fused/additive_products.h)
+//   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; for the additive score see
+//   attention/backward/additive_products.h)
+// The object belongs to one task; its six parts are listed in docs/performance.md.
 template <class T>
 class FusedGradientBlock {
  public:
@@ -25,7 +27,7 @@ class FusedGradientBlock {
         careful_(call, arena),
         additive_(call, arena) {}
 
-  // Keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
+  // Runs keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
   bool run(const KeyUnit& unit, Index block) {
     pairs_.start(unit, block);
     keys_.start(pairs_.keys.count());
@@ -43,7 +45,7 @@ class FusedGradientBlock {
   }
 
  private:
-  // Of the pairs of one block of queries.
+  // Adds the products of one block of queries with the keys.
   void add_products() {
     scores_.compute(pairs_);
     if (call_.to.q.given()) queries_.start(pairs_.queries.count());

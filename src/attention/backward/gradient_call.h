@@ -7,7 +7,7 @@
 #include "kernels/gradient_kernels.h"
 #include "runtime/turns.h"
 
-// Shared by all tasks of a fused backward pass.
+// State that all tasks of a fused backward pass share.
 namespace qkv::attn {
 
 using core::GradientResults;
@@ -16,10 +16,10 @@ using core::kGradientBlock;
 
 inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
 inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
-// Between rows of scores: one cache line more than a block, so that they do not map to the same
-// cache sets.
+// Distance between rows of scores, in elements: one cache line more than a block (float32), so that
+// rows do not map to the same cache sets.
 inline constexpr Index kGradientStride = kGradientBlock + 16;
-// The same in words of two keys (kernels/pair_kernels.h).
+// Distance between rows of words of two keys (kernels/pair_kernels.h).
 inline constexpr Index kGradientWords = kGradientStride / 2;
 
 template <class T>
@@ -29,30 +29,30 @@ struct FusedGradientCall {
   const GradientResults& to;
   FusedCall<T> dot;
   const kernels::GradientKernels<T>& kernels;
-  const runtime::Call* call = nullptr;  // when running
-  const Index entries;                  // whose rows there is memory for at a time
+  const runtime::Call* call = nullptr;  // the call, while it runs
+  const Index entries;  // number of batch entries whose rows fit in memory at a time
   RowPlaces query_places, key_places;
 
   PlainRows<T> q, dout;
   GradientRows<T> dq, dk, dv;
-  core::OwnGradients<T> own;       // of gradients summed in their own shape
-  T* lse = nullptr;                // of each query
-  T* factor = nullptr;             // likewise: core/weight_factor.h
-  T* delta = nullptr;              // likewise
-  T* alibi_rows = nullptr;         // likewise, its share of dalibi
-  T* bias_rows = nullptr;          // and of the gradient of a bias shared by all keys
-  T* sink_sums = nullptr;          // of each block of queries
-  std::uint8_t* finite = nullptr;  // likewise: no NaN, no infinity in its rows of q and dout
-  KeyRange* key_blocks = nullptr;  // likewise: the range that contains its live keys
-  runtime::Turns turns;            // likewise, to add to its rows
-  Index* named = nullptr;          // listed rows of dweights, sorted by query
+  core::OwnGradients<T> own;  // accumulators of gradients that are summed in their own shape
+  T* lse = nullptr;           // [entries,H,q_rows]: lse of each query
+  T* factor = nullptr;        // [entries,H,q_rows]: core/weight_factor.h
+  T* delta = nullptr;         // [entries,H,q_rows]: see backward.h
+  T* alibi_rows = nullptr;    // [entries,H,q_rows]: the query's part of dalibi
+  T* bias_rows = nullptr;  // [entries,H,q_rows]: and of the gradient of a bias that all keys share
+  T* sink_sums = nullptr;  // [blocks()]: part of dsinks of each block of queries
+  std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
+  KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
+  runtime::Turns turns;            // counters of blocks(), for ordered accumulation in their rows
+  Index* named = nullptr;          // indices of listed rows of dweights, sorted by query
 
-  // For scores with row maps: what the gradients of the maps also need.
-  bool sums_v = false;               // the gradient of the additive score's v
-  bool tells_live = false;           // which rows have a live pair
-  T* v_sums = nullptr;               // [key blocks][units]: that gradient's parts
-  std::uint8_t* row_live = nullptr;  // of each query
-  std::uint8_t* key_live = nullptr;  // of each key
+  // For scores with input transforms: further results that the gradients of the transforms need.
+  bool sums_v = false;               // compute v_sums, for the gradient of the additive score's v
+  bool tells_live = false;           // compute row_live and key_live
+  T* v_sums = nullptr;               // [key blocks][units]: parts of the gradient of v
+  std::uint8_t* row_live = nullptr;  // [entries,H,q_rows]: whether it has an unmasked pair
+  std::uint8_t* key_live = nullptr;  // [entries,G,k_rows]: whether it has, or is finite
 
   FusedGradientCall(const Problem& problem, const GradientSources& sources,
                     const GradientResults& results, kernels::Target target,
@@ -72,7 +72,7 @@ struct FusedGradientCall {
         dv(problem, results.v, key_places, problem.value_heads, problem.E),
         own(problem, results) {}
 
-  // What follows is about entries from b on.
+  // Makes row and block indices count from batch entry b on.
   void go_to(Index b) {
     query_places = query_places.from(b);
     key_places = key_places.from(b);
@@ -81,14 +81,14 @@ struct FusedGradientCall {
   }
 
   Products products() const { return dot.pairs ? Products::kPairs : Products::kPlain; }
-  // Values, or words, of `width` channels.
+  // Number of elements, or of words, that hold `width` channels.
   Index terms(Index width) const { return dot.pairs ? kernels::words_of(width) : width; }
-  // Values of a row of dq and dk.
+  // Number of elements of a row of dq and dk.
   Index width() const { return width_of(p, dot.additive); }
 
-  // ---- what is asked for --------------------------------------------------------------------
+  // ---- what is requested ------------------------------------------------------------------------
 
-  // A bias with one column for all keys: its gradient is a row sum.
+  // True if the bias has one column for all keys: its gradient is a sum over keys.
   bool sums_bias_rows() const { return to.bias.given() && to.bias.own.col_stride == 0 && p.Tk > 1; }
   bool sums_bias_keys() const { return to.bias.given() && !sums_bias_rows(); }
   // Whether key blocks add to rows of queries.
@@ -104,10 +104,10 @@ struct FusedGradientCall {
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
   // Whether ds / d(score) is more than the scale.
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
-  // Whether ds itself is requested.
+  // Whether results need ds before it is multiplied by slopes or scale.
   bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
-  // Whether each element of the bias belongs to exactly one pair, live or not: then its gradient is
-  // stored, without clearing the buffer first.
+  // Whether each element of the bias belongs to exactly one query-key pair, live or not: then its
+  // gradient is stored, without clearing the buffer first.
   bool stores_bias() const {
     if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
     const core::ResultOperand& strides = to.bias.own;
@@ -161,7 +161,8 @@ struct FusedGradientCall {
     const Operand& names = from.dweights.names;
     return core::load<Index>(names.dtype, names.data, n * names.row_stride);
   }
-  // to_n += dweights of query `at` and key j0 + n. `spare` holds twice as many values.
+  // Adds dweights of query `at` and keys j0 .. j0 + n - 1 to `to_values`. `spare` holds 2 n
+  // elements.
   void add_dweights(const QueryAt& at, Index j0, Index n, T* to_values, T* spare) const {
     const core::RowsOperand& m = from.dweights;
     if (!m.given()) return;

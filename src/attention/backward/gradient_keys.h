@@ -11,10 +11,10 @@
 
 namespace qkv::attn {
 
-// The block of keys of a task in the backward pass: where it is, its keys and values as products
-// read them, and the odd ones among them, whose row of k or v is not finite. While no query of a
-// block may see one, they are left out: their weights are 0, their values count as zeros, and sums
-// of keys go around them.
+// The block of 128 keys of a task of step 2: its keys and values as the products read them (packed
+// panels [Dk][kPanel] and [E][kPanel], rows [keys][Dk]), and its non-finite keys, whose row of k or
+// v has NaN or an infinity. While no query of a block attends to such a key it is left out: its
+// weights are 0, its values count as zeros, and sums over keys skip it. Owned by GradientPairs.
 template <class T>
 class GradientKeys {
  public:
@@ -37,21 +37,22 @@ class GradientKeys {
   Index count() const { return count_; }
   Index panels() const { return pieces(count_, kPanel); }
 
-  // For scores and for gradients into weights: kPanel keys, or values, transposed.
+  // Panels for scores and for gradients into weights: kPanel keys, or values, transposed.
   const T* key_panel(Index n) const {
     return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
   }
   const T* value_panel(Index n) const { return value_panels_ + n * kPanel * call_.terms(p_.E); }
-  // For sums of keys: their rows or, in pairs, words of two rows.
+  // Rows of keys for sums over keys, or with two-way dot products words of two rows.
   const RowsOf<const T>& rows() const { return rows_; }
 
-  // Whether all that is packed is finite.
+  // Whether all packed keys and values are finite.
   bool are_finite() const { return finite_; }
-  // Whether there are odd keys that may be left out.
+  // Whether there are non-finite keys that may be left out.
   bool have_odd() const { return !finite_ && leaves_out_odd(); }
-  // If have_odd(): the first of keys begin .. end-1 that is odd, or end.
+  // If have_odd(): the first non-finite key in begin .. end-1, or `end`.
   Index next_odd(Index begin, Index end) const { return odd_.next(begin, end); }
-  // If have_odd(): prepares values and words for queries of which one sees an odd key, or none.
+  // If have_odd(): prepares values and words for a block of queries: with the rows of non-finite
+  // keys if one of the queries attends to such a key (`keep`), else with zeros for them.
   void keep_odd(bool keep);
 
  private:
@@ -75,7 +76,7 @@ class GradientKeys {
   Index first_ = 0;
   Index count_ = 0;
   bool finite_ = true;
-  bool has_odd_values_ = true;  // value_panels_ and words_ have theirs, not zeros
+  bool has_odd_values_ = true;  // value_panels_ and words_ hold the non-finite rows, not zeros
   KeySet odd_;
   RowsOf<const T> rows_;
   T* key_panels_ = nullptr;
@@ -147,7 +148,8 @@ void GradientKeys<T>::pair_rows(Index offset) {
   }
 }
 
-// ---- odd keys -------------------------------------------------------------------------------
+// ---- non-finite keys
+// ------------------------------------------------------------------------------
 
 template <class T>
 void GradientKeys<T>::find_odd() {

@@ -9,8 +9,9 @@
 
 namespace qkv::attn {
 
-// What options change in the rows of a tile, between the products that give scores and gradients
-// into weights and those with w and ds; and the sums of ds that they ask for.
+// The part of step 2 that options change, row by row of a tile: between the products that give s
+// and dw and those with w and ds; and the sums of ds for dbias and dalibi. Its arrays, of a tile of
+// rows, belong to the block of keys.
 template <class T>
 class GradientOptions {
  public:
@@ -23,19 +24,20 @@ class GradientOptions {
     factors_ = take(kTileRows * kGradientBlock);
   }
 
-  // Before weights are known: row r of tile t, whose first scores and gradients into weights are at
-  // s and dw.
+  // Applies options to row r of tile t before weights are known; s and dw point to the scores and
+  // gradients into weights of the tile's first key.
   void change(GradientPairs<T>& pairs, Index t, Index r, T* s, T* dw) {
     change_scores(pairs, t, r, s);
     change_gradients(pairs, t, r, dw);
   }
-  // Whether ds is wanted before it is multiplied by the scale.
+  // Whether ds is needed before it is multiplied by the scale.
   bool keep_scale_apart() const { return call_.has_slopes() || call_.sums_score_gradients(); }
-  // Afterwards, of `count` keys, in whole registers, from the tile's first: `w` and `ds` are those
-  // of the first.
+  // Applies options to weights and ds of `count` keys, in whole registers, from the tile's first
+  // key on; w and ds point to those of the first.
   void finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w, T* ds);
 
-  // For the rows of live tiles: what the block of keys adds to their ALiBi sum and bias.
+  // The parts that the block of keys adds to the sums of row r of a live tile: its ALiBi sum and
+  // bias.
   T alibi_sum(Index r) const { return alibi_sums_[r]; }
   T bias_sum(Index r) const { return bias_sums_[r]; }
 
@@ -54,14 +56,14 @@ class GradientOptions {
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
-  T alibi_sums_[kGradientBlock];  // of each row
+  T alibi_sums_[kGradientBlock];  // [queries]
   T bias_sums_[kGradientBlock];
   T* spare_ = nullptr;
   T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
-  T* factors_ = nullptr;  // likewise: of dropout
+  T* factors_ = nullptr;  // [kTileRows][kGradientBlock]: 1 / (1 - dropout), or 0 if dropped
 };
 
-// The scores of one row as they enter the softmax, -inf where masked; and their slopes.
+// Computes the scores of one row as they enter the softmax, -inf where masked, and their slopes.
 template <class T>
 void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r, T* s) {
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
@@ -90,7 +92,7 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   }
 }
 
-// dw = z dout . v + dweights for one row.
+// Computes dw = z dout . v + dweights of one row, where z are the dropout factors.
 template <class T>
 void GradientOptions<T>::change_gradients(const GradientPairs<T>& pairs, Index t, Index r, T* dw) {
   const KeyRange keys = pairs.keys_of(t);
@@ -118,7 +120,7 @@ void GradientOptions<T>::finish(const GradientPairs<T>& pairs, Index t, Index r,
   if (p_.dropout != 0) g_.keep(w, factors(pairs, t, r), count);
 }
 
-// From ds of one row: the gradients of bias and of ALiBi's slope.
+// Adds ds of one row to the gradients of bias and of ALiBi's slope.
 template <class T>
 void GradientOptions<T>::add_sums(const GradientPairs<T>& pairs, Index t, Index r, const T* ds) {
   const KeyRange keys = pairs.keys_of(t);

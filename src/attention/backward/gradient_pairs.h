@@ -10,8 +10,9 @@
 
 namespace qkv::attn {
 
-// The pairs of a block of queries and a block of keys: which of them are live, tile by tile and
-// panel by panel.
+// The query-key pairs of a block of queries and a block of keys in step 2: which of them are live
+// (unmasked, as far as is known), tile by tile and panel by panel; bytes [queries][keys] where only
+// masks that are evaluated key by key, or scores, tell. Owned by the block of keys.
 template <class T>
 class GradientPairs {
  public:
@@ -26,26 +27,27 @@ class GradientPairs {
     keys.start(unit, block);
     queries.start(unit);
   }
-  // Goes to queries block * kGradientBlock .. of head h; false if they see none of the keys.
+  // Goes to queries block * kGradientBlock .. of head h; returns false if no pair is live.
   bool go_to(Index h, Index block);
 
-  // Whether products have to leave out dead pairs, because 0 times NaN or infinity is NaN.
+  // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
+  // infinity is NaN.
   bool need_care() const { return need_care_; }
-  // Whether panel n of tile t has live pairs; whether some panel has.
+  // Whether panel n of tile t has live pairs; whether any panel of it has.
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
   // Whether no mask forbids a pair of the live panels.
   bool is_full(Index t) const { return full_[t]; }
-  // Whether key masks forbid some pairs of the live panels: then allowed(r) tells which.
+  // Whether element-wise masks forbid some pairs of the live panels: then allowed(r) tells which.
   bool is_partial(Index t) const { return partial_[t]; }
 
-  // Keys of the tile's live panels, which are contiguous.
+  // The keys from the tile's first to its last live panel.
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
-  // The key after the tile's last live panel, or after the last key that interval masks let some of
-  // its rows see.
+  // The key after the tile's last live panel, or where keys are trimmed after the last key that
+  // interval masks allow some of its rows.
   Index end_of(Index t) const {
     const Index last = std::min(keys_of(t).end, keys.count());
     if (!trims_keys() || full_[t]) return last;
@@ -55,13 +57,15 @@ class GradientPairs {
     }
     return std::min(end, last);
   }
-  // The number of keys of panel n, which is live in tiles t0 .. t1-1, up to the end of all of them.
+  // Number of keys of panel n, which is live in tiles t0 .. t1-1, up to the largest end_of() of
+  // these.
   Index keys_of_panel(Index t0, Index t1, Index n) const {
     Index end = 0;
     for (Index t = t0; t < t1; ++t) end = std::max(end, end_of(t));
     return std::min(kPanel, end - n * kPanel);
   }
-  // `rows` from the first to the last that interval masks let see some of keys `some`.
+  // Reduces `rows` to those from the first to the last that interval masks allow some of keys
+  // `some`.
   KeyRange rows_seeing(const KeyRange& some, KeyRange rows) const {
     const auto sees = [&](Index r) {
       return range_[r].begin < some.end && range_[r].end > some.begin;
@@ -70,17 +74,17 @@ class GradientPairs {
     while (!rows.empty() && !sees(rows.end - 1)) --rows.end;
     return rows;
   }
-  // Whether interval masks let only some rows of tiles t0 .. t1-1 see some keys, and these are left
-  // out.
+  // Whether rows are left out because interval masks allow only some rows of tiles t0 .. t1-1 some
+  // keys.
   bool trims_rows(Index t0, Index t1) const {
     return trims_keys() && !std::all_of(full_ + t0, full_ + t1, [](bool x) { return x; });
   }
-  // Keys that interval masks let row r see.
+  // The keys that interval masks allow row r, counted from the block's first.
   const KeyRange& range(Index r) const { return range_[r]; }
-  // For each key of the block, whether row r may see it: in partial tiles by masks; with care, once
-  // they are known, by its scores.
+  // A byte for each key of the block: 1 if row r attends to it. In partial tiles masks tell; for
+  // the slow path the scores do, once they are known.
   std::uint8_t* allowed(Index r) const { return live_ + r * kGradientBlock; }
-  // Whether masks let row r see key n.
+  // Whether masks let row r attend to key n.
   bool may_see(Index r, Index n) const {
     const Index t = r / kTileRows;
     if (!is_live(t, n / kPanel) || n < range_[r].begin || n >= range_[r].end) return false;
@@ -91,7 +95,7 @@ class GradientPairs {
   GradientQueries<T> queries;
 
  private:
-  // Whether keys that interval masks let no row of a tile see are left out within its panels.
+  // Whether keys that interval masks allow no row of a tile are left out within its panels.
   bool trims_keys() const { return !call_.dot.pairs && call_.dot.additive == nullptr; }
   void find_live(Index t);
   void ask_masks(Index t);
@@ -100,7 +104,7 @@ class GradientPairs {
   const FusedGradientCall<T>& call_;
   const Problem& p_;
   bool need_care_ = false;
-  KeyRange range_[kGradientBlock];        // of each row's keys, counted from the block's first
+  KeyRange range_[kGradientBlock];        // each row's keys, counted from the block's first
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};
   bool full_[kGradientTiles] = {};
@@ -125,7 +129,7 @@ bool GradientPairs<T>::go_to(Index h, Index block) {
   return true;
 }
 
-// The keys of the block that the tile's rows may see.
+// Finds the keys of the block that masks allow the rows of tile t.
 template <class T>
 void GradientPairs<T>::find_live(Index t) {
   const Index first = queries.tile_begin(t);
@@ -157,12 +161,12 @@ void GradientPairs<T>::find_live(Index t) {
   if (call_.dot.key_masks) ask_masks(t);
 }
 
-// What masks that are asked key by key leave of the tile's panels.
+// Reduces the tile's panels to those in which element-wise masks allow a pair.
 template <class T>
 void GradientPairs<T>::ask_masks(Index t) {
   const Index first = queries.tile_begin(t);
   const Index end = queries.tile_end(t);
-  // The result of precomputed masks.
+  // First, the classes that precomputed masks give without being evaluated.
   unsigned alive = 0;
   for (Index n = 0; n < kGradientPanels; ++n) {
     if (!is_live(t, n)) continue;

@@ -8,7 +8,9 @@
 
 namespace qkv::attn {
 
-// The block of queries that a block of keys has come to: where it is, and its rows of q and dout.
+// The block of 128 queries that a block of keys has come to in step 2: its place, its rows of q and
+// dout (or words of two channels), and with two-way dot products words of two rows. The rows are
+// shared memory or inputs; the words of two rows belong to the block of keys.
 template <class T>
 class GradientQueries {
  public:
@@ -19,12 +21,12 @@ class GradientQueries {
     dout_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.E).data();
   }
 
-  // The queries of a unit.
+  // Starts with the queries of a unit.
   void start(const KeyUnit& unit) {
     unit_ = unit;
     offset_ = call_.p.diagonal_offset(unit.b, unit.s);
   }
-  // Goes to queries block * kGradientBlock .. of head h; their rows are not found yet.
+  // Goes to queries block * kGradientBlock .. of head h; their rows are found by find_rows().
   void go_to(Index h, Index block) {
     h_ = h;
     first_ = block * kGradientBlock;
@@ -41,28 +43,29 @@ class GradientQueries {
   Index head() const { return h_; }
   Index row() const { return unit_.s.q0 + first_; }
   Index count() const { return count_; }
-  // Which block it is: of all blocks of queries of the call.
+  // Index of this block among all blocks of queries of the call.
   Index place() const { return place_; }
   QueryAt at(Index r) const { return {unit_.b, h_, first_ + r, offset_}; }
-  // Whether there is an r-th query after the block's first, in this block or a later one.
+  // Whether the head has an r-th query after the block's first, in this block or a later one.
   bool reaches(Index r) const { return first_ + r < unit_.s.Tq; }
 
-  // For scores and for gradients into weights: rows from r on, or words of their channels.
+  // Rows from r on for scores and for gradients into weights; with two-way dot products, words of
+  // their channels.
   RowsOf<const T> q(Index r) const { return {q_.data + r * q_.stride, q_.stride}; }
   RowsOf<const T> dout(Index r) const { return {dout_.data + r * dout_.stride, dout_.stride}; }
-  // For sums of queries: all rows or, in pairs, words of two rows.
+  // All rows for sums over queries; with two-way dot products, words of two rows.
   RowsOf<const T> q_of_sums() const {
     return call_.dot.pairs ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
   }
   RowsOf<const T> dout_of_sums() const {
     return call_.dot.pairs ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
   }
-  // What is known of the rows from r on.
+  // lse, factor and delta of the rows from r on.
   kernels::QueryState<T> state(Index r) const {
     return {state_.lse + r, state_.factor + r, state_.delta + r};
   }
 
-  // kTileRows at a time.
+  // The rows divided into tiles of kTileRows.
   Index tiles() const { return pieces(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
@@ -80,7 +83,7 @@ class GradientQueries {
 
   const FusedGradientCall<T>& call_;
   KeyUnit unit_;
-  Index offset_ = 0;  // of the diagonal
+  Index offset_ = 0;  // of the diagonal j = i + offset
   Index h_ = 0;
   Index first_ = 0;
   Index count_ = 0;

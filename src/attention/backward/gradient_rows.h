@@ -14,13 +14,14 @@
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
-// Rows of inputs and of gradients as the backward pass traverses them: contiguous T.
+// Rows of inputs and of gradients as the backward pass traverses them: contiguous elements of T.
 namespace qkv::attn {
 
 using core::GradientTarget;
 using kernels::RowsOf;
 
-// How many adjacent key heads of the call, [B, G] in row-major order, share elements of a gradient.
+// Number of adjacent key heads of the call, [B,G] in row-major order, that share elements of a
+// gradient.
 inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   if (p.packed()) return 1;
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
@@ -29,7 +30,8 @@ inline Index units_sharing(const Problem& p, const GradientTarget& target) {
   return p.G != 1 && target.own.head_stride == 0 ? p.G : 1;
 }
 
-// The rows of an input: in place, or copied if stored otherwise; in pairs, words of two channels
+// The rows of an input (q or dout) [B,heads,rows][width]: in place, or copied to shared memory if
+// they are stored otherwise; with two-way dot products, words of two channels
 // (kernels/pair_kernels.h).
 template <class T>
 class PlainRows {
@@ -50,9 +52,9 @@ class PlainRows {
   void take(AnyArena& arena, Index entries) {
     if (copied()) copy_ = arena.template take<T>(places_.count(entries) * values_).data();
   }
-  // That memory is for entries from b on.
+  // Makes the copies those of the entries from b on.
   void go_to(Index b) { places_ = places_.from(b); }
-  // From row `row` of (b, head) on.
+  // The rows from row `row` of (b, head) on.
   RowsOf<const T> from(Index b, Index head, Index row) const {
     if (copied()) return {copy_ + places_.of(b, head, row) * values_, values_};
     return {static_cast<const T*>(x_->data) + offset(b, head, row), x_->row_stride};
@@ -72,13 +74,13 @@ class PlainRows {
   const Operand* x_ = nullptr;
   RowPlaces places_;
   Index width_ = 0;
-  Index values_ = 0;  // or words, of a row
+  Index values_ = 0;  // elements, or words, of a row
   bool pairs_ = false;
   T* copy_ = nullptr;
 };
 
-// The rows of dq, dk or dv before they are written to the user's buffer, which may have fewer
-// heads: then adjacent heads are summed.
+// The rows of dq, dk or dv [B,heads,rows][width] before they are written to the user's buffer: in
+// place or in shared memory. The buffer may have fewer heads: then adjacent heads are summed.
 template <class T>
 class GradientRows {
  public:
@@ -88,8 +90,8 @@ class GradientRows {
       : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
 
   bool given() const { return target_->given(); }
-  // Whether several rows, or none, map to one row of the buffer: batch entries or heads of the call
-  // share the input's.
+  // Whether a row of the buffer is a sum of several rows, or of none: batch entries or heads of the
+  // call share the input's.
   bool is_summed() const {
     const core::ResultOperand& own = target_->own;
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
@@ -98,7 +100,7 @@ class GradientRows {
     if (places_.heads != target_heads_) return true;
     return places_.heads != 1 && own.head_stride == 0;
   }
-  // How many adjacent key heads share its elements.
+  // Number of adjacent key heads that share its elements.
   Index units_sharing() const {
     const Index units = attn::units_sharing(*p_, *target_);
     return units > 1 ? units : places_.heads / target_heads_;
@@ -110,20 +112,20 @@ class GradientRows {
            !is_summed();
   }
 
-  // Memory for all rows of `entries` batch entries.
+  // Takes memory for all rows of `entries` batch entries.
   template <class AnyArena>
   void take(AnyArena& arena, Index entries) {
     rows_ = arena.template take<T>(places_.count(entries) * width_).data();
   }
-  // Those from b on.
+  // Makes this memory that of the entries from b on.
   void go_to(Index b) { places_ = places_.from(b); }
-  // Row `row` of (b, head) and those after it: in place, or in that memory.
+  // The rows from row `row` of (b, head) on: in place, or in that memory.
   RowsOf<T> from(Index b, Index head, Index row) const {
     if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
     const core::ResultOperand& to = target_->direct;
     return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
   }
-  // Stores finished rows, `count` from row `row` on: in that memory if there is some, else in the
+  // Stores `count` finished rows from row `row` on: in that memory if it was taken, else in the
   // buffer.
   void put(Index b, Index head, Index row, Index count, const RowsOf<const T>& x,
            core::StopPoint stop) const {
@@ -138,11 +140,12 @@ class GradientRows {
       }
     }
   }
-  // Copies from the memory to the buffer.
+  // Copies one row from that memory to the buffer.
   void deliver(Index b, Index head, Index row) const {
     store(offset(b, head, row), rows_ + places_.of(b, head, row) * width_);
   }
-  // Or adds it to sums, over (b, head, row) in ascending order.
+  // Adds one row of that memory to the sums `own`. Callers go over (b, head, row) in ascending
+  // order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
     add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
   }
@@ -150,10 +153,10 @@ class GradientRows {
     T* to = own.at(*target_, b, head_of(head), row, 0);
     for (Index c = 0; c < width_; ++c) to[c * target_->own.col_stride] += x[c];
   }
-  // Adds all rows of some entries, those of keys or of queries, to sums over broadcast axes.
+  // Adds all rows of some entries, of keys or of queries, to sums over broadcast axes.
   void add_all_to(const core::OwnGradients<T>& own, bool keys, const Entries& entries,
                   core::StopPoint stop) const {
-    if (p_->q_rows == 0 || p_->k_rows == 0) return;  // but B may be huge
+    if (p_->q_rows == 0 || p_->k_rows == 0) return;  // nothing to add, but B may be huge
     for (Index b = entries.begin; b < entries.end; ++b) {
       const Sequence s = p_->sequence(b);
       const Index first = keys ? s.k0 : s.q0;
@@ -175,7 +178,7 @@ class GradientRows {
     const core::ResultOperand& to = target_->direct;
     return core::offset_of(to, core::batch_offset(to, p_->batch, b), head_of(head), row, 0);
   }
-  // To the buffer from element `first` on.
+  // Stores a row in the buffer from element `first` on.
   void store(Index first, const T* x) const {
     const core::ResultOperand& to = target_->direct;
     if (!target_->accumulate) {
@@ -186,7 +189,7 @@ class GradientRows {
     core::visit_dtype(to.dtype, [&]<class Stored>(Stored*) {
       Stored* values = static_cast<Stored*>(to.data) + first;
       if constexpr (std::is_same_v<Stored, T>) {
-        if (to.col_stride == 1) {  // most are; compilers vectorise this
+        if (to.col_stride == 1) {  // the usual case, which compilers vectorise
           for (Index c = 0; c < width_; ++c) values[c] = x[c] + values[c];
           return;
         }

@@ -9,8 +9,10 @@
 
 namespace qkv::attn {
 
-// Weights w and gradients of scores ds of a block of queries and a block of keys:
+// The weights w and gradients of scores ds of a block of queries and a block of keys, the first
+// half of step 2:
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
+// Its two arrays [kGradientBlock][kGradientStride] belong to the block of keys.
 template <class T>
 class GradientScores {
  public:
@@ -37,14 +39,15 @@ class GradientScores {
     }
   }
 
-  // Of row r: a number for each key, in live tiles, 0 for keys of dead panels.
+  // Row r: an element for each key, valid in live tiles, 0 for keys of panels without live pairs.
   const T* weights(Index r) const { return s_ + r * kGradientStride; }
   const T* gradients(Index r) const { return dw_ + r * kGradientStride; }
-  // For sums of queries: [queries][kGradientStride] or, in pairs and without care,
-  // [pairs of queries][kGradientStride], a word for each key.
+  // For sums over queries: [queries][kGradientStride], or with two-way dot products (not on the
+  // slow path) [pairs of queries][kGradientStride], a word for each key.
   const T* weights_of_sums() const { return call_.dot.pairs ? words_.w : s_; }
   const T* gradients_of_sums() const { return call_.dot.pairs ? words_.ds : dw_; }
-  // For sums of keys, from `key` on: a number for each or, in pairs, a word for two.
+  // For sums over keys, row r from `key` on: an element for each key, or with two-way dot products
+  // a word for two keys.
   RowsOf<const T> gradients_of_keys(Index r, Index key) const {
     if (!call_.dot.pairs) return {gradients(r) + key, kGradientStride};
     return {words_.ds_of_keys + r * kGradientWords + key / 2, kGradientWords};
@@ -52,7 +55,7 @@ class GradientScores {
   const GradientOptions<T>& options() const { return options_; }
 
  private:
-  // Tiles whose scores are computed with a panel before the next panel is read.
+  // Number of tiles whose scores are computed with a panel before the next panel is read.
   static constexpr Index kPanelTiles = 4;
 
   T* scores(Index r) { return s_ + r * kGradientStride; }
@@ -71,8 +74,8 @@ class GradientScores {
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
   T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
-  T* dw_;   // likewise: gradients into weights, then into scores before scale
-  struct {  // in pairs: words (kernels/pair_kernels.h)
+  T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds before scale
+  struct {  // two-way dot products: words (kernels/pair_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;
     T* ds_of_keys = nullptr;  // [queries][kGradientWords]
@@ -80,11 +83,11 @@ class GradientScores {
   GradientOptions<T> options_;
 };
 
-// Tiles t0 .. t1-1.
+// Computes tiles t0 .. t1-1.
 template <class T>
 void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(pairs, t0, t1);
-  // The words of a row in pairs are made of all panels.
+  // The words of a row are made of all panels, so all need numbers.
   const Index panels = call_.dot.pairs ? kGradientPanels : pairs.keys.panels();
   for (Index n = 0; n < panels; ++n) {
     // The end of the run of live tiles from t.
@@ -118,7 +121,7 @@ void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   }
 }
 
-// Panel n for tiles t0 .. t1-1: one tile, unless the call joins them.
+// Computes scores of panel n for tiles t0 .. t1-1: one tile, unless the call joins_tiles().
 template <class T>
 void GradientScores<T>::score_panel(const GradientPairs<T>& pairs, Index t0, Index t1, Index n) {
   if (p_.bias.given()) prefetch_bias<core::Access::kRead>(pairs, t0, t1, n);
@@ -138,7 +141,7 @@ void GradientScores<T>::score_panel(const GradientPairs<T>& pairs, Index t0, Ind
                    {scores(r) + n * kPanel, kGradientStride});
 }
 
-// Gradients into the weights of panel n, for live tiles t0 .. t1-1.
+// Computes gradients into the weights of panel n, for live tiles t0 .. t1-1.
 template <class T>
 void GradientScores<T>::value_panel(const GradientPairs<T>& pairs, Index t0, Index t1, Index n) {
   call_.dot.stop();
@@ -169,7 +172,8 @@ void GradientScores<T>::weigh_tile(GradientPairs<T>& pairs, Index t) {
   }
 }
 
-// Words of a tile's weights and gradients of scores: those of dead panels are 0.
+// Rounds a tile's weights and gradients of scores to words; those of panels without live pairs are
+// 0.
 template <class T>
 void GradientScores<T>::round_tile(const GradientPairs<T>& pairs, Index t) {
   const Index r = pairs.queries.tile_begin(t);
@@ -185,9 +189,9 @@ void GradientScores<T>::round_tile(const GradientPairs<T>& pairs, Index t) {
   }
 }
 
-// ---- what is asked for ahead of time --------------------------------------------------------
+// ---- prefetches -------------------------------------------------------------------------------
 
-// Panel n of the bias of the tiles' rows, or of its gradient.
+// Prefetches panel n of the bias of the tiles' rows, or of its gradient.
 template <class T>
 template <core::Access kAccess>
 void GradientScores<T>::prefetch_bias(const GradientPairs<T>& pairs, Index t0, Index t1,
@@ -207,7 +211,7 @@ void GradientScores<T>::prefetch_bias(const GradientPairs<T>& pairs, Index t0, I
   }
 }
 
-// The masks of the same tiles in the next block of queries.
+// Prefetches the masks of the same tiles in the next block of queries.
 template <class T>
 void GradientScores<T>::prefetch_masks(const GradientPairs<T>& pairs, Index t0, Index t1) const {
   for (Index r = t0 * kTileRows + kGradientBlock; r < t1 * kTileRows + kGradientBlock; ++r) {

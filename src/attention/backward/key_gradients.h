@@ -8,7 +8,8 @@
 
 namespace qkv::attn {
 
-// dk and dv of a block of keys, over all queries: dv += w^T dout, dk += ds^T q.
+// dk and dv of a block of keys, summed over all queries: dv += w^T dout [keys][E], dk += ds^T q
+// [keys][width]. Product of step 2; the arrays belong to the block of keys and are written once.
 template <class T>
 class KeyGradients {
  public:
@@ -25,15 +26,15 @@ class KeyGradients {
     std::fill_n(dv_, keys * p_.E, T(0));
     std::fill_n(live_, keys, false);
   }
-  // Adds what a block of queries gives, of which no product needs care.
+  // Adds the products of a block of queries, if none needs the slow path.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
-  // Stores the sums: no query is left.
+  // Stores the sums, after the last block of queries.
   void finish(const GradientKeys<T>& keys);
 
-  // Of key n.
+  // The sums of key n.
   T* dk(Index n) { return dk_ + n * call_.width(); }
   T* dv(Index n) { return dv_ + n * p_.E; }
-  // Whether it has a live pair, or is finite.
+  // Whether key n has an unmasked pair, or all keys of the block are finite.
   bool is_live(Index n) const { return live_[n]; }
   void set_live(Index n) { live_[n] = true; }
 
@@ -58,7 +59,7 @@ void KeyGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>
   } else if (call_.tells_live) {
     find_live(pairs);
   }
-  KeyRange live_tiles[kGradientPanels];  // from the first to the last live one
+  KeyRange live_tiles[kGradientPanels];  // range from the first to the last live tile of each panel
   for (Index n = 0; n < kGradientPanels; ++n) {
     live_tiles[n] = {tiles, 0};
     for (Index t = 0; t < tiles; ++t) {
@@ -95,16 +96,16 @@ void KeyGradients<T>::find_live(const GradientPairs<T>& pairs) {
   }
 }
 
-// to += rows of queries weighted by columns of `weights`.
+// Adds rows of queries weighted by columns of `weights` to `to`.
 template <class T>
 void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& keys,
                                const KeyRange& tiles, const RowsOf<const T>& rows, const T* weights,
                                const RowsOf<T>& to) const {
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
-  // All keys at once, unless interval masks let only some of the rows see them.
+  // All keys are summed in one call, unless interval masks allow them only some of the rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
   const Index step = call_.dot.pairs ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
-  const Index each = call_.dot.pairs ? 2 : 1;  // rows of a weight
+  const Index each = call_.dot.pairs ? 2 : 1;  // rows per word of weights
   for (Index n = keys.begin; n < keys.end; n += step) {
     call_.dot.stop();
     const Index end = std::min(n + step, keys.end);

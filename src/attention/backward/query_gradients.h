@@ -8,7 +8,9 @@
 
 namespace qkv::attn {
 
-// What a block of keys adds to a block of queries: dq = ds k of these keys alone, from zero.
+// The part of dq that a block of keys adds to a block of queries: dq = ds k [queries][width] over
+// these keys alone, from zero. Last product of step 2; the array belongs to the block of keys, and
+// deliver() adds it to the shared rows of dq.
 template <class T>
 class QueryGradients {
  public:
@@ -20,13 +22,14 @@ class QueryGradients {
 
   // Begins with a block of `rows` queries.
   void start(Index rows) { std::fill_n(dq_, rows * call_.width(), T(0)); }
-  // Adds the products with the keys, of which none needs care.
+  // Adds the products with the keys, if none needs the slow path.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
-  // Of row r.
+  // The part of row r.
   T* dq(Index r) { return dq_ + r * call_.width(); }
 
-  // Adds the sums to the rows of queries, in turn. Every block of queries receives blocks of keys
-  // in ascending order, including those without live pairs. False if another task has failed.
+  // Adds the sums to the shared rows of queries, in task order: every block of queries receives
+  // blocks of keys in ascending order, also those without live pairs. Returns false if another task
+  // has failed.
   bool deliver(const GradientPairs<T>& pairs, const GradientOptions<T>& options) const;
 
  private:
@@ -40,7 +43,7 @@ template <class T>
 void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores) {
   const GradientQueries<T>& queries = pairs.queries;
   const RowsOf<const T>& rows = pairs.keys.rows();
-  const Index each = call_.dot.pairs ? 2 : 1;  // keys of a row
+  const Index each = call_.dot.pairs ? 2 : 1;  // keys per row of pairs.keys.rows()
   const Index width = call_.p.Dk;
   for (Index t = 0; t < queries.tiles(); ++t) {
     if (!pairs.is_live(t)) continue;
@@ -48,12 +51,13 @@ void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<
     const Index r = queries.tile_begin(t);
     const Index begin = pairs.keys_of(t).begin;
     const Index end = pairs.end_of(t);
-    // Tiles with the same keys are joined.
+    // Tiles with the same keys are summed in one call.
     while (!call_.dot.pairs && t + 1 < queries.tiles() && pairs.has_same_panels(t, t + 1) &&
            pairs.end_of(t + 1) == end) {
       ++t;
     }
-    // In pairs words of odd keys are zeros; else the sum goes around them.
+    // With two-way dot products the words of non-finite keys are zeros; else the sum skips these
+    // keys.
     const bool goes_around = pairs.keys.have_odd() && !call_.dot.pairs;
     for (Index n = begin; n < end; ++n) {
       const Index odd = goes_around ? pairs.keys.next_odd(n, end) : end;

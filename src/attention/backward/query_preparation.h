@@ -12,9 +12,11 @@
 
 namespace qkv::attn {
 
-// Before the sweep of a backward pass: what each query needs besides its rows,
+// Step 1 of the backward pass, before the sweep over keys: what step 2 needs of each query besides
+// its rows,
 //   delta = dout . out + sum_j w_j dweights_j - dlse
-// the factor of its weights, and whether it has a live key. A block of queries is a task.
+// the factor of its weights, and whether it has an unmasked key. A task is a block of queries;
+// results go to the shared arrays of FusedGradientCall.
 template <class T>
 class QueryPreparation {
  public:
@@ -27,11 +29,12 @@ class QueryPreparation {
     spare_ = take(2 * kKeyChunk);
   }
 
-  // Queries block * kGradientBlock .. of head h. `arena`: for BlockScores, where scores are needed.
+  // Prepares queries block * kGradientBlock .. of head h. `arena` is for BlockScores, where scores
+  // are needed.
   void run(Index b, Index h, Index block, core::Arena& arena);
 
  private:
-  // What a query needs to know of its keys.
+  // Facts about a query and its keys.
   struct RowFacts {
     bool needed;
     bool any_live;
@@ -46,7 +49,7 @@ class QueryPreparation {
   void output_deltas(Index b, Index h, Index row, Index rows, T* delta) const;
   T sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const;
 
-  // Values [.., row] of (b, h) from row `row` on.
+  // The elements [.., row] of an operand of (b, h), from row `row` on.
   struct RowValues {
     const Operand& x;
     Index first = 0;
@@ -61,8 +64,8 @@ class QueryPreparation {
 
   const FusedGradientCall<T>& call_;
   const Problem& p_;
-  T* out_ = nullptr;      // a block of rows of out
-  T* weights_ = nullptr;  // of a chunk of keys
+  T* out_ = nullptr;      // [kGradientBlock][E]: rows of out
+  T* weights_ = nullptr;  // [kKeyChunk]: of one row and a chunk
   T* dweights_ = nullptr;
   T* spare_ = nullptr;
 };
@@ -112,7 +115,7 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
     if (p_.sinks.given()) facts[r].sink = core::weight_exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
     factor[r] =
         facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
-    if (!facts[r].any_live) delta[r] = T(0);  // whatever dout holds there
+    if (!facts[r].any_live) delta[r] = T(0);  // even if dout is non-finite there
     if (call_.tells_live) call_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
     delta[r] += facts[r].weighted * factor[r];
     if (call_.from.dlse.given()) delta[r] -= own_value(call_.from.dlse, b, h, first + r);
@@ -128,8 +131,8 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   call_.turns.begin(of_block, call_.key_blocks[of_block].begin);
 }
 
-// The range of key blocks that contains all live keys of the queries from `at` on, as far as
-// interval masks tell.
+// The range of key blocks that contains all keys which interval masks allow the queries from `at`
+// on.
 template <class T>
 KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) const {
   KeyRange keys{Tk, 0};
@@ -143,16 +146,16 @@ KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) cons
           pieces(std::min(keys.end, Tk), kGradientBlock)};
 }
 
-// Whether lse alone is not enough for a query.
+// Whether the keys of a query have to be read because lse alone is not enough.
 template <class T>
 bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
   if (core::has_large_lse(lse) || call_.has_dweights(i)) return true;
-  // Whether there are keys besides the sink.
+  // lse may come from the sink alone.
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
 }
 
-// dout . out of some rows, summed in the order of the scores: if one weight is 1 and all others are
-// 0, delta has the bits of dout . v, and the gradients of queries and keys are 0.
+// Computes dout . out of some rows, in the order of the scores: if one weight is 1 and all others
+// are 0, delta is bit-identical with dout . v, and the gradients of queries and keys are 0.
 template <class T>
 void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows, T* delta) const {
   const Operand& x = call_.from.out;
@@ -172,7 +175,7 @@ void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows,
   call_.kernels.row_dots(call_.dout.from(b, h, row), out, rows, p_.E, delta);
 }
 
-// The sink is a score whose value is 0: dsink = w_sink (0 - delta).
+// Gradient of the sink, a score whose value is 0: dsink = w_sink (0 - delta).
 template <class T>
 T QueryPreparation<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T delta) const {
   const T sink = own_value(p_.sinks, 0, h, 0);
@@ -181,7 +184,7 @@ T QueryPreparation<T>::sink_gradient(Index h, const RowFacts& facts, T factor, T
   return -(facts.sink * factor) * delta;
 }
 
-// Whether rows have live keys, and the sums of their weights and of weighted dweights, chunk by
+// Finds whether rows have unmasked keys, and sums their weights and weighted dweights, chunk by
 // chunk.
 template <class T>
 void QueryPreparation<T>::look_at_keys(Index b, Index h, Index i0, Index rows,
