@@ -16,7 +16,7 @@
 namespace qkv {
 namespace attn {
 
-// Memory for the arrays of a pass that is kept between calls.
+// Memory for the arrays of a pass that are kept between calls.
 class KeptMemory {
  public:
   template <class Take>
@@ -32,7 +32,7 @@ class KeptMemory {
   Tensor bytes_;
 };
 
-// What is kept of the keys, and their gradients.
+// The transformed keys that an AdditiveMemory keeps, and their gradients.
 template <class T>
 struct KeptKeys {
   KeptKeys(const core::Problem& p, kernels::Target target) : keys(p, target) {
@@ -73,7 +73,8 @@ bool same(const ConstView& a, const ConstView& b) {
          a.strides() == b.strides();
 }
 
-// Otherwise the error would be about a query that the caller did not give.
+// Checks k and Wq here, since resolve() would report errors about a query that the caller did not
+// give.
 void check(const ConstView& k, const Additive& score) {
   if (!k.given()) throw Error(kMake, "k", "is absent");
   if (k.rank() < 2) {
@@ -91,7 +92,7 @@ void check(const ConstView& k, const Additive& score) {
   }
 }
 
-// A query for each key head, or for each head of a parameter; its values are never read.
+// Returns a query for each key head, or for each head of a parameter; its values are never read.
 ConstView any_query(const ConstView& k, const Additive& score) {
   static constexpr double kZero = 0;
   Dims shape = k.shape();
@@ -116,7 +117,7 @@ bool names_any(const InputGradients& x) {
          (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
 }
 
-// Prepares the keys: a separate pass.
+// The pass that transforms and stores the keys.
 template <class T>
 class KeyPass {
  public:
@@ -136,7 +137,7 @@ class KeyPass {
   attn::KeptKeys<T>& kept_;
 };
 
-// dk and dWk from the sums of dright.
+// The pass that computes dk and dWk from the sums of dright.
 template <class T>
 class KeyGradientPass {
  public:
@@ -185,7 +186,7 @@ class KeyGradientPass {
   attn::GradientRows<T> dk_;
 };
 
-// to = x, or to += x.
+// Stores x in `to`, or adds it.
 void deliver(Tensor& x, const View& to, Write write) {
   if (write == Write::kAccumulate) {
     Tensor before(to.dtype(), to.shape());
@@ -213,15 +214,15 @@ void run(Pass&& pass, Context& context, std::string_view function) {
 }  // namespace
 
 struct AdditiveMemory::State {
-  Inputs inputs;  // k, and any_query() of it
+  Inputs inputs;  // k, and any_query() of k
   Options options;
   Context* context = nullptr;
   core::ResolvedProblem problem;
   const attn::Implementation* path = nullptr;
-  std::optional<kernels::Target> target;  // of a fused path
+  std::optional<kernels::Target> target;  // target of a fused path
   std::unique_ptr<attn::KeptKeys<float>> float32;
   std::unique_ptr<attn::KeptKeys<double>> float64;
-  // On the reference path, whose gradients are those of k and Wk themselves.
+  // Sums of gradients on the reference path, where they are those of k and Wk themselves.
   Tensor dk, dwk;
 
   // Calls f(kept) for the accumulator's type.

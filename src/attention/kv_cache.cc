@@ -57,7 +57,7 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
         ErrorKind::kType);
   }
   expect_at_least("sizes.B", sizes.B, 1);
-  // std::vector would say so in another way.
+  // std::vector would throw another exception.
   if (sizes.B > kMostSize / static_cast<Index>(sizeof(Index))) throw std::bad_alloc();
   expect_at_least("sizes.G", sizes.G, 1);
   expect_at_least("sizes.D", sizes.D, 1);
@@ -75,7 +75,7 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
   return sizes;
 }
 
-// What can be appended to a cache of q8 is what quantize_q8 takes, and blocks.
+// Rows appended to a q8 cache have a type that quantize_q8 takes, or are q8 blocks.
 void expect_appendable(const char* name, const ConstView& x, DType cache) {
   const bool q8 = cache == DType::kQ8;
   const bool fits =
@@ -90,8 +90,8 @@ void expect_appendable(const char* name, const ConstView& x, DType cache) {
       ErrorKind::kType);
 }
 
-// Rows that a cache of `dtype` can copy: x, or blocks of x in `memory`. Throws Error for numbers
-// that no block can hold, before the cache has changed.
+// Returns rows that a cache of `dtype` can copy: x, or q8 blocks of x in `memory`. Throws Error for
+// numbers that no block can hold, before the cache has changed.
 ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype,
                        const core::StopPoint& stop, Tensor& memory) {
   if (dtype != DType::kQ8 || x.dtype() == DType::kQ8) return x;
@@ -205,7 +205,7 @@ void KvCache::truncate(Index entry, Index length) {
     throw Error(kTruncate, "length",
                 text("must be in 0 to ", most, ", the keys of entry ", entry, ", got ", length));
   }
-  // Once keys are dropped, a query at the last key that is left must not see them.
+  // Once keys have been dropped, a query at the last remaining key must not attend to them.
   const Index window = s.sizes.window;
   if (first > 0 && length > 0 && length < most && length - first < window) {
     const Index least = most - first < window ? most : first + window;
@@ -224,7 +224,7 @@ void KvCache::truncate(Index entry, Index length) {
 void KvCache::expect_room(std::string_view function, Index wanted) const {
   const auto room = static_cast<Index>(state_->free_pages.size());
   if (wanted <= room || state_.use_count() == 1) {
-    // What was read under a hold has been read before pages move.
+    // All reads under a released hold have happened before pages move.
     std::atomic_thread_fence(std::memory_order_acquire);
     return;
   }
@@ -279,7 +279,7 @@ void KvCache::reorder(std::span<const Index> from) {
 
 Inputs KvCache::inputs(const ConstView& q) const {
   const State& s = *state_;
-  // As long as the longest entry's, and no longer.
+  // Table width of the longest entry.
   const Index most = *std::max_element(s.lengths.begin(), s.lengths.end());
   return {.q = q,
           .k = s.pages_view(s.key_memory, s.sizes.D),

@@ -14,7 +14,7 @@
 #include "attention/kv_cache_state.h"
 #include "core/message.h"
 
-// A cache as arrays, and back.
+// Conversion of a cache to arrays and back.
 namespace qkv {
 namespace {
 
@@ -30,7 +30,7 @@ struct UsedPage {
   Index rows = 0;
 };
 
-// The first `rows` rows of each page, one page after another; the rest stays 0.
+// Copies the first `rows` rows of each page, one page after another; the rest of a page stays 0.
 void copy_pages(const std::vector<UsedPage>& used, const std::byte* from, std::size_t page_bytes,
                 Index page, const View& to) {
   auto* target = static_cast<std::byte*>(to.data());
@@ -42,7 +42,7 @@ void copy_pages(const std::vector<UsedPage>& used, const std::byte* from, std::s
   }
 }
 
-// ---- checks of what a file, for example, may hold -----------------------------------------------
+// ---- checks of arrays, which may come from a file -----------------------------------------------
 
 void expect(const char* name, const ConstView& x, DType dtype, const Dims& shape,
             const char* letters) {
@@ -53,7 +53,7 @@ void expect(const char* name, const ConstView& x, DType dtype, const Dims& shape
               !x.given() || x.dtype() == dtype ? ErrorKind::kValue : ErrorKind::kType);
 }
 
-// The pages of entry b are `begin` .. `end` - 1 of its table.
+// The pages of an entry: columns begin .. end - 1 of its table.
 struct Pages {
   Index begin = 0;
   Index end = 0;
@@ -91,7 +91,7 @@ KvCacheContents KvCache::contents() const {
                      .lengths = contiguous(ConstView(s.lengths)),
                      .first_keys = contiguous(ConstView(s.first_keys))};
   std::vector<UsedPage> used;
-  std::unordered_map<Index, Index> numbers;  // of pages in `used`
+  std::unordered_map<Index, Index> numbers;  // index of each page in `used`
   Index* entry = to.block_tables.values<Index>().data();
   for (Index b = 0; b < sizes.B; ++b, entry += table_pages) {
     std::fill_n(entry, table_pages, kNoPage);
@@ -104,7 +104,7 @@ KvCacheContents KvCache::contents() const {
       entry[n] = number->second;
     }
   }
-  // A window may have left none; but tables name one that exists.
+  // A window may have left no page; but tables hold a page that exists.
   if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
   to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)});
@@ -138,7 +138,7 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
   if (count == 0 && table_pages > 0) {
     throw Error(kMakeCache, "k_pages", text("must have a page for block_tables, got none"));
   }
-  s.reserve_pages(count);  // no more than the arrays have
+  s.reserve_pages(count);  // exactly as many as the arrays have
   s.reserve_tables(table_pages);
   const Index* entry = from.block_tables.values<Index>().data();
   for (Index b = 0; b < sizes.B; ++b, entry += table_pages) {

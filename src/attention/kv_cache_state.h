@@ -21,7 +21,7 @@
 #include "core/stop.h"
 
 // The contents of a cache, and the steps that its functions are made of. Only steps that reserve
-// memory throw, and those that can be stopped.
+// memory or can be stopped throw.
 namespace qkv {
 namespace attn {
 
@@ -30,12 +30,13 @@ inline constexpr Index kMostSize = std::numeric_limits<Index>::max();
 
 inline Index pages_of(Index keys, Index page) { return keys / page + (keys % page != 0 ? 1 : 0); }
 
-// Elements of a row of `width` channels: of q8, blocks.
+// Elements of a row of `width` channels; the elements of q8 are blocks of 32.
 inline Index columns_of(DType dtype, Index width) {
   return dtype == DType::kQ8 ? width / BlockQ8::kNumbers : width;
 }
 
-// memcpy in pieces: about as long as kStepsBetweenStops steps of a loop each.
+// Copies bytes in pieces, polling between them; a piece takes about as long as kStepsBetweenStops
+// steps of a loop.
 inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
                        const core::StopPoint& stop) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
@@ -48,7 +49,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
 }  // namespace attn
 
 struct KvCache::State {
-  explicit State(const KvCacheSizes& given)  // checked
+  explicit State(const KvCacheSizes& given)  // has been checked
       : sizes(given),
         key_bytes(page_bytes(sizes.D)),
         value_bytes(page_bytes(sizes.E)),
@@ -59,12 +60,12 @@ struct KvCache::State {
     }
   }
 
-  // A copy with pages of its own, under the same numbers, and the same room.
+  // Makes a copy with its own pages, at equal page indices, and with equal room.
   State(const State& other) : State(other.sizes) {
     key_memory.grow(other.key_memory.bytes());
     value_memory.grow(other.value_memory.bytes());
     page_users = other.page_users;
-    free_pages.reserve(page_users.size());  // releasing a page allocates nothing
+    free_pages.reserve(page_users.size());  // so that releasing a page allocates nothing
     free_pages = other.free_pages;
     tables = other.tables;
     table_pages = other.table_pages;
@@ -78,7 +79,7 @@ struct KvCache::State {
   }
   State& operator=(const State&) = delete;
 
-  // Of one page of rows of `width` numbers. Throws Error if that is too much.
+  // Bytes of one page of rows of `width` numbers. Throws Error if these are too many.
   std::size_t page_bytes(Index width) const {
     const Dims shape{sizes.page, sizes.G, columns(width)};
     const Index count = element_count(shape);
@@ -92,7 +93,7 @@ struct KvCache::State {
   }
 
   Index columns(Index width) const { return attn::columns_of(sizes.dtype, width); }
-  // Elements of a row of all key heads.
+  // Elements of a row of keys, or values, of all key heads.
   Index key_row() const { return sizes.G * columns(sizes.D); }
   Index value_row() const { return sizes.G * columns(sizes.E); }
   Index& length(Index b) { return lengths[static_cast<std::size_t>(b)]; }
@@ -117,17 +118,17 @@ struct KvCache::State {
     return all;
   }
 
-  // The first key that is kept once entry b has `keys` keys: the first of a page.
+  // The first key that is kept when entry b has `keys` keys: the first of a page.
   Index first_key_after(Index b, Index keys) {
     if (ring == 0) return 0;
     const Index pages = attn::pages_of(keys, sizes.page);
     return std::max(first_key(b), std::max<Index>(pages - ring, 0) * sizes.page);
   }
-  // Whether entry b appends to a page that others have too.
+  // Whether entry b would append to a page that other entries share.
   bool appends_to_shared(Index b) {
     return length(b) % sizes.page != 0 && users(named(b, length(b) / sizes.page)) > 1;
   }
-  // How many pages it takes at most.
+  // The largest number of pages that appending `added` keys to entry b takes.
   Index wanted_pages(Index b, Index added) {
     const Index keys = length(b) + added;
     const Index begin = std::max(length(b), first_key_after(b, keys));
@@ -135,11 +136,11 @@ struct KvCache::State {
            (appends_to_shared(b) ? 1 : 0);
   }
 
-  // After these, taking so many pages and writing so long tables cannot fail.
+  // After these two calls, taking `wanted` pages and writing tables of `pages` columns cannot fail.
   void reserve_pages(Index wanted) {
     const Index missing = wanted - static_cast<Index>(free_pages.size());
     if (missing <= 0) return;
-    const Index count = page_count() + std::max(missing, page_count());  // at least twice as many
+    const Index count = page_count() + std::max(missing, page_count());  // at least doubles
     if (count > attn::kMostSize / static_cast<Index>(std::max(key_bytes, value_bytes))) {
       throw std::bad_alloc();
     }
@@ -167,7 +168,7 @@ struct KvCache::State {
       if (--users(named(b, n)) == 0) free_pages.push_back(named(b, n));
     }
   }
-  // Rows `row` .. of a page that begins at `page`, as [1,G,rows,columns].
+  // The rows from `row` on of the page at address `page`, as [1,G,rows,columns].
   View page_rows(std::byte* page, Index width, Index row, Index rows) const {
     const Index count = columns(width);
     std::byte* const at =
@@ -179,17 +180,17 @@ struct KvCache::State {
     return {of.data(), sizes.dtype, shape, contiguous_strides(shape)};
   }
 
-  // Appending is two steps: put_rows() for all entries writes where no key is, and may be stopped;
-  // then take_rows() for all of them, in the same order, makes these rows keys. Until then the
-  // cache is as before. Spare pages are used from the last one of `spare` on.
+  // Appending takes two steps: put_rows() for all entries writes where no key is, and may be
+  // stopped; then take_rows() for all of them, in equal order, makes these rows keys. Until then
+  // the cache is unchanged. Spare pages are used from the last one of `spare` on.
 
   // The keys and pages that one entry gains.
   struct Growth {
     Index entry = 0;
-    Index old = 0;        // keys before,
-    Index keys = 0;       // and afterwards
+    Index old = 0;        // number of keys before
+    Index keys = 0;       // number of keys afterwards
     Index first = 0;      // the first key that is kept
-    bool copies = false;  // whether its last page has other users and is copied
+    bool copies = false;  // whether its last page is shared and has to be copied
   };
   Growth growth_of(Index b, Index added) {
     const Index keys = length(b) + added;
@@ -197,7 +198,7 @@ struct KvCache::State {
     return {b, length(b), keys, first, added > 0 && first <= length(b) && appends_to_shared(b)};
   }
   // Calls f(n, row, j, rows) for each piece of a page n of the entry that keys j .. j + rows - 1
-  // are to fill from row `row` on.
+  // fill, from row `row` on.
   template <class F>
   void for_each_piece(const Growth& by, const F& f) const {
     for (Index j = std::max(by.old, by.first), rows = 0; j < by.keys; j += rows) {
@@ -206,11 +207,11 @@ struct KvCache::State {
       f(j / sizes.page, row, j, rows);
     }
   }
-  // k and v [1,G,T,.]; numbers are rounded, blocks copied. Returns how many of the spare pages are
-  // left.
+  // Writes the rows of k and v [1,G,T,.] to pages; numbers are rounded, blocks copied. Returns how
+  // many of the `spare` pages are left.
   Index put_rows(const Growth& by, const ConstView& k, const ConstView& v, Index spare,
                  const core::StopPoint& stop) {
-    // Rows between two reads of the flag.
+    // Number of rows copied between two polls.
     const Index some =
         std::max<Index>(1, core::kStepsBetweenStops / std::max(key_row(), value_row()));
     for_each_piece(by, [&](Index n, Index row, Index j, Index rows) {
@@ -234,13 +235,14 @@ struct KvCache::State {
     });
     return spare;
   }
-  // Pages are taken from the last one of `pages` on. Returns how many of them are left.
+  // Makes the written rows keys of the entry. Pages are taken from the last one of `pages` on;
+  // returns how many of them are left.
   Index take_rows(const Growth& by, const std::vector<Index>& pages, Index left) {
     const Index b = by.entry;
     const Index old_pages = attn::pages_of(by.old, sizes.page);
     const Index dropped = by.first / sizes.page;
     release(b, first_key(b) / sizes.page, std::min(dropped, old_pages));
-    // Keys that came and went at once have no page; tables name one that exists.
+    // Keys that the window drops at once have no page; the table holds a page that exists.
     for (Index n = old_pages; n < dropped; ++n) named(b, n) = 0;
     if (by.copies) release(b, old_pages - 1, old_pages);
     for_each_piece(by, [&](Index n, Index row, Index, Index) {
@@ -255,10 +257,10 @@ struct KvCache::State {
   }
 
   const KvCacheSizes sizes;
-  const std::size_t key_bytes, value_bytes;      // of a page
-  Index ring = 0;                                // most pages of an entry with a window; else 0
+  const std::size_t key_bytes, value_bytes;  // bytes of a page
+  Index ring = 0;  // largest number of pages of an entry with a window; else 0
   core::GrowingMemory key_memory, value_memory;  // [pages,page,G,.]
-  std::vector<Index> page_users;                 // how many entries have each page
+  std::vector<Index> page_users;                 // [pages]: number of entries that have the page
   std::vector<Index> free_pages;
   std::vector<Index> tables;  // [B,table_pages]
   Index table_pages = 0;

@@ -31,7 +31,7 @@ void check(const MaskMod& mask, const detail::TileClasses& sizes) {
   }
 }
 
-// One byte per tile and head.
+// Size of the table in bytes: one byte per tile and head.
 std::size_t table_size(const detail::TileClasses& sizes) {
   // Each tile count is at most 2^25, B and H at most 2^31.
   const Index tiles = core::tiles_of(sizes.Tq) * core::tiles_of(sizes.Tk);
@@ -65,7 +65,7 @@ MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B, Index H) {
   found.classes.reserve(size);
   const auto& instance = core::instance_for(mask, core::best_instance_target());
   const auto place = [](Index n) { return static_cast<std::int32_t>(n); };
-  // Without tiles, B and H may be any numbers.
+  // Without tiles (size 0), B and H may be huge.
   for (Index b = 0; b < B && size > 0; ++b) {
     for (Index h = 0; h < H; ++h) {
       for (Index i = 0; i < Tq; i += kTileSide) {

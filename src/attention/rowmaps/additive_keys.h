@@ -7,8 +7,8 @@
 #include "attention/rowmaps/input_rows.h"
 #include "attention/tiles/additive_scores.h"
 
-// The part of the additive score that does not depend on queries: from its parameters and keys,
-// right_j = exp(2 Wk k_j) by units, one per query head.
+// The part of the additive score that does not depend on queries: from its parameters and the keys,
+// right_j = exp(2 Wk k_j) by units, one row per query head.
 namespace qkv::attn {
 
 template <class T>
@@ -24,20 +24,20 @@ class AdditiveKeys {
     scores_.keys = keys_.places;
   }
 
-  // Memory for the keys of `entries` batch entries at a time.
+  // Takes memory for the keys of `entries` batch entries at a time.
   template <class AnyArena>
   void take(const Problem& p, Index entries, AnyArena& arena);
   std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
-  // `tools` are those of the problem that the keys belong to.
+  // Packs the parameters. `tools` belong to the problem that the keys belong to.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
-  // The rows of these entries, in place of those before.
+  // Computes the rows of these entries, replacing those of earlier ones.
   void make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call);
 
-  // Those of the keys; queries are not set.
+  // The scores with their key arrays set; those of queries are not set.
   const AdditiveScores<T>& scores() const { return scores_; }
   const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }
-  // [B,H,k_rows][2 units], of which those of make()'s entries are there.
+  // [B,H,k_rows][2 units], of which only the rows of make()'s entries exist.
   const T* rows() const { return origin(rows_, scores_.keys, 2 * scores_.units); }
 
  private:

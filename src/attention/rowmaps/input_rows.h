@@ -9,10 +9,11 @@
 #include "core/head_rows.h"
 #include "reference/row_maps.h"
 
-// The rows of q, or of k, and the result of the score's row maps.
+// The rows of q or of k, and the transformed rows (RoPE rotation, RMS norm, projection: the score's
+// row maps) computed from them.
 namespace qkv::attn {
 
-// An operand for C-ordered rows at `places` of `width` values.
+// Returns an operand for C-ordered rows at `places` of `width` elements.
 template <class T, class Void = const void>
 core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
                                       T* data) {
@@ -31,8 +32,8 @@ core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places,
   return x;
 }
 
-// Where entry 0 of an array would be whose first entry is places.first. Only its rows are accessed;
-// as an integer, since no pointer may lie before the array.
+// The address that entry 0 would have in an array whose first entry is places.first. Only its rows
+// are accessed. It is computed as an integer, since no pointer may lie before its array.
 template <class T>
 T* origin(T* rows, const RowPlaces& places, Index width) {
   if (places.packed || places.first == 0) return rows;
@@ -42,7 +43,7 @@ T* origin(T* rows, const RowPlaces& places, Index width) {
   return reinterpret_cast<T*>(address - static_cast<std::uintptr_t>(before) * sizeof(T));
 }
 
-// Calls f(b, head, first row, rows, arena) for blocks of all rows of the entries, one task each.
+// Calls f(b, head, first row, rows, arena) in parallel for blocks of all rows of the entries.
 template <class F>
 void for_each_row_block(runtime::Call& call, const RowPlaces& places, const Entries& entries,
                         const F& f) {
@@ -61,8 +62,8 @@ struct InputRows {
   const Problem& p;
   const Operand& x;
   const core::RowMaps& maps;
-  RowPlaces places;  // of the mapped rows
-  Index heads = 0;   // of x
+  RowPlaces places;  // of the transformed rows
+  Index heads = 0;   // number of heads of x
   Index width = 0;
   bool are_keys = false;
   RowTurns<T> turns;
@@ -72,7 +73,7 @@ struct InputRows {
     return {p,   p.q,  p.query_maps, places,
             p.H, p.Dq, false,        RowTurns<T>(p, p.query_maps, places, false)};
   }
-  // A product makes one row per query head.
+  // A projection makes one row per query head.
   static InputRows of_keys(const Problem& p) {
     RowPlaces places = RowPlaces::of_keys(p);
     if (p.key_maps.product.given()) places.heads = p.H;
@@ -83,15 +84,15 @@ struct InputRows {
   Index count() const { return count(p.B); }
   Index count(Index entries) const { return places.count(entries); }
   RowProduct<T> product() const { return RowProduct<T>::forward(maps.product, p.H, width); }
-  // The rows of batch entry or sequence b.
+  // The range of rows of batch entry or sequence b.
   SequenceRows of_sequence(Index b) const { return rows_of_sequence(p, are_keys, b); }
-  // The head of x that head `head` of places is computed from.
+  // The head of x from which head `head` of places is computed.
   Index input_head(Index head) const { return head * heads / places.heads; }
   reference::RowAt<T> at(Index b, Index head, Index row) const {
     return {.b = b, .head = input_head(head), .row = row, .turns = turns.of(b, row)};
   }
-  // From (b, head, row) on, `head` one of places.heads, as contiguous T: in place, or copied to
-  // `copy`.
+  // `count` rows from (b, head, row) on, where `head` is one of places.heads, as contiguous T: in
+  // place, or copied to `copy`.
   RowsOf<const T> plain(Index b, Index head, Index row, Index count, T* copy) const {
     const core::HeadRows rows(p, x, b, input_head(head), 0);
     if (x.dtype == dtype_of<T> && x.col_stride == 1 && rows.run(row, count) == count) {
@@ -102,7 +103,7 @@ struct InputRows {
     }
     return {copy, width};
   }
-  // The same, after the maps that preserve the width.
+  // `count` rows like plain(), after the transforms that preserve the width (norm, rotation).
   RowsOf<const T> changed(Index b, Index head, Index row, Index count, T* copy) const {
     const RowsOf<const T> rows = plain(b, head, row, count, copy);
     if (maps.maps().empty()) return rows;
@@ -114,7 +115,8 @@ struct InputRows {
     return {copy, width};
   }
 
-  // The buffers of a task for a block of rows.
+  // The buffers of a task for a block of rows: [kProductRows][width] and [kProductRows][padded
+  // units].
   struct Block {
     T* copy = nullptr;
     T* made = nullptr;
@@ -129,15 +131,15 @@ struct InputRows {
     take_block(arena, padded_units);
     return arena.bytes();
   }
-  // Calls use(b, head, first row, rows, made) with the result of all maps for the rows of the
-  // entries, block by block. `by`, the product among the maps, is packed.
+  // Calls use(b, head, first row, rows, made) with the transformed rows of the entries, block by
+  // block. `by`, the projection among the transforms, is packed.
   template <class Use>
   void make(const FusedCall<T>& tools, const RowProduct<T>& by, const Entries& entries,
             runtime::Call& call, const Use& use) const {
     const Index units = by.padded_units();
     for_each_row_block(call, places, entries,
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
-                         // An entry in pages ends with its own keys.
+                         // An entry whose keys are in pages may have fewer keys.
                          if (x.in_pages()) count = std::min(count, of_sequence(b).count - row);
                          if (count <= 0) return;
                          const Block w = take_block(arena, units);

@@ -6,25 +6,25 @@
 #include "attention/rowmaps/mapped_rows.h"
 #include "attention/rowmaps/row_gradients.h"
 
-// The backward pass of a score with row maps: the stages of fused passes give the gradients of the
-// mapped rows, dleft and dright, from which those of the rows and of the maps' parameters follow;
-// for some batch entries at a time, so that mapped rows and their gradients stay in the caches.
-// With a product y = W x + b among the maps,
+// The backward pass of a score with input transforms (row maps). FusedBackward gives the gradients
+// of the transformed rows, dleft and dright; from these follow the gradients of the rows and of the
+// transforms' parameters. It runs some batch entries at a time, so that transformed rows and their
+// gradients stay in the caches. With a projection y = W x + b among the transforms,
 //   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
 namespace qkv::attn {
 
-// dright of prepared keys, summed over calls.
+// The gradient dright of prepared keys, summed over calls.
 template <class T>
 struct KeySums {
   T* gradients = nullptr;        // [B,H,Tk][units]
-  std::uint8_t* live = nullptr;  // of each row
+  std::uint8_t* live = nullptr;  // [B,H,Tk]: whether the row counts as live
 };
 
 template <class T>
 class MappedBackward {
  public:
-  // With `made` keys (attention/rowmaps/mapped_rows.h) the gradients of keys are added to `sums`,
-  // and no gradient of k or Wk is requested.
+  // With prepared keys `made` (attention/rowmaps/mapped_rows.h) the gradients of keys are added to
+  // `sums`, and no gradient of k or Wk is requested.
   MappedBackward(const Problem& p, const GradientSources& from, const GradientResults& to,
                  kernels::Target target, const AdditiveKeys<T>* made = nullptr,
                  const KeySums<T>* sums = nullptr)
@@ -94,8 +94,8 @@ class MappedBackward {
   RowGradients<T> gradients_;
   RowProduct<T> query_back_, key_back_;
   GradientRows<T> dq_, dk_;
-  T* left_ = nullptr;   // dleft, [places of some entries][width]
-  T* right_ = nullptr;  // dright
+  T* left_ = nullptr;   // [entries,H,q_rows][width]: dleft of some entries
+  T* right_ = nullptr;  // [entries,heads,k_rows][width]: dright
   T* query_gain_sums_ = nullptr;
   T* key_gain_sums_ = nullptr;
 };
@@ -107,7 +107,7 @@ GradientResults MappedBackward<T>::stage_targets() const {
   GradientResults x;
   const auto rows = [&](const InputRows<T>& input) {
     GradientTarget to;
-    to.buffer = View(static_cast<T*>(nullptr), {0});  // only has to be given
+    to.buffer = View(static_cast<T*>(nullptr), {0});  // never accessed: it only has to be given
     to.direct = to.own = rows_operand<T, void>(p_, input.places, input.mapped_width(), nullptr);
     return to;
   };
@@ -191,7 +191,7 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
   if (maps.b.given()) gradients_.sum_rows(made, maps.b, call);
 }
 
-// dv of the additive score, from the partial sums of the key blocks.
+// Adds up dv of the additive score from the partial sums of the key blocks.
 template <class T>
 void MappedBackward<T>::weight_gradient(const Entries& entries, runtime::Call& call) {
   const FusedGradientCall<T>& stages = stages_.call();

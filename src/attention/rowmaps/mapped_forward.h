@@ -5,14 +5,15 @@
 #include "attention/forward/forward.h"
 #include "attention/rowmaps/mapped_rows.h"
 
-// The forward pass of a score with row maps: the maps, then the stages of every fused pass, for
-// some batch entries at a time, so that their mapped rows stay in the caches.
+// The forward pass of a score with input transforms (row maps): it transforms the rows of some
+// batch entries, runs the steps of FusedForward on them, and continues with the next entries, so
+// that transformed rows stay in the caches.
 namespace qkv::attn {
 
 template <class T>
 class MappedForward {
  public:
-  // `made`: see attention/rowmaps/mapped_rows.h.
+  // `made`: prepared keys, or null; see attention/rowmaps/mapped_rows.h.
   MappedForward(const Problem& p, const Results& to, kernels::Target target,
                 const AdditiveKeys<T>* made = nullptr)
       : rows_(p, target, MappedRows<T>::With::kRows, made),

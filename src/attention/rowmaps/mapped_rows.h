@@ -4,17 +4,17 @@
 
 #include "attention/rowmaps/additive_keys.h"
 
-// Turns a score with row maps into a problem that the stages of a fused pass can run without
-// knowing the score: queries and keys are replaced by their mapped rows, computed once, all of them
-// or those of some batch entries at a time. For the additive score
+// Reduces a score with input transforms (row maps) to a problem that a fused pass can run without
+// knowing the transforms: queries and keys are replaced by their transformed rows, each computed
+// once, for all or some batch entries at a time. For the additive score these are
 //   left_i = exp(2 (Wq q_i + b)) by units       right_j: attention/rowmaps/additive_keys.h
 namespace qkv::attn {
 
 template <class T>
 class MappedRows {
  public:
-  // `made`, if given, has been prepared and belongs to this problem's keys. `with`: what there is
-  // memory for at a time, of a mapped row.
+  // `made`, if given, are prepared keys of this problem. `with` says for what there has to be
+  // memory: the transformed rows, or also their gradients.
   enum class With { kRows, kRowsAndGradients };
   MappedRows(const Problem& p, kernels::Target target, With with,
              const AdditiveKeys<T>* made = nullptr)
@@ -41,8 +41,8 @@ class MappedRows {
   MappedRows(const MappedRows&) = delete;
   MappedRows& operator=(const MappedRows&) = delete;
 
-  // The problem of the mapped rows, its scores (null: dot products), and the tools of the original
-  // problem.
+  // The problem of the transformed rows, its additive scores (null: dot products), and the tools of
+  // the original problem.
   const Problem& problem() const { return inner_; }
   const AdditiveScores<T>* scores() const { return is_additive_ ? &scores_ : nullptr; }
   const FusedCall<T>& tools() const { return tools_; }
@@ -55,12 +55,12 @@ class MappedRows {
     const Index units = std::max(query_product().padded_units(), key_product_.padded_units());
     return std::max(queries_.worker_bytes(units), keys_.worker_bytes(units));
   }
-  // Batch entries for whose mapped rows there is memory: about 32 MiB, at least one; all if their
-  // rows are not apart.
+  // Number of batch entries for whose transformed rows there is memory: about 32 MiB, at least one
+  // entry; all if rows cannot be divided by entry.
   Index entries() const { return entries_; }
   void prepare(runtime::Call& call);
   // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads, when
-  // their mapped rows are in place of those before.
+  // their transformed rows have replaced those of earlier entries.
   template <class F>
   void for_each_entries(runtime::Call& call, const F& f);
 
@@ -88,7 +88,7 @@ class MappedRows {
   Problem inner_;
   InputRows<T> queries_, keys_;
   AdditiveScores<T> scores_;
-  RowProduct<T> query_product_, key_product_;  // of dot products
+  RowProduct<T> query_product_, key_product_;  // used if scores are dot products
   AdditiveKeys<T> own_keys_;
   const AdditiveKeys<T>& additive_keys_;
   T* left_ = nullptr;
@@ -135,10 +135,11 @@ Index MappedRows<T>::most_entries() const {
 template <class T>
 Index MappedRows<T>::entries_at_once(int threads) const {
   if (p_.packed() || p_.paged()) return entries_;
-  constexpr Index kBudget = Index{2} << 20;  // of a thread
+  constexpr Index kBudget = Index{2} << 20;  // per thread
   Index some = threads * kBudget / bytes_of_entry_;
   if (with_ == With::kRows || threads == 1) return std::clamp(some, Index{1}, entries_);
-  // Backward, a block of keys is a task: two for each thread, and the same number for all.
+  // In the backward pass a task is a block of keys: each thread gets two, and all get the same
+  // number.
   const Index blocks = keys_.places.heads * pieces(p_.k_rows, core::kGradientBlock);
   some = std::clamp(std::max(some, pieces(Index{2} * threads, blocks)), Index{1}, entries_);
   return some > threads && some < p_.B ? some - some % threads : some;
@@ -177,7 +178,7 @@ void MappedRows<T>::make(const Entries& entries, runtime::Call& call) {
   if (maps_keys()) inner_.k.data = make_plain(keys_, key_product_, entries, right_, call);
 }
 
-// Returns where the operand's first entry would be.
+// Computes the transformed rows of q or k; returns the address that entry 0 would have.
 template <class T>
 const T* MappedRows<T>::make_plain(const InputRows<T>& input, const RowProduct<T>& by,
                                    const Entries& entries, T* to, runtime::Call& call) const {

@@ -6,20 +6,21 @@
 #include "attention/rowmaps/input_rows.h"
 #include "kernels/gradient_kernels.h"
 
-// From the gradients of mapped rows, those of the rows and of the maps' parameters. Rows without a
-// live pair are skipped: their contents do not enter. Sums go on from batch entries to the next, so
-// that they have the same bits however many entries are taken at a time.
+// Computes the gradients of rows and of the transforms' parameters from those of the transformed
+// rows. Rows without an unmasked pair are skipped, whatever they hold. Sums continue from some
+// batch entries to the next, so that they are bit-identical however many entries are taken at a
+// time.
 namespace qkv::attn {
 
 using core::GradientResults;
 using core::kGradientBlock;
 
-// Gradients of the mapped rows of q or k of some batch entries, one per place.
+// Gradients of the transformed rows of q or k of some batch entries, one row per place.
 template <class T>
 struct MadeGradients {
   const InputRows<T>& input;
   const T* rows = nullptr;             // [places][width]
-  const std::uint8_t* live = nullptr;  // of each place
+  const std::uint8_t* live = nullptr;  // [places]: whether the row counts as live
   Entries entries;
   RowPlaces places = input.places.from(entries.begin);
 
@@ -39,7 +40,7 @@ class RowGradients {
                const GradientResults& to)
       : tools_(tools), p_(tools.p), kernels_(kernels), own_(tools.p, to) {}
 
-  // Sums in the gradient's own shape: clear() before, deliver() after.
+  // Accumulators in the gradient's own shape: call clear() before and deliver() after.
   core::OwnGradients<T>& own() { return own_; }
   std::size_t worker_bytes(Index padded_units) const {
     core::MeasuringArena arena;
@@ -47,34 +48,35 @@ class RowGradients {
     return arena.bytes();
   }
 
-  // Back through the maps to the rows; `by`, packed, is the backward of their product.
+  // Computes the gradients of the rows from those of the transformed rows; `by`, packed, is the
+  // transposed projection.
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
-  // The gradient of a gain among the maps: blocks of rows in ascending order, each from zero.
-  // `sums` has room for gain_values() of as many entries.
+  // Computes the gradient of a norm's gain: sums over blocks of rows in ascending order, each from
+  // zero. `sums` holds gain_values() elements for as many entries.
   void gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
             const GradientTarget& to, runtime::Call& call);
   static Index gain_values(const Problem& p, const InputRows<T>& input, Index entries) {
     return input.places.entries(entries) * input.places.heads * gain_blocks(p, input) * input.width;
   }
-  // dW_rc = sum over rows of first_r second_c: blocks of rows in ascending order, each from zero.
-  // First: which of the two indexes the rows of W.
+  // Computes dW_rc = sum over rows of first_r second_c: over blocks of rows in ascending order,
+  // each from zero. First: which of the two vectors indexes the rows of W.
   enum class First { kGradients, kInput };
   void parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
                  runtime::Call& call);
-  // db = sum over rows of dy, likewise.
+  // Computes db = sum over rows of dy: over blocks of rows in ascending order, each from zero.
   void sum_rows(const MadeGradients<T>& made, const GradientTarget& to, runtime::Call& call);
-  // Sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds `width`
-  // values.
+  // Computes sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds
+  // `width` elements.
   template <class F>
   void head_sums(const Entries& entries, const GradientTarget& to, Index width, runtime::Call& call,
                  const F& f);
 
  private:
   struct Worker {
-    T* copy = nullptr;   // rows of an input
-    T* made = nullptr;   // gradients, going backward
-    T* spare = nullptr;  // a row for each map
+    T* copy = nullptr;   // [kGradientBlock][width]: rows of an input
+    T* made = nullptr;   // [kProductRows][padded width]: gradients
+    T* spare = nullptr;  // [transforms][width]: a row for each
   };
   template <class AnyArena>
   Worker take_worker(AnyArena& arena, Index padded_units) const {
@@ -95,8 +97,8 @@ class RowGradients {
   void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
                   Index row, Index count, const Worker& w, const RowsOf<T>& to,
                   T* dg = nullptr) const;
-  // Blocks of a head's rows, where each sequence starts a block; and the first block of entry or
-  // sequence b.
+  // Number of blocks of a head's rows, where each sequence starts a block; and the first block of
+  // entry or sequence b.
   static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
     return input.places.packed ? input.places.rows / kProductRows + p.B + 1
                                : pieces(input.places.rows, kProductRows);
@@ -116,7 +118,7 @@ class RowGradients {
   core::OwnGradients<T> own_;
 };
 
-// The gradients of `count` rows from (b, h, row) on.
+// Computes the gradients of `count` rows from (b, h, row) on.
 template <class T>
 void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b,
                                  Index h, Index row, Index count, const Worker& w,
@@ -141,7 +143,8 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
     if (live[r] == 0) continue;
     T* d = to.data + r * to.stride;
     // A masked key counts as live if all keys of its block are finite. Its gradient is +0 whatever
-    // it holds, as where it does not: the maps would give some zeros the other sign.
+    // the key holds, as it is when the key does not count as live: the transforms would make some
+    // zeros -0.
     if (std::all_of(d, d + input.width, [](T value) { return value == T(0); })) {
       std::fill_n(d, input.width, T(0));
       continue;
@@ -166,7 +169,7 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
                        });
     return;
   }
-  // Sums over broadcast axes, over b and heads in ascending order.
+  // Sums over broadcast axes go over b and heads in ascending order.
   call.for_each_task(pieces(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
     const Worker w = take_worker(arena, units);
     const Index row = task * kProductRows;
@@ -216,8 +219,8 @@ void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by
   }
 }
 
-// Calls f(b, h) for the entries, and the heads that share head `head` of a parameter's gradient,
-// ascending.
+// Calls f(b, h) for the entries and for the heads that share head `head` of a parameter's gradient,
+// in ascending order.
 template <class T>
 template <class F>
 void RowGradients<T>::for_each_head(const Entries& entries, const GradientTarget& to, Index head,
@@ -231,7 +234,7 @@ void RowGradients<T>::for_each_head(const Entries& entries, const GradientTarget
   }
 }
 
-// The input rows of the product, 0 where a row is not live.
+// The input rows of the projection, 0 where a row has no unmasked pair.
 template <class T>
 RowsOf<const T> RowGradients<T>::live_rows(const MadeGradients<T>& made, Index b, Index h,
                                            Index row, Index count, T* copy) const {

@@ -6,17 +6,17 @@
 
 #include "attention/tiles/call.h"
 
-// Products of rows with a parameter of the score, y_u = sum_c w_uc x_c + b_u, each row
-// independently, with the tiles that compute scores and thus in their order.
+// Projections of rows by a parameter of the score, y_u = sum_c w_uc x_c + b_u: each row is computed
+// independently, with the tiles that compute scores and thus in their order of summation.
 namespace qkv::attn {
 
-// Rows that are multiplied with the panels of a parameter together.
+// Number of rows that are multiplied together with the panels of a parameter.
 inline constexpr Index kProductRows = 8 * kTileRows;
 
 template <class T>
 class RowProduct {
  public:
-  // y = W x + b of rows of `width`, for H query heads.
+  // y = W x + b for rows of `width` elements and H query heads.
   static RowProduct forward(const core::RowProduct& by, Index H, Index width) {
     return {by.w, by.b, by.turned, H, by.units, width};
   }
@@ -26,7 +26,7 @@ class RowProduct {
   }
 
   bool given() const { return w_.given(); }
-  // Values in a row of results, in whole panels.
+  // Elements of a row of results, in whole panels.
   Index padded_units() const { return given() ? pieces(units_, kPanel) * kPanel : 0; }
 
   template <class AnyArena>
@@ -47,7 +47,7 @@ class RowProduct {
                  std::min(kPanel, units_ - u), width_, panels_ + task * kPanel * width_);
     });
   }
-  // y_r = w x_r + b for rows of query head h; those of y have room for padded_units() values.
+  // Computes y_r = w x_r + b for rows of query head h; rows of y hold padded_units() elements.
   void apply(const FusedCall<T>& tools, Index h, const RowsOf<const T>& x, Index rows,
              const RowsOf<T>& y) const {
     const T* panel = panels_ + (heads_ == 1 ? 0 : h) * padded_units() * width_;
@@ -78,7 +78,7 @@ class RowProduct {
   Operand w_, b_;
   Index units_;
   Index width_;
-  Index heads_;  // that w has
+  Index heads_;  // number of heads of w: 1 or all
   Index all_heads_;
   T* panels_ = nullptr;  // [heads][panels of units][width][kPanel]
   T* own_b_ = nullptr;   // [all heads][units]

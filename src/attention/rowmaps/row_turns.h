@@ -6,11 +6,11 @@
 #include "attention/tiles/row_places.h"
 #include "reference/row_maps.h"
 
-// cos and sin of the angles by which rows of q, or of k, are rotated: computed once for all heads,
-// and for all batch entries with the same positions.
+// cos and sin of the angles by which RoPE rotates the rows of q or of k. They are computed once for
+// all heads, and for all batch entries with equal positions.
 namespace qkv::attn {
 
-// Rows first .. first + count - 1.
+// The rows first .. first + count - 1.
 struct SequenceRows {
   Index first = 0;
   Index count = 0;
@@ -43,10 +43,10 @@ class RowTurns {
     frequencies_ = arena.template take<double>(map_->width / 2).data();
     turns_ = arena.template take<T>(entries_ * rows_ * map_->width).data();
   }
-  // `tools` are those of the problem that the rows belong to.
+  // Computes the table. `tools` belong to the problem that the rows belong to.
   template <class Tools>
   void prepare(const Tools& tools, runtime::Call& call) const;
-  // Those of a row, null if rows are not rotated.
+  // cos and sin of a row [width], interleaved; null if rows are not rotated.
   const T* of(Index b, Index row) const {
     if (map_ == nullptr) return nullptr;
     return turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
@@ -75,7 +75,7 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
   call.for_each_task(sequences * blocks, [&](Index task, core::Arena&) {
     const Index b = task / blocks;
     const Index n0 = task % blocks * kRows;
-    // Keys in pages: the longest entry's turns serve all.
+    // Keys in pages share the angles of the longest entry.
     const SequenceRows all =
         are_keys_ && p.paged() ? SequenceRows{0, rows_} : rows_of_sequence(p, are_keys_, b);
     const Index offset = are_keys_ ? 0 : p.diagonal_offset(b, p.sequence(b));
