@@ -27,20 +27,21 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The range with a form of its own: division needs no bound, so in double small ones are whole.
+// The form that is compiled for a range: division needs no bound, so in double small ones are
+// whole.
 template <class T, Range kRange>
 inline constexpr Range kOwn = sizeof(T) == 8 && kRange == Range::kSmall ? Range::kWhole : kRange;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// The error a power may have. For large powers not every integer is a T; if the error is larger
-// than this, different powers are so far apart that tanh is certainly -1, 0 or 1.
+// Largest error of a power. For large powers not every integer is a T; if the error is larger than
+// this, different powers are so far apart that tanh is certainly -1, 0 or 1.
 template <class T>
 inline constexpr T kMostRest = 40;
 
-// exp(2a) = 2^(power + rest): the power is an integer of T, the rest the remainder.
+// Splits exp(2a) = 2^(power + rest): the power is an integer of T, the rest the remainder.
 #if !HWY_NATIVE_FMA
-// Without fused multiply-adds in double; four values at a time.
+// Targets without fused multiply-adds compute it in double, four values at a time.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
   const hn::RepartitionToWide<D> wide;
@@ -69,7 +70,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
                      hn::MulSub(a, high, *power));
 }
 #endif
-// In double the rest is in units of ln(2), as exp takes it.
+// For double the rest is in units of ln(2), as exp takes it.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   const V x = hn::Add(a, a);
@@ -78,7 +79,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   *rest = hn::NegMulAdd(*power, hn::Set(d, kLn2Low), most);
 }
 
-// The same for powers of any size, whose products are exact only if fused.
+// Returns the rest for powers of any size, whose products are exact only if fused.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
 #if !HWY_NATIVE_FMA
@@ -99,7 +100,7 @@ HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
   return rest;
 }
 
-// The rest as an integer and a remainder: rest = shift + small, in double times ln(2).
+// Splits the rest into an integer and a remainder: rest = shift + small, in double times ln(2).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V small_rest(D d, V rest, V* shift) {
   using T = hn::TFromD<D>;
@@ -116,7 +117,7 @@ HWY_INLINE V small_rest(D d, V rest, V* shift) {
   }
 }
 
-// 2^f for |f| <= 1/2; in double exp(f) for |f| <= ln(2)/2.
+// Computes 2^f for |f| <= 1/2; in double exp(f) for |f| <= ln(2)/2.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V power_of_rest(D d, V f, float) {
   V p = hn::Set(d, kPower2[5]);
@@ -130,7 +131,7 @@ HWY_INLINE V power_of_rest(D d, V f, double) {
   return hn::MulAdd(p, f, hn::Set(d, 1.0));
 }
 
-// p 2^n for integers |n| below the exponents of T, p about 1: the exponent bits are added.
+// Computes p 2^n for integers |n| below the exponents of T, p about 1: the exponent bits are added.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V add_exponent(D d, V p, V n) {
   using T = hn::TFromD<D>;
@@ -185,11 +186,11 @@ HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
 
-// Below 1 / kLargest a reciprocal changes no tanh. Above, a quotient may be subnormal, and the
-// estimate for infinity has no Newton step.
+// Bound of denominators: a reciprocal below 1 / kLargest changes no tanh. Above, a quotient may be
+// subnormal, and the estimate for infinity has no Newton step.
 inline constexpr float kLargest = 0x1p100F;
 
-// x 2^e; e is an integer, infinite or NaN.
+// Computes x 2^e, where e is an integer, infinite or NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #if HWY_TARGET == HWY_AVX3
@@ -200,8 +201,8 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
     return V{_mm512_scalef_pd(x.raw, e.raw)};
   }
 #else
-  // Adds integers to the exponents of x, which is not negative. A product would take a hundred
-  // times as long if it were subnormal; added to 1 that is 0.
+  // Adds integers to the exponents of x, which is not negative. A product that is subnormal would
+  // take a hundred times as long; added to 1 it is 0.
   using T = hn::TFromD<D>;
   const hn::RebindToSigned<D> di;
   using I = hn::TFromD<decltype(di)>;
@@ -222,7 +223,7 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// one + e^2a e^2b, at most kLargest in float32; NaN stays.
+// Computes one + e^2a e^2b, at most kLargest in float32; NaN stays.
 template <Range kRange, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   if constexpr (kRange == Range::kPowers) {
@@ -234,9 +235,10 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
-// The reciprocal of a denominator. `rcpps` of SSE and AVX has other bits on each maker's CPUs, and
-// with the steps that refine it takes as long as a division. vrcp14ps of AVX-512 is defined to the
-// bit: from its estimate r and the error e = 1 - x r follows r (1 + e), and 1 / 1 is 1.
+// Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX has other bits on
+// each maker's CPUs, and with the steps that refine it takes as long as a division. vrcp14ps of
+// AVX-512 is defined to the bit: from its estimate r and the error e = 1 - x r follows r (1 + e),
+// and 1 / 1 is 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
@@ -251,8 +253,8 @@ HWY_INLINE V reciprocal(D d, V x) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// Not inlined, like the tiles of products. Each chunk of units from zero: 2 sum v (1/2 - r), whose
-// subtraction is exact where it cancels.
+// Computes a tile of scores. It is not inlined, like the tiles of products. Each chunk of units is
+// summed from zero: 2 sum v (1/2 - r), whose subtraction is exact where it cancels.
 template <class T, Range kRange, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -308,7 +310,7 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
   }
 }
 
-// Keys n .. in tiles of kVectors registers, the rest in narrower ones.
+// Computes keys n .. in tiles of kVectors registers, and the rest in narrower ones.
 template <class T, Range kRange, int kRows, int kVectors>
 void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
                         const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
@@ -325,7 +327,7 @@ void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, In
 template <class T, Range kRange, int kRows>
 void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
                    const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
-  // Independent sums, since each addition waits for the previous one.
+  // kVectors registers are independent sums, since each addition waits for the previous one.
   constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kRange == Range::kPowers ? 1
                            : kRows > 3                                        ? 2
                                                                               : 4;

@@ -6,29 +6,29 @@
 
 #include "kernels/dot_kernels.h"
 
-// The loops of the additive score for one CPU target, on plain pointers. T is float or double.
+// The loops of the additive score for one CPU target, on plain pointers: no threads, no allocation,
+// no failure. T is float or double.
 //   tanh(a + b) = 1 - 2 r,  r = 1 / (1 + e^2a e^2b)
-// The exponentials are computed once for each row and unit, and stored as x 2^power: two rows of U
-// values one after the other, first all x, then all powers. Where |a| <= kPlainRange the power is
-// 0.
+// The exponentials are computed once for each row and unit and stored as x 2^power: a row [2 U]
+// holds all x, then all powers. Where |a| <= kPlainRange the power is 0.
 namespace qkv::kernels {
 
-// Up to here exp(2a) is stored whole: products of two of them overflow to infinity at worst. If
-// the other one is so large that both powers at one factor overflow, at 2^128 (2^1024), this one is
-// at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh 1.
+// Largest |a| whose exp(2a) is stored whole: products of two of these overflow to infinity at
+// worst. If the other factor is so large that both powers overflow, at 2^128 (2^1024), this one is
+// at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh is 1.
 template <class T>
 inline constexpr T kPlainRange = sizeof(T) == 4 ? T(35) : T(330);
 
-// Up to here the product of two exponentials is below 2^100.
+// Largest |a| of the form kSmall: the product of two such exponentials is below 2^100.
 template <class T>
 inline constexpr T kSmallRange = T(16);
 
-// The form of a row's exponentials: of small values, stored whole, or with separate powers. Pairs
-// of rows use the more general form of the two; each form has the same bits where a simpler one
-// suffices.
+// The form of a row's exponentials: of small values, stored whole, or with separate powers. A pair
+// of rows uses the more general form of the two. Where a simpler form suffices, a more general one
+// gives bit-identical results.
 enum class Range : std::uint8_t { kSmall, kWhole, kPowers };
 
-// Contiguous units in a block: a multiple of every target's registers.
+// Number of contiguous units in a block: a multiple of every target's registers.
 inline constexpr Index kUnitLanes = 16;
 
 // The parameters of one head's score.
@@ -38,14 +38,14 @@ struct AdditiveUnits {
   Index units = 0;
 };
 
-// Rows of one kUnitLanes wide column of a block: [rows][kUnitLanes], powers likewise.
+// Rows of one column of kUnitLanes units of a block: x and power, each [rows][kUnitLanes].
 template <class T>
 struct UnitColumn {
   const T* x = nullptr;
   const T* power = nullptr;
 };
 
-// The sums that a tile of pairs adds to, likewise [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
+// The sums that a tile of pairs adds to, each [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
 template <class T>
 struct PairSums {
   T* left = nullptr;     // sum_j ds_ij (1 - t^2)
@@ -55,17 +55,18 @@ struct PairSums {
 
 template <class T>
 struct AdditiveKernels {
-  // exp(2 a_n) = x_n 2^power_n for n values.
+  // Computes exp(2 a_n) = x_n 2^power_n for n values; returns their form.
   Range (*exponentials)(const T* a, Index n, T* x, T* power);
-  // s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys` keys of a
-  // panel [units][kPanel]; with powers: of rows at left + units, in panels [2 units][kPanel].
+  // Computes s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys`
+  // keys of a panel [units][kPanel]. With powers these are at left + units, in panels [2
+  // units][kPanel].
   using Scores = void(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
                       const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
   Scores* scores_of_small;
   Scores* scores;
   Scores* scores_with_powers;
-  // For each pair of 1..kTileRows rows and `keys` keys, keys ascending: adds to `to`. ds_rn at
-  // data[r * stride + n].
+  // Adds the derivatives of the pairs of 1..kTileRows rows and `keys` keys, keys ascending, to
+  // `to`. ds_rn is at data[r * stride + n].
   void (*add_pairs)(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,
                     Index keys, const RowsOf<const T>& ds, const PairSums<T>& to);
 };

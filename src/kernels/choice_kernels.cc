@@ -6,8 +6,8 @@
 
 #include "core/order.h"
 
-// One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
+// Highway compiles everything below once for each target. Its own dispatch is not used, so that
+// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -34,7 +34,7 @@ T largest_number(const T* x, Index n) {
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kStreams = 4;
   hn::Vec<decltype(d)> most[kStreams];
-  hn::Vec<decltype(d)> nan = hn::Zero(d);  // has a bit where one was NaN
+  hn::Vec<decltype(d)> nan = hn::Zero(d);  // non-zero in a lane in which a number was NaN
   for (auto& some : most) some = hn::Set(d, -kInfinity<T>);
   Index v = 0;
   for (; v + kStreams * kLanes <= n; v += kStreams * kLanes) {
@@ -55,7 +55,7 @@ T largest_number(const T* x, Index n) {
   return is_nan ? std::numeric_limits<T>::quiet_NaN() : result;
 }
 
-// As float64.
+// Loads a register of numbers as float64.
 template <class D>
 HWY_INLINE hn::Vec<D> wide(D d, const float* x) {
   return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), x));
@@ -65,14 +65,15 @@ HWY_INLINE hn::Vec<D> wide(D d, const double* x) {
   return hn::LoadU(d, x);
 }
 
-// The order of softmax in row-inl.h.
+// Sums in the order of softmax in row-inl.h.
 template <class T>
 double sum_of_exponentials(const T* x, Index n, double shift_by) {
   const hn::ScalableTag<double> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(double);
   constexpr int kVectors = kPartialSums / kLanes;
-  constexpr int kGroup = kVectors < 8 ? kVectors : 8;  // accumulators in registers at a time
+  constexpr int kGroup =
+      kVectors < 8 ? kVectors : 8;  // number of accumulators in registers at a time
   const Index whole = n / kPartialSums * kPartialSums;
   T rest[kPartialSums];
   std::fill(std::copy(x + whole, x + n, rest), rest + kPartialSums, -kInfinity<T>);

@@ -6,8 +6,8 @@
 
 #include "kernels/target.h"
 
-// What choosing among a row of logits needs, for one CPU target: reference/choice.h says what each
-// of these gives.
+// The loops with which sampling goes over a row x of n logits (argmax, softmax), for one CPU
+// target. reference/choice.h defines the result of each.
 namespace qkv::kernels {
 
 template <class T>

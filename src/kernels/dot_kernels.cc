@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/dot_kernels.h"
 
-// One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
+// Highway compiles everything below once for each target. Its own dispatch is not used, so that
+// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES

@@ -15,29 +15,29 @@
 
 // The loops of dot-product attention for one CPU target, on plain pointers: no threads, no
 // allocation, no failure. T is float or double. Every sum keeps the order of core/order.h; on
-// targets with fused multiply-adds (all but SSE4) scores have the bits of the reference.
+// targets with fused multiply-adds (all but SSE4) scores are bit-identical with the reference's.
 namespace qkv::kernels {
 
-// Keys of a panel: K transposed, [D][kPanel], zeros after the last key.
+// Keys of a packed panel: K transposed, [D][kPanel], with zeros behind the last key.
 inline constexpr Index kPanel = core::kPartialSums;
 
 // Query rows of a register tile: 6 rows x 4 registers of AVX-512 are 24 accumulators, 6 x 2 of the
 // 16 registers of AVX2 and SSE4 are 12; each leaves room for the operands.
 inline constexpr Index kTileRows = 6;
 
-// Elements of rows r at data[r * stride].
+// Rows of contiguous elements: row r begins at data[r * stride].
 template <class T>
 struct RowsOf {
   T* data = nullptr;
   Index stride = 0;
 };
 
-// Rows as they are stored: contiguous channels of a type that is_read_in_place; of q8 the channels
-// are a multiple of 32.
+// Rows as they are stored: contiguous channels of a type that is_read_in_place. Rows of q8 have a
+// multiple of 32 channels.
 struct StoredRows {
   const void* data = nullptr;
   DType dtype = DType::kNone;
-  Index stride = 0;  // in values
+  Index stride = 0;  // in elements; of q8, in numbers
 
   StoredRows() = default;
   StoredRows(const void* first, DType type, Index row_stride)
@@ -50,7 +50,7 @@ struct StoredRows {
   }
 };
 
-// Types that loops for T read without a copy.
+// Whether loops for T read rows of this type without a copy.
 template <class T>
 constexpr bool is_read_in_place(DType type) {
   if (type == dtype_of<T>) return true;
@@ -58,23 +58,23 @@ constexpr bool is_read_in_place(DType type) {
          (type == DType::kBFloat16 || type == DType::kFloat16 || type == DType::kQ8);
 }
 
-// Memory that a loop over rows asks for while it uses others: row n of it beside row n of theirs.
+// Rows that a loop prefetches while it reads other rows: its row n beside their row n.
 inline constexpr Index kLine = 64;
 struct ReadAhead {
   const std::byte* data = nullptr;
   Index stride = 0;  // in bytes
-  Index bytes = 0;   // of a row; 0: nothing
+  Index bytes = 0;   // of a row; 0 if there is nothing to prefetch
 };
 
-// The softmax of one row of scores so far: sum = sum_j exp(s_j - max). A sum of NaN marks a row
-// with a live score of NaN or +inf.
+// The softmax state of rows of scores so far: sum = sum_j exp(s_j - max), arrays with an element
+// per row. A sum of NaN marks a row with an unmasked score of NaN or +inf.
 template <class T>
 struct SoftmaxState {
   T* max = nullptr;
   T* sum = nullptr;
 };
 
-// A row of scores whose weights, exp(s_n - max) / sum, are added up.
+// A row of scores whose weights, exp(s_n - max) / sum, are summed.
 template <class T>
 struct SummedRow {
   const T* s = nullptr;
@@ -83,8 +83,8 @@ struct SummedRow {
   T log_sum = T(0);
 };
 
-// To what the weights of rows are added: columns_n += w_n, and, if they are wanted, the same for
-// cells_n; entropy[r] = -sum_n w_n ln(w_n), in partial sums by n mod kPanel added as a tree.
+// The sums to which weights of rows are added: columns_n += w_n; if requested also cells_n += w_n
+// and entropy[r] = -sum_n w_n ln(w_n), in partial sums by n mod kPanel added as a tree.
 template <class T>
 struct WeightSums {
   T* columns = nullptr;
@@ -94,22 +94,22 @@ struct WeightSums {
 
 template <class T>
 struct DotKernels {
-  // panel[c][n] = k_nc for n < keys <= kPanel, 0 after them.
+  // Packs keys: panel[c][n] = k_nc for n < keys <= kPanel, 0 behind them.
   void (*pack_panel)(const StoredRows& k, Index keys, Index D, T* panel);
-  // s_rn = scale * q_r . k_n for a panel's keys and any rows: D >= 1 channels, in blocks of
-  // core::kChannelBlock.
+  // Computes s_rn = scale * q_r . k_n for a panel's keys and any number of rows: D >= 1 channels,
+  // in blocks of core::kChannelBlock.
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
-  // The same of the first `keys` keys of the panel alone: whole registers of at most 16 scores;
-  // what is behind these may be written or not.
+  // Computes `scores` of only the first `keys` keys of the panel, in whole registers of at most 16
+  // scores; what is behind these registers may be written or not.
   void (*scores_of_keys)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
                          T scale, const RowsOf<T>& s);
-  // The same for any number of keys as they are stored, for few rows: keys are transposed in
-  // registers. Whole registers of scores are written.
+  // Computes `scores` of any number of keys as they are stored, for few rows: keys are transposed
+  // in registers. Whole registers of scores are written.
   void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
                         Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead);
-  // s_n = cap tanh(s_n / cap), as detail::capped (qkv/soft_cap.h); slopes_n, if given, are
-  // multiplied by the derivative. Whole registers of at most 16 numbers.
+  // Computes s_n = cap tanh(s_n / cap), as detail::capped (qkv/soft_cap.h); slopes_n, if given, are
+  // multiplied by the derivative. Goes over whole registers of at most 16 numbers.
   void (*soft_cap)(T* s, T* slopes, T cap, Index n);
   // s_n += bias_n; -inf where bias_n is -inf.
   void (*add_bias)(T* s, const T* bias, Index n);
@@ -121,44 +121,47 @@ struct DotKernels {
   // with s - max < least by 0, for each row; returns the rows' max and sum. `least` is
   // core::kLeastExponent for weights of attention, else core::kNormalExponent.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
-  // Merges the chunk states of n rows into the total; *_factor are those of the sums so far.
+  // Merges the chunk states of n rows into the total; *_factor are the factors of the weighted
+  // sums.
   void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
                 T* total_factor, T* chunk_factor);
-  // acc_rc += sum_n w_rn v_nc, n ascending, for any rows, at most kTileRows where products are in
-  // pairs, and all E channels.
+  // Adds acc_rc += sum_n w_rn v_nc, n ascending, for all E channels and any number of rows (with
+  // two-way dot products at most kTileRows).
   void (*weighted_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                        Index E, const RowsOf<T>& acc);
-  // The same, of values as they are stored: of q8 for any rows, of other types for up to kTileRows.
+  // Adds weighted_sum of values as they are stored: of q8 for any number of rows, of other types
+  // for up to kTileRows.
   void (*stored_sum)(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
                      const RowsOf<T>& acc, const ReadAhead& ahead);
-  // y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.
+  // Adds y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.
   void (*add_product)(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                       Index columns, const RowsOf<T>& y);
   // total_c = total_c * total_factor + chunk_c * chunk_factor.
   void (*merge_row)(T* total, T total_factor, const T* chunk, T chunk_factor, Index E);
-  // Rows of stored values as T.
+  // Converts rows of stored values to T.
   void (*widen)(const StoredRows& x, Index rows, Index width, const RowsOf<T>& to);
-  // Null but where products are in pairs (kernels/pair_kernels.h): rounds n weights, a
-  // multiple of kPanel, to bfloat16; `to` may be `w`, or before it.
+  // Rounds n weights, a multiple of kPanel, to BF16, joined two to a word; `to` may be `w`, or
+  // before it. Null except for two-way dot products (kernels/pair_kernels.h).
   void (*round_weights)(const T* w, Index n, T* to) = nullptr;
-  // Likewise: pairs the values of keys.
+  // Joins the values of neighbouring keys in words. Null except for two-way dot products.
   void (*pair_values)(const StoredRows& v, Index keys, Index E, const RowsOf<T>& to) = nullptr;
   // Whether one of n values, a multiple of 16, is NaN.
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.
   void (*scale_row)(const T* x, T factor, Index n, T* to);
-  // to_n = (x_n + 0) * factor: a sum that is -0 by underflow gives what it would after merging.
+  // to_n = (x_n + 0) * factor: a sum that is -0 by underflow gives the result that it has after
+  // merging.
   void (*result_row)(const T* x, T factor, Index n, T* to);
   // w_n = exp(s_n - max) / sum, 0 for -inf and where s_n - max < least. `w` may be `s`.
   void (*weights)(const T* s, Index n, T least, T max, T sum, T* w);
-  // Adds up the weights of 1..kTileRows rows, in order, for n keys, a multiple of kPanel.
+  // Adds the weights of 1..kTileRows rows, in order, for n keys, a multiple of kPanel.
   void (*sum_weights)(const SummedRow<T>* rows, Index count, Index n, const WeightSums<T>& to);
   // to_n = x_n / by. `to` may be `x`.
   void (*divide)(const T* x, T by, Index n, T* to);
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
   void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
-  // For measuring: `rounds` times 24 (12 with 16 registers) independent fused multiply-adds of full
-  // registers; returns the number of floating-point operations, two for each lane.
+  // For measuring: runs `rounds` times 24 (12 with 16 registers) independent fused multiply-adds of
+  // full registers; returns the number of floating-point operations, two for each lane.
   double (*multiply_adds)(Index rounds);
 };
 

@@ -55,7 +55,8 @@ HWY_NOINLINE void score_gradients(const RowsOf<T>& s, const RowsOf<T>& dw, Index
   }
 }
 
-// kRows independent chains: each addition waits for the previous one.
+// Computes dot products of kRows rows as independent chains, since each addition waits for the
+// previous one.
 template <class T, int kRows>
 HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
   const hn::CappedTag<T, 1> d;
@@ -80,7 +81,8 @@ HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b,
   } while (end < n);
 }
 
-// The same of as many rows as a register has lanes, transposed.
+// Computes dot products of as many rows as a register has lanes, transposed; bit-identical with
+// dots_of_rows.
 template <class T>
 HWY_INLINE void dots_of_lanes(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
   const hn::ScalableTag<T> d;
@@ -136,7 +138,7 @@ HWY_NOINLINE void row_dots(const RowsOf<const T>& a, const RowsOf<const T>& b, I
   for (; r < rows; ++r) dots_of_rows<T, 1>(from(a), from(b), n, to + r);
 }
 
-// sum_n term(d, n), where term returns one register or, with a one-lane tag, one value.
+// Computes sum_n term(d, n), where term returns one register or, with a one-lane tag, one value.
 template <class T, class Term>
 HWY_INLINE T sum_of(Index n, const Term& term) {
   const hn::ScalableTag<T> d;
@@ -156,7 +158,7 @@ HWY_INLINE T sum_of(Index n, const Term& term) {
   return tree_sum_of_lanes(d, all) + hn::GetLane(rest);
 }
 
-// Two chains for each row.
+// Computes dot products of kRows rows with b, in two chains for each row.
 template <class T, int kRows>
 HWY_INLINE void dots_with(const RowsOf<const T>& a, const T* HWY_RESTRICT b, Index n, T* to) {
   const hn::ScalableTag<T> d;

@@ -4,11 +4,11 @@
 
 #include "kernels/dot_kernels.h"
 
-// The additional loops of the backward pass of dot-product attention,
-// for one CPU target, likewise on plain pointers. T is float or double.
+// The further loops of the backward pass of dot-product attention for one CPU target, on plain
+// pointers: no threads, no allocation, no failure. T is float or double.
 namespace qkv::kernels {
 
-// Per-query numbers.
+// One number per query: see attention/backward/gradient_call.h.
 template <class T>
 struct QueryState {
   const T* lse = nullptr;
@@ -18,14 +18,14 @@ struct QueryState {
 
 template <class T>
 struct GradientKernels {
-  // acc_rc += sum_n w_nr x_nc for any columns r of `w`, at most kTileRows where products are in
-  // pairs: the sum starts from zero, n ascends.
+  // Adds acc_rc += sum_n w_nr x_nc for any number of columns r of `w` (with two-way dot products at
+  // most kTileRows): the sum starts from zero, n ascends.
   void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                          Index count, Index width, const RowsOf<T>& acc);
-  // The same with acc_rc = 0 + the sum.
+  // Computes transposed_sum with acc_rc = 0 + the sum.
   void (*transposed_product)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                              Index count, Index width, const RowsOf<T>& acc);
-  // For each row of n keys (a multiple of 16), in place:
+  // Computes in place, for each row of n keys (a multiple of 16):
   //   s_n  -> w_n = exp(s_n - lse) * factor
   //   dw_n -> w_n (dw_n - delta) * scale
   // and 0 for both where s_n is -inf, whatever dw_n is.
@@ -35,11 +35,11 @@ struct GradientKernels {
   void (*row_dots)(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n, T* to);
   // to_r = sum_n a_rn b_n, in parallel sums whose order depends on n alone: faster for wide rows.
   void (*dots)(const RowsOf<const T>& a, Index rows, const T* b, Index n, T* to);
-  // sum_n x_n. The order depends on n alone.
+  // Returns sum_n x_n. The order depends on n alone.
   T (*sum)(const T* x, Index n);
-  // sum_n x_n |distance + n|, likewise.
+  // Returns sum_n x_n |distance + n|. The order depends on n alone.
   T (*distance_sum)(const T* x, Index distance, Index n);
-  // Whether none of n values is NaN or infinite.
+  // Whether all n values are finite.
   bool (*all_finite)(const T* x, Index n);
   // to_n += x_n.
   void (*add)(T* to, const T* x, Index n);
@@ -49,8 +49,8 @@ struct GradientKernels {
   void (*clear_masked)(T* to, const T* s, Index n);
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);
-  // Null except where products are in pairs (kernels/pair_kernels.h): rounds rows of n values, a
-  // multiple of kPanel, to bfloat16 and pairs rows 2m and 2m + 1.
+  // Rounds rows of n values, a multiple of kPanel, to BF16 and joins rows 2m and 2m + 1. Null
+  // except for two-way dot products (kernels/pair_kernels.h).
   void (*join_rows)(const RowsOf<const T>& w, Index rows, Index n, const RowsOf<T>& to) = nullptr;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gru_kernels.h"
 
-// One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
+// Highway compiles everything below once for each target. Its own dispatch is not used, so that
+// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 1 / (1 + exp(-x)); the exponential is of -|x|, so that none overflows.
+// Computes 1 / (1 + exp(-x)); the exponential is of -|x|, so that it does not overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>(1));
@@ -31,8 +31,8 @@ HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(above, hn::Add(one, e));
 }
 
-// The sign of x and (1 - exp(-2|x|)) / (1 + exp(-2|x|)); near 0, where that would cancel, the first
-// terms of the series (its next one is below half an ulp).
+// Computes tanh(x) as (1 - exp(-2|x|)) / (1 + exp(-2|x|)) with the sign of x; near 0, where that
+// would cancel, as the first terms of the series (its next one is below half an ulp).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   using T = hn::TFromD<D>;

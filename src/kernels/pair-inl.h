@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Register tiles of bfloat16 products in pairs, for AVX-512 with BF16 alone.
+// Register tiles of BF16 two-way dot products, for AVX-512 with BF16 alone.
 #ifndef QKV_KERNELS_PAIR_INL_H_
 #define QKV_KERNELS_PAIR_INL_H_
 
@@ -17,18 +17,18 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The words of a row r of something are at data[r * stride + m].
+// Rows of words: word m of row r is at data[r * stride + m].
 using Words = RowsOf<const float>;
-// Words of a register: pairs of 16 keys or channels.
+// Words of a register: two-number words of 16 keys or channels.
 inline constexpr Index kWordLanes = 16;
-// Channels of a line, which are transposed at a time.
+// Channels of a cache line, which are transposed at a time.
 inline constexpr Index kLineChannels = kLine / 2;
 inline constexpr int kLineWords = 16;
 inline constexpr int kPanelVectors = kPanel / kWordLanes;
 
 HWY_INLINE __m512 add_pairs(__m512 sum, __m512 a, __m512 b) {
 #if defined(__clang__)
-  // The vectorizer of clang 16 calls itself without end when it sees a shuffle become bfloat16.
+  // The vectorizer of clang 16 recurses without end when it sees a shuffle become BF16.
   __asm__("" : "+v"(a), "+v"(b));
 #endif
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
@@ -40,7 +40,7 @@ HWY_INLINE const BFloat16* row_of(const StoredRows& x, Index n) {
 
 // ---- keys -----------------------------------------------------------------------------------
 
-// `width` channels of `count` keys from channel c on, zeros after them.
+// Copies `width` channels of `count` keys from channel c on, with zeros behind them.
 inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BFloat16* to) {
   std::fill_n(to, kWordLanes * kLineChannels, BFloat16());
   for (Index x = 0; x < count; ++x) {
@@ -48,7 +48,8 @@ inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BF
   }
 }
 
-// Words of up to a line of channels of up to 16 keys: register m has pair m of each key.
+// Words of up to a line of channels of up to 16 keys: register m holds channels 2m and 2m + 1 of
+// each.
 struct LineWords {
   hn::Vec<hn::ScalableTag<float>> words[kLineWords];
 
@@ -86,7 +87,7 @@ inline void pack_pairs(const StoredRows& k, Index keys, Index D, float* panel) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// One block of channels: as scores_tile in kernels/tile-inl.h.
+// Computes one block of channels of a tile of scores, as scores_tile in kernels/tile-inl.h.
 template <int kRows, bool kAdds>
 HWY_NOINLINE void pair_scores_tile(const float* HWY_RESTRICT q, Index q_stride, Index words,
                                    const float* HWY_RESTRICT k, float scale, float* HWY_RESTRICT s,
@@ -140,13 +141,13 @@ inline void pair_scores(const Words& q, Index rows, Index D, const float* panel,
   }
 }
 
-// Of the whole panel.
+// Computes scores of the whole panel, whatever the number of keys.
 inline void pair_scores_of_keys(const Words& q, Index rows, Index D, const float* panel, Index,
                                 float scale, const RowsOf<float>& s) {
   pair_scores(q, rows, D, panel, scale, s);
 }
 
-// Some rows' scores of keys as they are stored, 16 at a time.
+// Computes some rows' scores of keys as they are stored, 16 keys at a time.
 template <int kRows>
 HWY_NOINLINE void stored_pair_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,
                                           float scale, const RowsOf<float>& s,
@@ -197,7 +198,7 @@ inline void stored_pair_scores(const Words& q, Index rows, Index D, const Stored
   constexpr Index kMostRows = 8;
   const Index pieces = (rows + kMostRows - 1) / kMostRows;
   const Index most = (rows + pieces - 1) / pieces;
-  // Several tiles of rows read each register of keys one after another.
+  // If there are several tiles of rows, all read one register of keys before the next.
   const Index at_once = pieces == 1 ? keys : kWordLanes;
   for (Index n = 0; n < keys; n += at_once) {
     const Index count = std::min(at_once, keys - n);
@@ -211,7 +212,7 @@ inline void stored_pair_scores(const Words& q, Index rows, Index D, const Stored
 
 // ---- w v ------------------------------------------------------------------------------------
 
-// The first n of 16 or 32 lanes.
+// Masks of the first n of 16 or 32 lanes.
 HWY_INLINE __mmask16 first_words(Index n) {
   return static_cast<__mmask16>((1U << std::clamp<Index>(n, 0, 16)) - 1U);
 }
@@ -219,7 +220,7 @@ HWY_INLINE __mmask32 first_values(Index n) {
   return static_cast<__mmask32>((std::uint64_t{1} << std::clamp<Index>(n, 0, 32)) - 1U);
 }
 
-// Pairs of the values of two rows, channels 0 .. 15 or 16 .. 31.
+// Joins the values of two rows in words: channels 0 .. 15, or with `upper` 16 .. 31.
 HWY_INLINE __m512 pair_rows(__m512i first, __m512i second, bool upper) {
   const __m512i lanes = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -227,10 +228,10 @@ HWY_INLINE __m512 pair_rows(__m512i first, __m512i second, bool upper) {
   return _mm512_castsi512_ps(_mm512_permutex2var_epi16(first, from, second));
 }
 
-// Where a tile's values come from: words that `pair_values` has made, or rows as they are stored.
+// Source of a tile's values: words that `pair_values` has made, or rows as they are stored.
 enum class Values { kPaired, kStored };
 
-// kUnits times 32 channels, of which there are E.
+// Adds a tile of weighted sums of kUnits times 32 channels, of which there are E.
 template <Values kValues, int kRows, int kUnits>
 HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, Index keys, Index E,
                                 const RowsOf<float>& acc, LinesAhead* shared_ahead) {
@@ -262,7 +263,7 @@ HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, I
       }
       words += v_stride;
     } else {
-      // There is no row after an odd last key.
+      // There is no second row behind an odd last key.
       const bool both = n + 1 < keys;
       const BFloat16* second = both ? rows + v_stride : rows;
 #pragma GCC unroll 8
@@ -369,7 +370,7 @@ inline double pair_multiply_adds(Index rounds) {
   __m512 acc[kSums];
 #pragma GCC unroll 24
   for (int x = 0; x < kSums; ++x) acc[x] = _mm512_set1_ps(static_cast<float>(x + 1));
-  __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(0x3A003A00));  // two of 2^-11
+  __m512 factor = _mm512_castsi512_ps(_mm512_set1_epi32(0x3A003A00));  // two BF16 numbers 2^-11
   for (Index n = 0; n < rounds; ++n) {
 #pragma GCC unroll 24
     for (int x = 0; x < kSums; ++x) acc[x] = add_pairs(acc[x], factor, factor);
@@ -377,7 +378,8 @@ inline double pair_multiply_adds(Index rounds) {
   __m512 total = acc[0];
 #pragma GCC unroll 24
   for (int x = 1; x < kSums; ++x) total = _mm512_add_ps(total, acc[x]);
-  [[maybe_unused]] volatile float sink = _mm512_cvtss_f32(total);  // or all of it is dead code
+  [[maybe_unused]] volatile float sink =
+      _mm512_cvtss_f32(total);  // keeps the loop from being removed
   return 4.0 * kSums * static_cast<double>(kWordLanes) * static_cast<double>(rounds);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loops of the backward pass over bfloat16 in pairs, for AVX-512 with BF16 alone.
+// The loops of the backward pass with BF16 two-way dot products, for AVX-512 with BF16 alone.
 #ifndef QKV_KERNELS_PAIR_GRADIENT_INL_H_
 #define QKV_KERNELS_PAIR_GRADIENT_INL_H_
 
@@ -9,8 +9,8 @@
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
-// kUnits times 32 channels, of which there are E: as pair_sum_tile, but with the weights of a pair
-// in one row, and sums from zero that are added to `acc`.
+// Adds a tile of transposed sums of kUnits times 32 channels, of which there are E. Unlike in
+// pair_sum_tile the weights of a word are in one row, and sums from zero are added to `acc`.
 template <int kRows, int kUnits>
 HWY_NOINLINE void transposed_pair_tile(const Words& w, const Words& x, Index pairs, Index E,
                                        const RowsOf<float>& acc) {
@@ -65,7 +65,7 @@ inline void transposed_pair_sum(const Words& w, Index rows, const Words& x, Inde
   }
 }
 
-// 16 rows at a time, transposed.
+// Computes dot products of 16 rows at a time, transposed.
 inline void pair_row_dots(const Words& a, const Words& b, Index rows, Index n, float* to) {
   const auto stored = [](const Words& x, Index r) {
     return StoredRows(x.data + r * x.stride, DType::kBFloat16, 2 * x.stride);
@@ -90,7 +90,7 @@ inline void pair_row_dots(const Words& a, const Words& b, Index rows, Index n, f
   }
 }
 
-// Of n words.
+// Whether both halves of all n words are finite.
 inline bool all_finite_pairs(const float* x, Index n) {
   const __m512i exponent = _mm512_set1_epi16(0x7F80);
   __mmask32 odd = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/pair_kernels.h"
 
-// As kernels/dot_kernels.cc, but for AVX-512 alone, with BF16 added: Highway 1.0.3 has no products
-// of bfloat16.
+// Highway compiles this file for AVX-512 alone, to which BF16 is added: Highway 1.0.3 has no BF16
+// products. kernels/dot_kernels.cc explains the macros.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS \
   (QKV_DISABLED_HIGHWAY_TARGETS | HWY_AVX3_DL | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3)

@@ -4,26 +4,26 @@
 
 #include "kernels/gradient_kernels.h"
 
-// Products of bfloat16 in pairs, for the target avx512bf16; core/bfloat16_pairs.h is their meaning.
+// BF16 two-way dot products, for the target avx512bf16. core/bfloat16_pairs.h defines them.
 //
-// They stand in a table of the other kernels, with which they share everything between the two
-// products. Where the loops for float32 read rows of q, panels, weights or copied values, these
-// read words of 32 bits, each a pair of bfloat16, the first in the lower half:
+// They stand in a table of kernels whose other entries, between the two products, are those of
+// avx512. Where the loops for float32 read rows of q, panels, weights or copied values, these read
+// 32-bit words of two BF16 numbers, the first in the lower half:
 //   q       word m of a row: channels 2m and 2m + 1, made by `widen`
-//   panel   [pairs of channels][kPanel]: word n of row m is of key n
+//   panel   [words of channels][kPanel]: word n of row m belongs to key n
 //   w       word m of a row: keys 2m and 2m + 1, made by `round_weights`
-//   v       [pairs of keys][E], made by `pair_values`; stored values are read as they are
+//   v       [words of keys][E], made by `pair_values`; stored values are read as they are
 // In the backward pass rows of dout are such rows of q, and in transposed_sum
 //   w       word n of row m: queries 2m and 2m + 1 for key n, made by `join_rows`
-//   x       [pairs of queries][width], made by `pair_values`
-// row_dots takes rows of words, all_finite a number of words.
-// The channel or key after an odd last one is 0. Counts of channels and keys are not halved.
+//   x       [words of queries][width], made by `pair_values`
+// row_dots takes rows of words, all_finite a number of words. If the number of channels or keys is
+// odd, the second half of the last word is 0. Counts of channels and keys are not halved.
 namespace qkv::kernels {
 
-// Words of n channels or keys.
+// Number of words that hold n channels or keys.
 constexpr Index words_of(Index n) { return (n + 1) / 2; }
 
-// For a CPU on which kAvx512Bf16 is supported.
+// Both tables are for CPUs on which kAvx512Bf16 is supported.
 const DotKernels<float>& bfloat16_pair_kernels() noexcept;
 const GradientKernels<float>& bfloat16_pair_gradient_kernels() noexcept;
 

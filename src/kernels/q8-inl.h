@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of q8 (BlockQ8 in qkv/dtype.h), for each CPU target. As keys (kernels/q8_keys-inl.h), few
-// queries use them in registers with AVX-512; else they are made float32 some at a time, in a
-// buffer of the first-level cache, and from there on are what any others are.
+// Values stored as q8 (BlockQ8 in qkv/dtype.h), for each CPU target. As with keys
+// (kernels/q8_keys-inl.h), few queries use them in registers on AVX-512. On other targets some
+// values at a time are converted to float32 in a buffer that stays in the first-level cache, and
+// the loops for float32 read them there.
 #if defined(QKV_KERNELS_Q8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_Q8_INL_H_
 #undef QKV_KERNELS_Q8_INL_H_
@@ -33,7 +34,7 @@ inline constexpr Index kQ8Bytes = sizeof(BlockQ8);
 using Floats = hn::ScalableTag<float>;
 inline constexpr Index kFloats = HWY_MAX_BYTES / sizeof(float);
 
-// Rows of blocks, their stride in bytes.
+// Rows of q8 blocks; the stride is in bytes.
 struct Q8Rows {
   const std::byte* data = nullptr;
   Index stride = 0;
@@ -47,15 +48,15 @@ struct Q8Rows {
 
 // ---- numbers --------------------------------------------------------------------------------
 
-// Two ways from a byte of a word to its number. With AVX-512 few uses of each number are bound by
-// the number of instructions, and many by multiply-adds, beside which conversions are free on a CPU
-// that has other units for them.
+// Two ways to convert a byte of a word to its number. On AVX-512, few uses of each number are bound
+// by the number of instructions, and many uses by multiply-adds, beside which conversions are free
+// on a CPU that has other units for them.
 enum class Widen { kByBits, kByConversion };
 inline constexpr Widen widen_for(int uses) {
   return HWY_TARGET == HWY_AVX3 && uses <= 2 ? Widen::kByBits : Widen::kByConversion;
 }
 
-// A scale in each lane, and what is added to its products.
+// A scale in each lane, and the addend of its products.
 template <Widen kWiden>
 struct Q8Scale {
   hn::Vec<Floats> factor;
@@ -66,10 +67,10 @@ struct Q8Scale {
     if constexpr (kWiden == Widen::kByBits) {
       addend = hn::Mul(scale, hn::Set(Floats(), -kOffset));
     } else {
-      addend = hn::Sub(scale, scale);  // see core::load_q8
+      addend = hn::Sub(scale, scale);  // 0, or NaN for a non-finite scale: see core::load_q8
     }
   }
-  // As Q8Scale(x) of a scale from the lower or upper half of each word.
+  // Makes a Q8Scale of the scale in the lower or upper half of each word.
   HWY_INLINE static Q8Scale of_lower(hn::Vec<Floats> word) {
     const hn::RebindToUnsigned<Floats> du;
     constexpr const Float16* kScale = nullptr;
@@ -83,21 +84,21 @@ struct Q8Scale {
   static constexpr float kOffset = 32768 + 128;
 };
 
-// Words of 4 bytes: the number that is byte `byte` of each.
+// Returns the number that is byte `byte` of each 4-byte word.
 template <Widen kWiden>
 HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte,
                                           const Q8Scale<kWiden>& scale) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kWiden == Widen::kByBits) {
-    // Of byte x the float32 2^15 + 128 + x, without a conversion: bits 8..15 of a mantissa whose
-    // exponent is 15 count 1. Less its product with 2^15 + 128, each a float32, that with the scale
-    // is exact.
+    // Byte x becomes the float32 2^15 + 128 + x without a conversion: bits 8..15 of a mantissa
+    // whose exponent is 15 count 1. Subtracting the scale times 2^15 + 128, which is exact, leaves
+    // scale times x.
     __m512i bits = _mm512_castps_si512(word.raw);
     bits = byte == 0   ? _mm512_slli_epi32(bits, 8)
            : byte == 1 ? bits
            : byte == 2 ? _mm512_srli_epi32(bits, 8)
                        : _mm512_srli_epi32(bits, 16);
-    constexpr int kAndXor = 0x6A;  // the first two's and, xor the last: the first is overwritten
+    constexpr int kAndXor = 0x6A;  // (first & second) ^ last: the first is overwritten
     bits = _mm512_ternarylogic_epi32(bits, _mm512_set1_epi32(0xFF00), _mm512_set1_epi32(0x47008000),
                                      kAndXor);
     return hn::MulAdd(hn::Vec<Floats>{_mm512_castsi512_ps(bits)}, scale.factor, scale.addend);
@@ -115,7 +116,7 @@ HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte,
 
 // ---- rows -----------------------------------------------------------------------------------
 
-// The scale of a block in each lane.
+// The scale of a block, in each lane.
 HWY_INLINE hn::Vec<Floats> scale_of(const std::byte* block) {
   std::uint16_t bits;
   std::memcpy(&bits, block, sizeof(bits));
@@ -129,7 +130,7 @@ HWY_INLINE hn::Vec<Floats> scale_of(const std::byte* block) {
 #endif
 }
 
-// A register of a block's numbers from channel n on; `zero` is scale - scale: see core::load_q8.
+// A register of a block's numbers from number n on; `zero` is scale - scale: see core::load_q8.
 HWY_INLINE hn::Vec<Floats> numbers_of(const std::byte* block, Index n, hn::Vec<Floats> scale,
                                       hn::Vec<Floats> zero) {
   const Floats d;
@@ -140,7 +141,7 @@ HWY_INLINE hn::Vec<Floats> numbers_of(const std::byte* block, Index n, hn::Vec<F
   return hn::MulAdd(scale, whole, zero);
 }
 
-// A block, channels along the lanes.
+// Converts a block to float32, channels along the lanes.
 HWY_INLINE void widen_block(const std::byte* from, float* HWY_RESTRICT to) {
   const Floats d;
   const auto scale = scale_of(from);
@@ -163,12 +164,12 @@ inline void widen_q8(const StoredRows& x, Index rows, Index width, const RowsOf<
 #if HWY_TARGET == HWY_AVX3
 // ---- sums of values in registers ------------------------------------------------------------
 
-// Channel 4 n + m of two blocks, 64 channels, is byte m of word n of a register. So there is a
+// Of two blocks (64 channels), channel 4 n + m is byte m of word n of a register. So there is a
 // register of sums for each m, and no byte is moved to another word.
 inline constexpr int kWordBytes = 4;
 inline constexpr Index kPairNumbers = 2 * kQ8Numbers;
 
-// The words of two blocks, or of one twice, and their scales.
+// Loads the words of two blocks, or of one block twice, and their scales.
 template <bool kPair, Widen kWiden>
 HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWiden>& scale) {
   const auto scales = [](const std::byte* block) HWY_ATTR {
@@ -190,8 +191,8 @@ HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWid
   return {_mm512_castsi512_ps(words)};
 }
 
-// Some rows' sums of two blocks of channels, or of one: those of bytes kFirst .. kFirst + kBytes
-// - 1. Row r's sum of byte m of word n is in sums[r][m][n].
+// Adds some rows' sums of one or two blocks of channels: those of bytes kFirst .. kFirst + kBytes -
+// 1. Row r's sum of byte m of word n is in sums[r][m][n].
 using Q8RowSums = float[kWordBytes][kFloats];
 template <int kRows, int kFirst, int kBytes, bool kPair, class Ahead>
 HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const std::byte* v,
@@ -206,7 +207,7 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
     for (int m = 0; m < kBytes; ++m) sum[r][m] = hn::Load(d, sums[r][kFirst + m]);
   }
   for (Index n = 0; n < keys; ++n, v += stride) {
-    // 68 bytes: a line, and now and then one more; half of that for one block.
+    // Two blocks have 68 bytes: a cache line and sometimes one more; one block has half of that.
     if (kPair || n % 2 == 0) ahead.ask();
     if (n % 16 == 0) ahead.ask();
     Q8Scale<widen_for(kRows)> scale;
@@ -228,7 +229,8 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
   shared_ahead = ahead;
 }
 
-// Rows of a tile: up to 6 with the sums of 4 bytes in registers, 7 and 8 with those of 2 at a time.
+// Largest number of rows of a tile: up to 6 with the sums of 4 bytes in registers, 7 and 8 with
+// those of 2 bytes at a time.
 inline constexpr int kMostQ8SumRows = 8;
 template <int kRows, bool kPair, class Ahead>
 void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index stride, Index keys,
@@ -242,7 +244,7 @@ void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index strid
   }
 }
 
-// Two blocks of channels, or one, of up to kMostQ8SumRows rows.
+// Adds one or two blocks of channels of up to kMostQ8SumRows rows.
 template <bool kPair, class Ahead>
 void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v, Index stride,
                    Index keys, const RowsOf<float>& acc, Ahead& ahead) {
@@ -252,7 +254,7 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
   }(std::make_integer_sequence<int, kMostQ8SumRows>());
   const Floats d;
   alignas(64) Q8RowSums sums[kMostQ8SumRows];
-  alignas(64) float one[kPairNumbers] = {};  // of one block
+  alignas(64) float one[kPairNumbers] = {};  // one block's numbers, padded
   hn::Vec<Floats> x[kWordBytes];
   for (Index r = 0; r < rows; ++r) {
     const float* const from = acc.data + r * acc.stride;
@@ -271,7 +273,8 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
   }
 }
 
-// What is read again for more rows is in the first-level cache: a call has few keys.
+// Adds weighted sums of any number of rows. Values that are read again for more rows are in the
+// first-level cache, since a call has few keys.
 inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v, Index keys,
                    Index E, const RowsOf<float>& acc, const ReadAhead& ahead) {
   const Q8Rows from(v);
@@ -304,7 +307,7 @@ inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v
   alignas(64) float block[kKeys * kChannels];
   const Q8Rows from(v);
   LinesAhead lines(ahead, 0, w.data);
-  Index unasked = 0;  // bytes read since a line was asked for
+  Index unasked = 0;  // bytes read since the last prefetch
   for (Index n = 0; n < keys; n += kKeys) {
     const Index some = std::min(kKeys, keys - n);
     for (Index c = 0; c < E; c += kChannels) {

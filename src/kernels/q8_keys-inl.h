@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of q8, for each CPU target: panels, and scores of few queries.
+// Keys stored as q8, for each CPU target: packed panels, and scores of few queries.
 #if defined(QKV_KERNELS_Q8_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_Q8_KEYS_INL_H_
 #undef QKV_KERNELS_Q8_KEYS_INL_H_
@@ -30,11 +30,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using PanelScale = Q8Scale<widen_for(1)>;
 
-// A block of a register of rows: channel c to panel + c * kPanel.
+// Transposes a block of each row of a register: channel c goes to panel + c * kPanel.
 HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_RESTRICT panel) {
   const Floats d;
   hn::Vec<Floats> words[4];
-  // Bytes 0..15: the scale, numbers 0..13.
+  // Bytes 0..15 hold the scale and numbers 0..13.
   transpose_words(rows, stride, words);
   const auto scale = PanelScale::of_lower(words[0]);
   const auto put = [&](int word, int byte, Index c) HWY_ATTR {
@@ -42,19 +42,19 @@ HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_
   };
 #pragma GCC unroll 16
   for (int n = 0; n < 14; ++n) put((n + 2) / 4, (n + 2) % 4, n);
-  // Bytes 16..31: numbers 14..29.
+  // Bytes 16..31 hold numbers 14..29.
   transpose_words(rows + 16, stride, words);
 #pragma GCC unroll 16
   for (int n = 0; n < 16; ++n) put(n / 4, n % 4, n + 14);
-  // Bytes 18..33, of which the last two are left.
+  // Of bytes 18..33 the last two are left: numbers 30 and 31.
   transpose_words(rows + 18, stride, words);
   put(3, 2, 30);
   put(3, 3, 31);
 }
 
 #if HWY_TARGET == HWY_AVX3
-// The words of two blocks of a register of rows: 68 bytes, a line and one word more. The scales are
-// the lower half of word 0 and the upper half of word 8, and the numbers follow them.
+// Transposes the words of two blocks of each row of a register: 68 bytes, a cache line and one word
+// more. The scales are the lower half of word 0 and the upper half of word 8; numbers follow them.
 inline constexpr int kPairWords = 2 * kQ8Bytes / 4;
 HWY_INLINE void words_of_pair(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_lines(rows, stride, words);
@@ -62,7 +62,7 @@ HWY_INLINE void words_of_pair(const std::byte* rows, Index stride, hn::Vec<Float
   transpose_words(rows + 2 * kQ8Bytes - 16, stride, last);
   words[16] = last[3];
 }
-// The same for one block, of half as many words.
+// Transposes the words of one block of each row, half as many.
 HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_words(rows, stride, words);
   transpose_words(rows + 16, stride, words + 4);
@@ -95,7 +95,7 @@ HWY_NOINLINE void transpose_pair(const std::byte* rows, Index stride, float* HWY
 }
 #endif
 
-// Channels c .. c + channels - 1 of a register of rows.
+// Transposes `channels` channels of each row of a register.
 template <class Ahead>
 HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index channels,
                                  float* HWY_RESTRICT panel, Ahead& ahead) {
@@ -114,7 +114,7 @@ HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index chan
   }
 }
 
-// A panel of some channels of up to kPanel keys, zeros after them.
+// Packs a panel of some channels of up to kPanel keys, with zeros behind them.
 template <class Ahead>
 void pack_channels(const Q8Rows& k, Index first, Index keys, Index c, Index channels, float* panel,
                    Ahead& ahead) {
@@ -149,12 +149,12 @@ inline void pack_q8(const StoredRows& k, Index keys, Index D, float* panel) {
 #if HWY_TARGET == HWY_AVX3
 // ---- scores of keys in registers ------------------------------------------------------------
 
-// Keys of a panel as words, some of its registers at [word][register].
+// The keys of a panel as words: words[word][key], of which some registers are filled.
 struct Q8Words {
   alignas(64) float words[kPairWords][kPanel];
 };
 
-// Of one block of channels, or two.
+// Loads the words of one or two blocks of channels of the keys.
 HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, Index channels,
                              Q8Words& to, LinesAhead& shared_ahead) {
   const Floats d;
@@ -176,7 +176,7 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
     hn::Vec<Floats> words[kPairWords];
     if (pair) {
       transpose_lines(rows, stride, words);
-      // The last one is not worth vector instructions, and is used last.
+      // The last word of each row is used last and is not worth vector instructions.
 #pragma GCC unroll 16
       for (Index r = 0; r < kFloats; ++r) {
         std::memcpy(to.words[kPairWords - 1] + n + r, rows + r * stride + kLine, sizeof(float));
@@ -195,7 +195,8 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
   shared_ahead = ahead;
 }
 
-// Rows of a tile, and the most registers of keys: their sums leave room for scales and operands.
+// Largest number of rows of a tile, and number of registers of keys beside them: their sums leave
+// room for scales and operands.
 inline constexpr int kMostQ8Rows = 8;
 template <int kRows>
 inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
@@ -209,7 +210,7 @@ template <int kRows, int kRegisters>
 HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&scales)[kRegisters],
                          const float* q, Index q_stride, Q8Sums<kRows, kRegisters>& acc) {
   const Floats d;
-  // Or else gcc keeps the address of each row, for which there are not enough registers.
+  // Keeps gcc from holding the address of each row, for which there are not enough registers.
   __asm__("" : "+r"(q_stride));
 #pragma GCC unroll 4
   for (int x = 0; x < kRegisters; ++x) {
@@ -221,7 +222,7 @@ HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&
   }
 }
 
-// Adds some words' numbers times the queries' channels: of half of the first word, if kHalves, of
+// Adds the numbers of words times the queries' channels: with kHalves of half of the first word, of
 // `count` whole ones, and of half of the last.
 template <int kRows, int kRegisters, bool kHalves>
 HWY_INLINE void add_words(const float* words, int count,
@@ -233,7 +234,8 @@ HWY_INLINE void add_words(const float* words, int count,
     words += kPanel;
     q += 2;
   }
-  // Half a line for each word of a register; the other half has been asked for by load_words.
+  // Half a line is prefetched for each word of a register; load_words has prefetched the other
+  // half.
   for (int n = 0; n < count; ++n, words += kPanel, q += 4) {
     if (kRegisters > 1 || n % 2 == 0) ahead.ask();
     add_byte<kRows>(words, 0, scales, q, q_stride, acc);
@@ -248,8 +250,8 @@ HWY_INLINE void add_words(const float* words, int count,
   }
 }
 
-// A block of channels, or two, of some rows and registers of keys: scores_tile of
-// kernels/tile-inl.h, which has the sums.
+// Adds one or two blocks of channels to the scores of some rows and registers of keys, in the order
+// of scores_tile in kernels/tile-inl.h.
 template <int kRows, int kRegisters>
 HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, Index q_stride,
                                 bool adds, float scale, float* HWY_RESTRICT s, Index s_stride,
@@ -289,8 +291,8 @@ HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, I
   shared_ahead = ahead;
 }
 
-// The registers of up to kPanel keys: as many at a time as there are, since keys in small pages
-// come 16 at a time.
+// Adds the scores of the registers of up to kPanel keys: as many at a time as there are, since keys
+// in small pages come 16 at a time.
 template <int kRows>
 void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride, bool adds,
                     float scale, float* s, Index s_stride, Index keys, LinesAhead& ahead) {
@@ -307,7 +309,7 @@ void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride,
   next.template operator()<1>();
 }
 
-// Panel by panel, a block of channels at a time.
+// Computes scores panel by panel, a block of channels at a time.
 inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const StoredRows& k,
                       Index keys, float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
   constexpr Index kBlock = core::kChannelBlock;
@@ -337,7 +339,7 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
   }
 }
 #else
-// Panel by panel, a block of channels at a time.
+// Computes scores panel by panel, a block of channels at a time.
 inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const StoredRows& k,
                       Index keys, float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
   constexpr Index kBlock = core::kChannelBlock;
@@ -376,7 +378,7 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// The table's functions: those of q8, and of single numbers.
+// The functions of the table of kernels: they take q8 rows or rows of single numbers.
 inline void pack_any_panel(const StoredRows& k, Index keys, Index D, float* panel) {
   if (k.dtype == DType::kQ8) return pack_q8(k, keys, D, panel);
   pack_panel<float>(k, keys, D, panel);

@@ -43,7 +43,7 @@ void mask(T* s, const std::uint8_t* allowed, Index n) {
 
 // ---- softmax --------------------------------------------------------------------------------
 
-// The largest of n scores, a multiple of 16; NaN are ignored.
+// Returns the largest of n scores, a multiple of 16; NaN are ignored.
 template <class T>
 HWY_INLINE T largest(const T* s, Index n) {
   const hn::ScalableTag<T> d;
@@ -62,15 +62,16 @@ HWY_INLINE T largest(const T* s, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
-// Replaces s_n by e_n = exp(s_n - shift), 0 below exp(least); returns their sum: partial sums by
-// n mod kPanel.
+// Replaces s_n by e_n = exp(s_n - shift), 0 below exp(least); returns their sum, made of partial
+// sums by n mod kPanel.
 template <class T>
 HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kVectors = kPanel / kLanes;
-  constexpr int kAtOnce = kVectors < 8 ? kVectors : 8;  // accumulators in registers at once
+  constexpr int kAtOnce =
+      kVectors < 8 ? kVectors : 8;  // number of accumulators in registers at once
   const V shift = hn::Set(d, shift_by);
   V sums[kVectors];
 #pragma GCC unroll 4
@@ -88,7 +89,7 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
 #pragma GCC unroll 8
       for (int y = 0; y < kAtOnce; ++y) add(s + x + y * kLanes, acc[y]);
     }
-    // A part of a panel at the end.
+    // The last panel may be partial.
 #pragma GCC unroll 8
     for (int y = 0; y < kAtOnce; ++y) {
       if (x + y * kLanes < n) add(s + x + y * kLanes, acc[y]);
@@ -104,7 +105,7 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   return tree_sum_of_lanes(d, sums[0]);
 }
 
-// All maxima first: the next row hides the latency of one row's last steps.
+// Computes all maxima first: the next row hides the latency of one row's last steps.
 template <class T>
 HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum) {
   for (Index r = 0; r < rows; ++r) max[r] = largest(s.data + r * s.stride, n);
@@ -114,7 +115,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
       sum[r] = exponentials(row, n, max[r], least);
       continue;
     }
-    bool nan = false;  // else all are masked
+    bool nan = false;  // if false, all are masked
     for (Index x = 0; x < n; ++x) {
       nan = nan || row[x] != row[x];
       row[x] = T(0);
@@ -123,7 +124,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
   }
 }
 
-// As reference/softmax.h, for n rows at once.
+// Merges as reference/softmax.h does, for n rows at once.
 template <class T>
 void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
            T* total_factor, T* chunk_factor) {
@@ -134,7 +135,7 @@ void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& c
     const auto chunk_sum = hn::LoadU(d, chunk.sum + x);
     const auto max = hn::Max(a, b);
     const auto fa = hn::IfThenZeroElse(hn::Eq(a, none), weight_exp(d, hn::Sub(a, max)));
-    // A chunk without live keys rather than with NaN.
+    // True for a chunk without unmasked keys, not for one with NaN.
     const auto empty = hn::And(hn::Eq(b, none), hn::Eq(chunk_sum, hn::Zero(d)));
     const auto fb = hn::IfThenZeroElse(empty, weight_exp(d, hn::Sub(b, max)));
     const auto keep = hn::IfThenElse(empty, hn::Set(d, T(1)), fa);
@@ -159,7 +160,7 @@ template <class T>
 bool has_nan(const T* x, Index n) {
   const hn::ScalableTag<T> d;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  // 0 for numbers and infinities alike, unless one is NaN.
+  // Stays 0 for numbers and infinities; NaN sets bits.
   auto all = hn::Zero(d);
   for (Index c = 0; c < n; c += kLanes) {
     const auto v = hn::LoadU(d, x + c);
@@ -186,8 +187,8 @@ void weights(const T* s, Index n, T least, T max, T sum, T* w) {
   });
 }
 
-// Columns are in registers while rows are added to them. -ln(w) is log_sum - (s - max); where w is
-// 0 it may be infinite.
+// Adds weights to sums; columns stay in registers while rows are added to them. -ln(w) is log_sum -
+// (s - max); where w is 0 it may be infinite.
 template <class T, bool kCells, bool kEntropy>
 HWY_NOINLINE void sum_weights_to(const SummedRow<T>* rows, Index count, Index n,
                                  const WeightSums<T>& to) {
@@ -243,13 +244,13 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // ---- dropout --------------------------------------------------------------------------------
 
-// All bits set where a weight is dropped, for `streams` times 4 * (64-bit lanes) keys in order.
+// Sets all bits where a weight is dropped, for `streams` times 4 * (64-bit lanes) keys in order.
 //
 // A 64-bit lane represents a group of four keys, its 32 bits in the lower half: products need no
-// shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group
-// m + lanes / 2: interleaving pairs of words then gives keys in order. Each round waits for the
-// previous one, so several streams are interleaved: as many as keep the multipliers busy, where the
-// target has registers for them.
+// shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group m + lanes / 2:
+// interleaving two registers of words then gives keys in order. Each round waits for the previous
+// one, so several streams are interleaved: as many as keep the multipliers busy, if the target has
+// registers for them.
 inline constexpr int kFewStreams = 2;
 inline constexpr int kMostStreams = HWY_MAX_BYTES == 64 ? 4 : 2;
 
@@ -261,7 +262,7 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   const auto product = [&](V x, std::uint32_t factor) HWY_ATTR {
     return hn::MulEven(hn::BitCast(d32, x), hn::Set(d32, factor));
   };
-  // Moves upper halves down: a shuffle, because on AVX-512 shifts compete with products for one
+  // Moves upper halves down by a shuffle, because on AVX-512 shifts compete with products for one
   // port.
   const auto upper = [&](V x)
                          HWY_ATTR { return hn::BitCast(d, hn::Shuffle2301(hn::BitCast(d32, x))); };
@@ -302,12 +303,12 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   }
 }
 
-// The next keys that kStreams give, of groups first ..
+// Drops the weights of the next keys that kStreams give, of groups from the first of `groups` on.
 template <int kStreams, class T, class D>
 HWY_INLINE void drop_next(D d, hn::Vec<D> groups, const std::uint64_t* words,
                           std::uint32_t threshold, T* w) {
   const hn::Repartition<std::uint32_t, D> d32;
-  constexpr Index kHalf = HWY_MAX_BYTES / 4;  // keys in a register of words
+  constexpr Index kHalf = HWY_MAX_BYTES / 4;  // number of keys in a register of words
   hn::Vec<decltype(d32)> dropped[2 * kStreams];
   dropped_keys<kStreams>(d, groups, words, threshold, dropped);
 #pragma GCC unroll 8
@@ -332,7 +333,7 @@ HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   for (Index m = 0; m < kGroups; ++m) {
     order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
   }
-  // The keys of the rounds, then the upper words of the counter.
+  // The keys of the rounds, then the upper words of the counter (Philox).
   std::uint64_t words[23];
   for (std::uint32_t round = 0; round < 10; ++round) {
     words[2 * round] = row.key[0] + round * 0x9E3779B9U;
@@ -365,7 +366,7 @@ HWY_NOINLINE double multiply_adds(Index rounds) {
   using V = hn::Vec<decltype(d)>;
   constexpr int kSums = HWY_TARGET == HWY_AVX3 ? 24 : 12;
   V acc[kSums];
-  // Distinct starting values, or the compiler merges them.
+  // Starting values are distinct so that the compiler does not merge them.
 #pragma GCC unroll 24
   for (int x = 0; x < kSums; ++x) acc[x] = hn::Set(d, T(x + 1));
   const V factor = hn::Set(d, T(0.999));
@@ -377,7 +378,7 @@ HWY_NOINLINE double multiply_adds(Index rounds) {
   V total = acc[0];
 #pragma GCC unroll 24
   for (int x = 1; x < kSums; ++x) total = hn::Add(total, acc[x]);
-  [[maybe_unused]] volatile T sink = hn::GetLane(total);  // or all of it is dead code
+  [[maybe_unused]] volatile T sink = hn::GetLane(total);  // keeps the loop from being removed
   return 2.0 * kSums * static_cast<double>(HWY_MAX_BYTES / sizeof(T)) * static_cast<double>(rounds);
 }
 

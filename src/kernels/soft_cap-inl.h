@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cap tanh(s / cap) for rows of scores, for each CPU target.
+// Computes cap tanh(s / cap) for rows of scores, for each CPU target.
 #if defined(QKV_KERNELS_SOFT_CAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_SOFT_CAP_INL_H_
 #undef QKV_KERNELS_SOFT_CAP_INL_H_
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The operations of detail::capped (qkv/soft_cap.h) one by one, so the same bits. Each waits for
-// the one before: kChains registers go through them side by side.
+// Takes the operations of detail::capped (qkv/soft_cap.h) one by one, so that results are
+// bit-identical. Each waits for the one before, so kChains registers are interleaved.
 template <class T, int kChains>
 HWY_INLINE void soft_cap_registers(T* HWY_RESTRICT s, T* slopes, T cap, T inverse) {
   const hn::ScalableTag<T> d;

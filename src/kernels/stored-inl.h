@@ -21,7 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // ---- single registers -----------------------------------------------------------------------
 
-// The lower 16 bits of each lane of 32 are a bfloat16, or a float16; the upper ones are ignored.
+// Converts the lower 16 bits of each 32-bit lane, a bfloat16 or float16; the upper bits are
+// ignored.
 template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const BFloat16*) {
   return hn::BitCast(d, hn::ShiftLeft<16>(bits));
@@ -30,7 +31,7 @@ template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const Float16*) {
   const hn::RebindToUnsigned<D> d32;
 #if HWY_TARGET == HWY_SSE4
-  // Highway's own conversion, without F16C, does not know infinity.
+  // Highway's own conversion, without F16C, does not convert infinity correctly.
   const hn::RebindToSigned<D> di;
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000U)));
   const auto exponent = hn::And(bits, hn::Set(d32, 0x7C00U));
@@ -51,7 +52,7 @@ HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const Float16*) {
 #endif
 }
 
-// The upper 16 bits likewise.
+// Converts the upper 16 bits of each 32-bit lane, a bfloat16 or float16.
 template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_upper(D d, U bits, const BFloat16*) {
   const hn::RebindToUnsigned<D> d32;
@@ -62,7 +63,7 @@ HWY_INLINE hn::Vec<D> widen_upper(D d, U bits, const Float16* type) {
   return widen_lower(d, hn::ShiftRight<16>(bits), type);
 }
 
-// One register of values.
+// Loads one register of values.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_stored(D d, const T* from) {
   return hn::LoadU(d, from);
@@ -76,7 +77,7 @@ HWY_INLINE hn::Vec<D> load_stored(D d, const Stored* from) {
   return widen_lower(d, hn::PromoteTo(d32, bits), from);
 }
 
-// The first n lanes of a register, the others 0; memory after them is not touched.
+// Loads the first n lanes of a register, the others 0; memory behind them is not touched.
 template <class D, class Stored>
 HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
   using T = hn::TFromD<D>;
@@ -101,7 +102,7 @@ HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
 
 // ---- transposition --------------------------------------------------------------------------
 
-// 16 bytes of each of n rows, packed in one register: block m from rows + m * step, in bytes.
+// Loads 16 bytes of each of several rows into one register: block m from rows + m * step, in bytes.
 template <class T, int kBytes>
 HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std::byte* from,
                                                                        Index step) {
@@ -115,7 +116,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std
   }
 }
 
-// Words of 4 or 8 bytes: to[c] is word c of each row. Blocks are transposed within each register.
+// Transposes words of 4 or 8 bytes: to[c] is word c of each row. Blocks are transposed within each
+// register.
 HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
   const hn::ScalableTag<float> d;
@@ -148,15 +150,15 @@ HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Words of 4 bytes of a line of each of 16 rows: a quarter of the loads that 16 bytes at a time
-// take.
+// Transposes the 4-byte words of a cache line of each of 16 rows, with a quarter of the loads that
+// 16 bytes at a time take.
 HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
-  // Or else gcc keeps 16 addresses, for which there are not enough registers.
+  // Keeps gcc from holding 16 addresses, for which there are not enough registers.
   __asm__("" : "+r"(stride));
   __m512 x[16];
   __m512 y[16];
-  // Within each quarter of a register: word c of rows 4g .. 4g + 3 in y[4g + c].
+  // Within each quarter of a register, word c of rows 4g .. 4g + 3 goes to y[4g + c].
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
     const std::byte* four = rows + r / 4 * 4 * stride;
@@ -175,7 +177,7 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
       y[g + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
     }
   }
-  // Quarters: that of words 4q .. 4q + 3 from each group of rows.
+  // Then the quarters of words 4q .. 4q + 3 from each group of rows are joined.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512 a = _mm512_shuffle_f32x4(y[c], y[4 + c], 0x44);
@@ -190,7 +192,8 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
 }
 #endif
 
-// Transposed steps. Words have the size of T: one channel, or two of 16 bits.
+// A transposed step: kStepBytes of each row of a register. Words have the size of T: one channel,
+// or two of 16 bits.
 template <class T, class Stored, int kStepBytes>
 struct Step {
   using V = hn::Vec<hn::ScalableTag<T>>;
@@ -198,7 +201,7 @@ struct Step {
   static constexpr int kChannels = kBytes / sizeof(Stored);
   V words[kBytes / sizeof(T)];
 
-  // Of a register of rows.
+  // Transposes the first bytes of each row of a register.
   HWY_INLINE Step(const Stored* rows, Index stride) {
     const auto* first = reinterpret_cast<const std::byte*>(rows);
     const Index byte_stride = stride * static_cast<Index>(sizeof(Stored));
@@ -207,7 +210,7 @@ struct Step {
 #endif
     if constexpr (kBytes == 16) transpose_words(first, byte_stride, words);
   }
-  // Lane n is channel c of row n. `c` is a constant where loops are unrolled.
+  // Lane n of the result is channel c of row n. `c` is a constant where loops are unrolled.
   HWY_INLINE V channel(int c) const {
     if constexpr (sizeof(Stored) == sizeof(T)) {
       return words[c];
@@ -220,11 +223,11 @@ struct Step {
   }
 };
 
-// The bytes of a row that are transposed at a time where there are as many.
+// Number of bytes of a row that are transposed at a time if there are as many.
 template <class T>
 inline constexpr int kWideStep = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4 ? 64 : 16;
 
-// Channels after which as many lines have been read as one.
+// Number of channels after which as many bytes have been read as a cache line has.
 template <class Channels, class T>
 inline constexpr int kChannelsOfLine =
     Channels::kChannels * int{kLine} /
@@ -232,11 +235,11 @@ inline constexpr int kChannelsOfLine =
 
 // ---- memory ahead ---------------------------------------------------------------------------
 
-// Goes through the lines of rows ahead in the order of memory, one at a time: many at once wait for
-// each other, and what is needed now waits for them.
+// Prefetches the cache lines of rows ahead in the order of memory, one at a time: many at once wait
+// for each other, and loads that are needed now wait for them.
 class LinesAhead {
  public:
-  // `any` is memory that is in use anyway: asked for if there is nothing ahead.
+  // `any` is memory that is in use anyway: it is prefetched if there is nothing ahead.
   LinesAhead(const ReadAhead& ahead, Index n, const void* any) {
     if (ahead.bytes > 0) {
       at_ = ahead.data + n * ahead.stride;
@@ -245,7 +248,7 @@ class LinesAhead {
     } else {
       at_ = static_cast<const std::byte*>(any);
     }
-    // Rows without gaps are one.
+    // Rows without gaps are treated as one long row.
     if (bytes_ == stride_) {
       bytes_ *= kMostRows;
       stride_ = bytes_;
@@ -254,8 +257,9 @@ class LinesAhead {
     end_ = at_ + whole_;
   }
 
-  // The line that the last bytes of a row are in is asked for with the one before it: rows that end
-  // within a line, as those of q8 do, would need more calls than there are lines read.
+  // Prefetches the next line. The line of the last bytes of a row is prefetched with the one before
+  // it: rows that end within a line, as those of q8 do, would need more calls than there are lines
+  // read.
   HWY_INLINE void ask() {
     __builtin_prefetch(at_);
     at_ += kLine;
@@ -269,15 +273,16 @@ class LinesAhead {
  private:
   static constexpr Index kMostRows = 64;
   const std::byte* at_ = nullptr;
-  const std::byte* end_ = nullptr;  // of this row's whole lines
+  const std::byte* end_ = nullptr;  // end of this row's whole lines
   Index stride_ = 0;
-  Index bytes_ = kLine;  // of a row
-  Index whole_ = kLine;  // of its whole lines
+  Index bytes_ = kLine;  // bytes of a row
+  Index whole_ = kLine;  // bytes of its whole lines
 };
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// Calls f(rows) with the rows as the type they are stored in, one of those read_in_place<T>.
+// Calls f(rows) with the rows as the type they are stored in, one of those that
+// is_read_in_place<T>.
 template <class T, class F>
 HWY_INLINE void visit_stored(const StoredRows& x, const F& f) {
   if constexpr (sizeof(T) == 4) {

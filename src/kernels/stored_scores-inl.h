@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of few queries and keys as they are stored, for each CPU target: what is read once is not
-// worth packing.
+// Scores of few queries and keys as they are stored, for each CPU target: keys that are read once
+// are not worth packing.
 #if defined(QKV_KERNELS_STORED_SCORES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_STORED_SCORES_INL_H_
 #undef QKV_KERNELS_STORED_SCORES_INL_H_
@@ -22,12 +22,13 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Rows of a tile: with AVX-512's 32 registers, sums, keys, and a query's channel.
+// Largest number of rows of a tile. AVX-512's 32 registers hold their sums, keys, and a query's
+// channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 
-// Some rows' scores of whole registers of keys, `registers` of them. Sums are those of scores_tile
-// in kernels/tile-inl.h: each block of channels from zero, added to those before it, the first to s
-// if `adds`.
+// Computes some rows' scores of `registers` whole registers of keys. Sums are those of scores_tile
+// in kernels/tile-inl.h: each block of channels from zero, added to those before it, and the first
+// to s if `adds`.
 template <class T, class Stored, int kRows>
 HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
                                      const RowsOf<const Stored>& k, Index registers, bool adds,
@@ -37,7 +38,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   using Wide = Step<T, Stored, kWideStep<T>>;
   using Narrow = Step<T, Stored, 16>;
-  // Asks for as many lines as are read.
+  // Prefetches as many lines as are read.
   LinesAhead ahead = shared_ahead;
   const Stored* HWY_RESTRICT keys_of_register = k.data;
   T* HWY_RESTRICT to_register = s.data;
@@ -107,7 +108,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr Index kBlock = core::kChannelBlock;
   constexpr Index kStep = Step<T, Stored, 16>::kChannels;
-  // `channels` channels of `registers` registers of keys, from key n and channel c on: `block`.
+  // Adds `channels` channels from c on of `registers` registers of keys from key n on, which are in
+  // `block`.
   const auto add = [&](Index n, Index c, Index channels, const RowsOf<const Stored>& block,
                        Index registers) HWY_ATTR {
     for_each_stored_tile(rows, [&](Index r, Index some) HWY_ATTR {
@@ -117,7 +119,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
           c + channels < D ? T(1) : scale, {s.data + r * s.stride + n, s.stride}, lines);
     });
   };
-  // Steps of the last block may go beyond the last channel: it is copied then, with zeros after it.
+  // Steps of the last block may go beyond the last channel: the block is then copied, with zeros
+  // behind it.
   const Index in_place = D % kStep == 0 ? D : D / kBlock * kBlock;
   alignas(64) Stored copy[kLanes * kBlock];
   const auto add_copies = [&](Index n, Index from, Index count) HWY_ATTR {
@@ -133,7 +136,7 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
       add(n, c, channels, {copy, kBlock}, 1);
     }
   };
-  // Several tiles of rows read each register of keys one after another.
+  // If there are several tiles of rows, all read one register of keys before the next.
   const Index registers = keys / kLanes;
   const Index at_once = rows <= kMostStoredRows ? std::max<Index>(registers, 1) : 1;
   for (Index g = 0; in_place > 0 && g < registers; g += at_once) {

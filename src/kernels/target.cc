@@ -3,7 +3,7 @@
 
 namespace qkv::kernels {
 
-// The features that Highway compiles each target with.
+// Tests the CPU features with which Highway compiles each target.
 bool is_supported(Target target) noexcept {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
   switch (target) {

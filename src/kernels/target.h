@@ -7,23 +7,23 @@
 
 // The instruction sets that kernels are compiled for.
 
-// The list, best first: X(with, enumerator, name, Highway's name). avx512bf16 has the kernels of
-// avx512, and for products of bfloat16 its own (kernels/pair_kernels.h).
+// The list of targets, best first: X(with, enumerator, name, Highway's name). avx512bf16 has the
+// kernels of avx512, and its own for products of BF16 (kernels/pair_kernels.h).
 #define QKV_FOR_EACH_TARGET(X, with)       \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
   X(with, kAvx512, "avx512", AVX3)         \
   X(with, kAvx2, "avx2", AVX2)             \
   X(with, kSse4, "sse4", SSE4)
 
-// For the files of kernels: Highway's other targets, which they are not compiled for, and whether
-// the one being compiled is on the list.
+// Used by the files of kernels: Highway's other targets, which they are not compiled for, and
+// whether the target that is being compiled is on the list.
 #define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
 #define QKV_COMPILES_FOR_TARGET \
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
 
-// function() in the namespace of a target, which Highway has compiled once for each.
-// Not a switch: two targets may share a table.
+// Returns function() from the namespace of a target, which Highway has compiled once for each. It
+// is not a switch, since two targets may share a table.
 #define QKV_RETURN_FOR_TARGET(function, enumerator, name, highway) \
   if (wanted == Target::enumerator) return N_##highway::function();
 #define QKV_TABLE_OF_TARGET(target, function)          \
@@ -41,7 +41,7 @@ enum class Target { QKV_FOR_EACH_TARGET(QKV_ENUMERATOR, ) };
 inline constexpr std::array kTargets{QKV_FOR_EACH_TARGET(QKV_ELEMENT, )};
 #undef QKV_ELEMENT
 
-// "avx512"
+// Name of a target, such as "avx512".
 constexpr std::string_view name_of(Target target) noexcept {
 #define QKV_CASE(with, enumerator, name, highway) \
   case Target::enumerator:                        \

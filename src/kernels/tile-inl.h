@@ -21,11 +21,11 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Registers per row of a tile.
+// Number of registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-// How many of the remaining rows the next tile takes: as many as fit, but of the last 7 or 8 about
-// half. The other half is then a tile of 3 or 4 rows: one of a single row or two has too few
+// Number of the remaining rows that the next tile takes: as many as fit, but of the last 7 or 8
+// about half. The other half is then a tile of 3 or 4 rows: one of a single row or two has too few
 // independent sums to hide the latency of an addition.
 HWY_INLINE Index rows_of_tile(Index rest) {
   return rest <= kTileRows ? rest : rest <= kTileRows + 2 ? (rest + 1) / 2 : kTileRows;
@@ -33,8 +33,8 @@ HWY_INLINE Index rows_of_tile(Index rest) {
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// Channels from c on of a register of keys, in steps as long as there are whole ones; returns the
-// first that is left.
+// Packs channels from c on of a register of keys as long as there are whole steps; returns the
+// first channel that is left.
 template <class Channels, class T, class Stored>
 HWY_INLINE Index pack_steps(const Stored* rows, Index stride, Index c, Index D, T* panel) {
   const hn::ScalableTag<T> d;
@@ -96,9 +96,9 @@ void pack_panel(const StoredRows& k, Index keys, Index D, T* panel) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// One block of channels: sums from zero, added to those of the previous blocks if kAdds. All keys
-// of the panel, or kVectors registers of them. Not inlined: in a large function gcc 12 spills the
-// accumulators, as it does if one function loops over all blocks.
+// Computes a tile of scores for one block of channels: sums from zero, added to those of the
+// previous blocks if kAdds. All keys of the panel, or kVectors registers of them. Not inlined: in a
+// large function gcc 12 spills the accumulators, as it does if one function loops over all blocks.
 template <class T, int kRows, bool kAdds, int kVectors = kTileVectors, bool kWhole = true>
 HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index channels,
                               const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
@@ -141,7 +141,8 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
   }
 }
 
-// All blocks of D channels, added to s if `adds`, or else the later ones to the first.
+// Computes scores over all blocks of D channels. The first block is added to s if `adds`, later
+// ones always.
 template <class T>
 void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, bool adds, T scale,
                 const RowsOf<T>& s) {
@@ -151,7 +152,7 @@ void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, b
        &scores_tile<T, 4, false>, &scores_tile<T, 5, false>, &scores_tile<T, 6, false>},
       {&scores_tile<T, 1, true>, &scores_tile<T, 2, true>, &scores_tile<T, 3, true>,
        &scores_tile<T, 4, true>, &scores_tile<T, 5, true>, &scores_tile<T, 6, true>}};
-  // Block by block for all rows: a block of a panel stays in the first-level cache.
+  // All rows use a block before the next: a block of a panel stays in the first-level cache.
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
     const Tile* const tiles = kTiles[c == 0 && !adds ? 0 : 1];
@@ -169,7 +170,7 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
   add_scores<T>(q, rows, D, panel, false, scale, s);
 }
 
-// By the number of registers of keys and of rows, less one each.
+// Tiles by the number of registers of keys and of rows, less one each.
 template <class T, bool kAdds>
 struct NarrowTiles {
   using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
@@ -185,7 +186,7 @@ struct NarrowTiles {
   static constexpr auto kTable = table(std::make_integer_sequence<int, kTileVectors>());
 };
 
-// The scores of the first `keys` keys of a panel: whole registers of them, others are not written.
+// Computes scores of the first `keys` keys of a panel: whole registers; others are not written.
 template <class T>
 void scores_of_keys(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
                     T scale, const RowsOf<T>& s) {
@@ -220,19 +221,21 @@ HWY_INLINE void store_part(hn::Vec<D> x, D d, T* to, Index n) {
 #endif
 }
 
-// How the weights of a sum are laid out, and where it starts.
+// The layout of the weights of a sum, and where the sum starts:
 //   kRows          w_rn at data[r * stride + n]; starts from acc
-//   kRowsFromZero  likewise; starts from zero and is added to acc
+//   kRowsFromZero  w_rn at data[r * stride + n]; starts from zero and is added to acc
 //   kColumns       w_rn at data[n * stride + r]; starts from zero and is added to acc
-//   kColumnsAlone  likewise, but added to 0: acc is not read
+//   kColumnsAlone  w_rn at data[n * stride + r]; starts from zero and is added to 0: acc is not
+//   read
 enum class Weights { kRows, kRowsFromZero, kColumns, kColumnsAlone };
 
-// Nothing is read ahead.
+// Stands for LinesAhead where nothing is prefetched.
 struct NoAhead {
   HWY_INLINE void ask() {}
 };
 
-// kVectors registers of channels, the last of which has `last` channels (kWhole: all).
+// Adds a tile of weighted sums of kVectors registers of channels, the last of which has `last`
+// channels (kWhole: all).
 template <class T, class Stored, Weights kWeights, int kRows, int kVectors, bool kWhole,
           class Ahead>
 HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
@@ -263,7 +266,7 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
     V values[kVectors];
 #pragma GCC unroll 8
     for (int x = 0; x < kVectors; ++x) {
-      // As many lines ahead as are read.
+      // As many lines are prefetched as are read.
       if (x % kVectorsOfLine == 0) ahead.ask();
       values[x] = load(v, x);
     }
@@ -293,7 +296,8 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   shared_ahead = ahead;
 }
 
-// The most registers of a tile of the prefill, and of few rows: those that leave room for operands.
+// Largest number of registers of a tile, without and with prefetches (few rows): those that leave
+// room for operands.
 template <int kRows, class Ahead>
 inline constexpr int kMostVectors = kTileVectors;
 template <int kRows>
@@ -308,7 +312,7 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
   using Tile = void (*)(const T*, Index, const Stored*, Index, Index, Index, T*, Index, Ahead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kMostVectors<kRows, Ahead>;
-  // By the number of registers, less one.
+  // Tiles by the number of registers, less one.
   const auto tiles = []<bool kWhole, int... kVectors>(std::integer_sequence<int, kVectors...>) {
     return std::array<Tile, kMost>{
         &weighted_sum_tile<T, Stored, kWeights, kRows, kVectors + 1, kWhole, Ahead>...};
@@ -345,14 +349,15 @@ void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const S
   kByRows[rows - 1](w, v, keys, E, acc, ahead);
 }
 
-// The same for any number of rows: all of them use some registers of v before the next ones.
+// Adds weighted sums of any number of rows: all of them use some registers of v before the next
+// ones.
 template <class T, Weights kWeights>
 void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                  Index E, const RowsOf<T>& acc) {
   using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index, NoAhead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kTileVectors;
-  // By the numbers of rows and registers, less one each.
+  // Tiles by the numbers of rows and registers, less one each.
   using Row = std::array<Tile, kMost>;
   constexpr auto row_of =
       []<bool kWhole, int kRows, int... kVectors>(std::integer_sequence<int, kVectors...>) {

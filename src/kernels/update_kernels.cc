@@ -3,8 +3,8 @@
 
 #include "core/order.h"
 
-// One instance of everything below for each target; not Highway's own dispatch, so that only its
-// headers are needed. With gcc 12 Highway's baseline is one lane wide; there the reference runs.
+// Highway compiles everything below once for each target. Its own dispatch is not used, so that
+// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -39,7 +39,7 @@ void adam(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n) 
   });
 }
 
-// Numbers x, x+1, ... as float64.
+// Loads a register of numbers from address x as float64.
 template <class D>
 HWY_INLINE hn::Vec<D> load_wide(D d, const double* x) {
   return hn::LoadU(d, x);
@@ -83,7 +83,7 @@ constexpr int largest_power_below(int count) {
   return power;
 }
 
-// Number i of kCount sets.
+// Sums a register of elements from index i on over kCount sets, as a tree.
 template <int kCount, class D, class T>
 HWY_INLINE hn::Vec<D> tree(D d, T* const* sets, Index i) {
   if constexpr (kCount == 1) {
@@ -108,7 +108,7 @@ void sum_at_once(T* const* sets, Index count, Index first, Index n) {
   if constexpr (kCount > 2) sum_at_once<T, kCount - 1>(sets, count, first, n);
 }
 
-// Of more than are read at once: the sum of each half goes to its first set.
+// Sums more sets than are read at once: the sum of each half goes to its first set.
 template <class T>
 void sum_sets(T* const* sets, Index count, Index first, Index n) {
   if (count <= kSetsAtOnce) return sum_at_once<T>(sets, count, first, n);

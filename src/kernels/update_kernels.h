@@ -8,18 +8,19 @@
 #include "core/adam_factors.h"
 #include "kernels/target.h"
 
-// What an update of parameters does with n numbers, for one CPU target: no threads, no allocation,
-// no failure. T is float or double. Formulas, orders and bits are those of reference/update.h.
+// The loops of an update of n parameters, for one CPU target: no threads, no allocation, no
+// failure. T is float or double. Formulas and orders of summation are those of reference/update.h,
+// and results are bit-identical with it.
 namespace qkv::kernels {
 
 template <class T>
 struct UpdateKernels {
   // One update of m, v and w by the gradient g.
   void (*adam)(const core::AdamFactors<T>& f, const T* g, T* m, T* v, T* w, Index n);
-  // The sum of the squares.
+  // Returns the sum of the squares.
   double (*squares)(const T* x, Index n);
-  // Numbers first .. first + n - 1 of sets[0] become the sums of those of all `count` > 0 sets; the
-  // others' are unspecified afterwards.
+  // Replaces elements first .. first + n - 1 of sets[0] by the sums of those of all `count` > 0
+  // sets; the other sets' elements are unspecified afterwards.
   void (*sum_sets)(T* const* sets, Index count, Index first, Index n);
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over whole registers, and sums over one, for each CPU target.
+// Loops over whole registers, and sums over one register, for each CPU target.
 #if defined(QKV_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_VECTOR_INL_H_
 #undef QKV_KERNELS_VECTOR_INL_H_
@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// f(d, n) for n = 0, lanes, ... while whole registers last, then with one-lane tags.
+// Calls f(d, n) for n = 0, lanes, ... as long as there are whole registers, then with one-lane
+// tags.
 template <class T, class F>
 HWY_INLINE void for_each_vector(Index n, const F& f) {
   const hn::ScalableTag<T> d;
@@ -25,7 +26,7 @@ HWY_INLINE void for_each_vector(Index n, const F& f) {
   for (; x < n; ++x) f(hn::CappedTag<T, 1>(), x);
 }
 
-// The tree of reference/sum.h over one register: halves are added while there are two lanes.
+// Sums one register as the tree of reference/sum.h: halves are added while there are two lanes.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(D()) == 1) {
