@@ -10,16 +10,16 @@
 namespace qkv::attn {
 namespace {
 
-// The sizes of all arrays that an implementation allocates add up: there are at most 32 of them,
-// each with at most one row per (b, head, query or key), of at most 8 bytes an element; a worker's
-// block of kGradientBlock = 128 rows is within the same bound.
+// Checks that the sizes of all arrays that an implementation allocates add up without overflow.
+// There are at most 32 arrays, each with at most one row per (b, head, query or key), of at most 8
+// bytes an element; a worker's block of kGradientBlock = 128 rows is within the same bound.
 void check_sizes(const core::Problem& p) {
   constexpr Index kLargest = std::numeric_limits<Index>::max() / (Index{32} * 8);
   const Dims sizes{p.packed() ? 1 : p.B, std::max(p.H, p.G), std::max(p.q_rows, p.k_rows),
                    std::max({p.Dq, p.Dk, p.E, p.U})};
   Index count = 1;
   for (const Index size : sizes) {
-    // A size of 0 counts as 1: strides are products too.
+    // A size of 0 counts as 1, since strides are products too.
     const auto product = core::checked_multiply(count, std::max<Index>(size, 1));
     if (product && *product <= kLargest) {
       count = *product;

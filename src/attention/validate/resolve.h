@@ -8,22 +8,21 @@
 
 #include "core/problem.h"
 
-// Validation: from the user's arguments to a checked problem. Everything throws Error; nothing is
-// written.
+// Validation: it makes a checked problem of the user's arguments. Every function throws Error, and
+// none writes to the arrays.
 namespace qkv::attn {
 
-// Complex arrays exist for gradient checks only.
+// Whether complex arrays are accepted: they exist for gradient checks only.
 enum class Complex { kRefused, kAllowed };
 
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
-// be valid at this point; cu_seqlens, context_lens and block_tables are copied, since memory is
-// sized or found by them. `stop` is checked
-// during these loops, which may be long. Allocates nothing if `p` was filled before with as many
-// masks and sequences.
+// be valid at this point; cu_seqlens, context_lens and block_tables are copied, since the sizes of
+// memory and the places of keys depend on them. `stop` is polled during these loops, which may be
+// long. Allocates nothing if `p` was filled before with as many masks and sequences.
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
              const Options& options, core::ResolvedProblem& p, Complex complex = Complex::kRefused);
 
-// The steps, in order.
+// The steps of resolve(), in order.
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p);
 void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p);
 void resolve_paged_inputs(const Inputs& inputs, core::ResolvedProblem& p);

@@ -25,7 +25,7 @@ Three named(const Inputs& inputs) {
   return {{{"q", &inputs.q}, {"k", &inputs.k}, {"v", &inputs.v}}};
 }
 
-// The kernels read whole rows of blocks.
+// Checks that a row's q8 blocks are contiguous, since the kernels read whole rows of blocks.
 void check_q8(const Named& x, const Problem& p) {
   const ConstView& view = *x.view;
   if (view.dtype() != DType::kQ8 || view.rank() == 0) return;
@@ -98,8 +98,8 @@ Index size_or_one(const ConstView& view, int from_end) {
   return view.rank() >= from_end ? view.size(-from_end) : 1;
 }
 
-// Batch axes: what lies before the head axis (rank 4 and more, mixed ranks), or the one axis
-// before T (all of rank 3).
+// Resolves the batch axes: those before the head axis (rank 4 and more, mixed ranks), or the one
+// axis before T (all of rank 3).
 void resolve_batch(const Inputs& inputs, int first_from_end, int count, Problem& p) {
   p.batch = {};
   for (int axis = 0; axis < count; ++axis) {
@@ -170,11 +170,12 @@ void check_keys_and_values(const Inputs& inputs, const Problem& p, int key_axis)
            shown("k", inputs.k), ", ", shown("v", inputs.v), ")"));
 }
 
-// Between rows; 0 for a single one, whose stride may be any number: its multiples could overflow.
+// The stride between rows; 0 for a single row, whose stride may be any number: its multiples could
+// overflow.
 Index row_stride_of(const ConstView& x, int axis) { return x.size(axis) == 1 ? 0 : x.stride(axis); }
 
-// Strides along batch axes, head, row, column of an input; 0 for axes that are missing, and for
-// batch axes and rows of size 1.
+// Makes the operand of an input: strides along batch axes, head, row and column; 0 for axes that
+// are missing, and for batch axes and rows of size 1.
 Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   if (!x.given()) return {};
   Operand to{x.data(), x.dtype(), {}, 0, row_stride_of(x, -2), x.stride(-1)};
@@ -221,8 +222,8 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
 
 namespace {
 
-// cu_seqlens: integers [B+1], non-decreasing from 0 to `total`. Each is read once, into `own`; the
-// result is where they are, and the length of the longest sequence.
+// The sequences of a cu_seqlens array: integers [B+1], non-decreasing from 0 to `total`. Each is
+// read once, into `own`; the result says where they are, and how long the longest sequence is.
 struct Sequences {
   Operand starts;  // rows = sequences
   Index longest = 0;
@@ -242,7 +243,7 @@ Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, con
     throw Error(p.function, name,
                 text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
   }
-  // There may be any number of empty sequences: a single 0 serves them all.
+  // There may be any number of empty sequences: a single 0 serves all of them.
   const bool keeps = total > 0;
   own.clear();
   own.reserve(keeps ? static_cast<std::size_t>(x.size(0)) : 1);

@@ -15,11 +15,12 @@ namespace {
 
 using core::text;
 
-// Indices, offsets and window sizes up to this can be added without overflow, and are exact as
-// float64.
+// Largest index, offset and window size: up to this they can be added without overflow, and are
+// exact as float64.
 constexpr Index kLargestOffset = Index{1} << 53;
 
-// What has one row of keys per batch entry, where the entries have keys of their own number.
+// Refuses an option that has one row of keys per batch entry if entries have different numbers of
+// keys.
 void refuse_uneven(const Problem& p, std::string_view name) {
   if (p.packed()) {
     throw Error(p.function, name, "is not available with packed sequences (cu_seqlens)");
@@ -29,7 +30,7 @@ void refuse_uneven(const Problem& p, std::string_view name) {
   }
 }
 
-// The views inside Offsets, Keep, Padding and KeyLengths.
+// Checks that the view inside Offsets, Keep, Padding or KeyLengths is given.
 void expect_given(const Problem& p, std::string_view name, const ConstView& x) {
   if (!x.given()) throw Error(p.function, name, "must hold an array, got none");
 }
@@ -51,7 +52,7 @@ Operand per_head(const Problem& p, const char* name, const ConstView& x) {
   return plain_operand(p, x, x.stride(0), 0, 0);
 }
 
-// Slopes of ALiBi: [H], or [B,H] with B counting all batch axes.
+// Resolves the slopes of ALiBi: [H], or [B,H] where B counts all batch axes.
 Operand resolve_slopes(const Problem& p, const ConstView& x) {
   if (!x.given() || x.rank() != 2) return per_head(p, "alibi", x);
   expect_real(p, "alibi", x);
@@ -108,7 +109,7 @@ void resolve_dropout(const Options& options, Problem& p) {
   p.dropout_mask = core::DropoutMask(probability, options.dropout.seed.value_or(0));
 }
 
-// Indices are passed to user functions as 32-bit integers (qkv::At).
+// Checks sizes, since indices are passed to user functions as 32-bit integers (qkv::At).
 void check_mod_range(const Problem& p, std::string_view name) {
   const Index largest = std::numeric_limits<std::int32_t>::max();
   const std::pair<const char*, Index> sizes[] = {
@@ -139,8 +140,8 @@ void resolve_mods(const Options& options, Problem& p) {
 
 namespace {
 
-// The number in the accumulator's type, as the loops use it: it must stay finite (and not become
-// 0).
+// Checks that a number, converted to the accumulator's type as the loops use it, stays finite and,
+// if `not_zero`, does not become 0.
 void check_in_sums(const Problem& p, const char* name, double value, bool not_zero) {
   if (p.accumulator != DType::kFloat32) return;
   const auto narrow = static_cast<float>(value);
@@ -200,7 +201,7 @@ core::ResolvedMask resolve_mask(const Padding& mask, std::string_view name, cons
   return core::PaddingMask{{x.data(), x.dtype(), {}, 0, 0, x.stride(1)}, x.stride(0)};
 }
 
-// Reads every length; the caller has checked dtype and shape.
+// Checks every length; the caller has checked dtype and shape.
 void check_lengths(const Problem& p, std::string_view name, const ConstView& x) {
   const bool per_query = x.rank() == 2;
   for (Index b = 0; b < p.B; ++b) {
@@ -244,7 +245,7 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
   return core::UserMask{&mask};
 }
 
-// A precomputed mask serves the sizes it was made for.
+// Checks that a precomputed mask was made for the sizes of the call.
 void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
   if (mask.classes == nullptr) return;
   if (p.packed() || p.paged()) {
@@ -257,7 +258,7 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
     const char* letter;
     Index made_for;
     Index came;
-    bool may_be_one;  // 1 stands for all
+    bool may_be_one;  // 1 stands for all entries
   };
   const detail::TileClasses& made = *mask.classes;
   const Size sizes[] = {{"Tq", made.Tq, p.Tq, false},

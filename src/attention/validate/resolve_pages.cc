@@ -7,7 +7,7 @@
 #include "core/head_rows.h"
 #include "core/message.h"
 
-// Keys and values in pages, as serving engines lay them out (Kwon et al. 2023, section 4).
+// Resolves keys and values in pages, as serving engines lay them out (Kwon et al. 2023, section 4).
 namespace qkv::attn {
 namespace {
 
@@ -66,7 +66,7 @@ void resolve_paged_sizes(const Inputs& inputs, Problem& p) {
   }
 }
 
-// The keys of each entry; the longest is Tk. Read once, into memory of the problem.
+// Reads the number of keys of each entry, once, into memory of the problem; the largest is Tk.
 void read_context_lens(const Inputs& inputs, core::ResolvedProblem& p) {
   const ConstView& x = inputs.context_lens;
   expect_integer(p, "context_lens", x);
@@ -95,7 +95,7 @@ void read_context_lens(const Inputs& inputs, core::ResolvedProblem& p) {
                          : Operand{x.data(), x.dtype(), {}, 0, x.stride(0), 0};
 }
 
-// The pages that hold keys; what lies beyond an entry's keys is not read.
+// Reads the table entries of pages that hold keys; those beyond an entry's keys are not read.
 void read_block_tables(const Inputs& inputs, core::ResolvedProblem& p) {
   const ConstView& x = inputs.block_tables;
   const Index page = inputs.k.size(1);

@@ -6,7 +6,8 @@
 #include "attention/validate/shapes.h"
 #include "core/message.h"
 
-// The row maps of q and k before the score.
+// Resolves the input transforms of q and k before the score (row maps): QK-norm and rotary
+// positions.
 namespace qkv::attn {
 namespace {
 
@@ -35,7 +36,7 @@ void resolve_norm(const QkNorm& norm, Problem& p) {
 
 // ---- rotary positions -----------------------------------------------------------------------
 
-// Positions up to this are exact as float64.
+// Largest position: up to this positions are exact as float64.
 constexpr Index kLargestPosition = Index{1} << 53;
 
 Operand frequencies_of(const Problem& p, const ConstView& x, Index width) {
@@ -58,7 +59,7 @@ Operand frequencies_of(const Problem& p, const ConstView& x, Index width) {
   return plain_operand(p, x, 0, 0, x.stride(0));
 }
 
-// [rows], or [B,rows] with B counting all batch axes.
+// Resolves positions: [rows], or [B,rows] where B counts all batch axes.
 Operand positions_of(const Problem& p, const char* name, const ConstView& x, Index rows,
                      const char* letters) {
   if (!x.given()) return {};

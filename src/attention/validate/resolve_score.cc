@@ -14,7 +14,7 @@ using core::PairProduct;
 using core::shown;
 using core::text;
 
-// Products of queries and keys, which have one width.
+// Checks that queries and keys have one width, as their dot products need.
 void expect_one_width(const Inputs& inputs, const Problem& p) {
   if (p.Dq == p.Dk) return;
   throw Error(p.function, "k",
@@ -22,8 +22,8 @@ void expect_one_width(const Inputs& inputs, const Problem& p) {
                    shown("k", inputs.k), ")"));
 }
 
-// Each says what is made of rows, and of pairs of them: at the call, both are the identity and
-// their dot product.
+// Each overload sets the input transforms of a score and the product of query-key pairs; before the
+// call they are the identity and the dot product.
 void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) {
   expect_one_width(inputs, p);
 }

@@ -55,7 +55,8 @@ std::string result_letters(const Problem& p, std::string_view tail) {
 
 namespace {
 
-// Letters with brackets are complete; others are the tail of a result's letters.
+// Completes the letters of a shape: those with brackets are complete, others are the tail of a
+// result's letters.
 std::string whole(const Problem& p, std::string_view letters) {
   return letters.starts_with('[') ? std::string(letters) : result_letters(p, letters);
 }

@@ -9,29 +9,29 @@
 
 #include "core/problem.h"
 
-// How the arrays of a call are aligned: axes, broadcasting, expected shapes.
+// Alignment of the arrays of a call: axes, broadcasting, expected shapes.
 namespace qkv::attn {
 
 using core::Operand;
 using core::Problem;
 using core::ResultOperand;
 
-// The shape of a result if not packed: batch axes, head axis, tail.
+// The shape of a result (not of packed sequences): batch axes, head axis, tail.
 Dims result_shape(const Problem& p, const Dims& tail);
 
-// "[B,H,Tq,E]" for the call's rank.
+// The letters of a result's shape for the call's rank, such as "[B,H,Tq,E]".
 std::string result_letters(const Problem& p, std::string_view tail);
 
-// In the functions below `letters` are complete, "[H]", or a tail, "Tq,E", which result_letters
-// completes when a message needs it.
+// In the functions below `letters` are complete, such as "[H]", or a tail, such as "Tq,E", which
+// result_letters completes when a message needs it.
 
-// Strides of `view` along the axes of `target` (rank of target): 0 where it has no axis, or size 1
+// Returns the strides of `view` along the axes of `target`: 0 where it has no axis, or size 1
 // against a larger one. Throws Error naming `argument` if the shape does not broadcast.
 Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstView& view,
                        const Dims& target, std::string_view letters);
 
-// Splits strides along [batch..., head?, tail...] into an operand; the `tail` last axes go to row
-// and column (tail 2), or to the row (tail 1).
+// Splits strides along [batch..., head?, tail...] into an operand; the `tail` last axes become row
+// and column (tail 2), or the row (tail 1).
 template <class Void>
 core::BasicOperand<Void> to_operand(const Problem& p, const BasicView<Void>& view,
                                     const Dims& strides, int tail) {
@@ -47,7 +47,7 @@ core::BasicOperand<Void> to_operand(const Problem& p, const BasicView<Void>& vie
   return x;
 }
 
-// An operand of views without batch axes: strides as given.
+// Makes an operand of a view without batch axes, with the strides as given.
 template <class Void>
 core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& view, Index head,
                                        Index row, Index col) {
@@ -56,17 +56,18 @@ core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& 
   return x;
 }
 
-// For a required parameter of the shape `sizes` (-1: any), or one per head [heads, sizes...]; the
-// letters are those of its own axes and of the heads. Rank 1 goes to the column, rank 2 to row and
-// column. Throws Error if it is absent or has another shape.
+// Makes the operand of a required parameter of shape `sizes` (-1: any), or [heads, sizes...];
+// letters are those of its own axes and of the heads. Rank 1 becomes the column, rank 2 row and
+// column. Throws Error if the parameter is absent or has another shape.
 Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");
 
-// The width of rows of q, k or v: of q8, 32 for each block.
+// The width of rows of q, k or v in numbers: of q8, 32 for each block.
 Index width_of(const Problem& p, std::string_view argument, const ConstView& view);
 
-// The operand of an array of k or v, whose strides count elements: of q8, made to count numbers.
+// Converts the operand of k or v, whose strides count elements: those of q8 count numbers
+// afterwards.
 Operand in_numbers(Operand x);
 
 // Throws Error unless the view's shape is the expected one.
@@ -80,16 +81,16 @@ void expect_dtype(const Problem& p, std::string_view argument, const ConstView& 
 // Throws Error (kType) unless the view has q's dtype or the accumulator's.
 void expect_real(const Problem& p, std::string_view argument, const ConstView& view);
 
-// Throws Error (kType) unless integer; with `or_bool` bool too.
+// Throws Error (kType) unless the view's dtype is an integer type or, with `or_bool`, bool.
 void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
                     bool or_bool = false);
 
-// Throws Error unless both are given; `who` needs both.
+// Throws Error unless both views are given; `who` needs both.
 void expect_both(const Problem& p, const char* a_name, const ConstView& a, const char* b_name,
                  const ConstView& b, const char* who);
 
-// An element of an integer array. A uint64 too large for Index becomes the largest Index, which
-// every rule rejects; messages show the original.
+// Return an element of an integer array as a number and as text. A uint64 that is too large for
+// Index becomes the largest Index, which every rule rejects; the text shows the original.
 Index integer_at(const ConstView& view, Index offset);
 std::string integer_text(const ConstView& view, Index offset);
 
