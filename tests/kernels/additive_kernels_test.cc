@@ -12,9 +12,9 @@
 #include "tests/kernels/targets.h"
 
 // The kernels of the additive score on each target that this CPU runs. Exponentials are exact to
-// some roundings wherever they lie; and the forms, of small exponentials, of those kept whole and
-// of those whose powers stand apart, give the same bits where they are valid, so that a tile may
-// take any.
+// some roundings for numbers of any size. The three forms (of small exponentials, of those stored
+// whole and of those with separate powers) give bit-identical results where they are valid, so that
+// a tile may take any.
 namespace qkv::kernels {
 namespace {
 
@@ -33,7 +33,7 @@ class AdditiveKernelsOf : public testing::Test {
 };
 TYPED_TEST_SUITE(AdditiveKernelsOf, SumTypes);
 
-// Numbers x 2^power of two forms: whole, and with the powers apart.
+// Numbers x 2^power in two forms: whole, and with separate powers.
 template <class T>
 struct Exponentials {
   std::vector<T> whole, part, power;
@@ -66,7 +66,7 @@ Exponentials<T> sweep() {
   return x;
 }
 
-// One panel of keys with one unit: whole, or mantissas and then powers.
+// One panel of keys with one unit: whole numbers, or mantissas and then powers.
 template <class T>
 std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, std::size_t from) {
   std::vector<T> panel(2 * kPanel);
@@ -79,7 +79,7 @@ std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, st
 
 TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   using T = TypeParam;
-  // What a product of two small exponentials may be.
+  // Bound of a product of two small exponentials.
   const T kSmallProduct = std::exp(4 * kSmallRange<T>);
   const Exponentials<T> x = sweep<T>();
   const T v = 1;
@@ -119,7 +119,7 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   });
 }
 
-// Of some pairs of x, in one form.
+// Gradients of some pairs of x, in one form.
 template <class T>
 std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x, Range form,
                          std::size_t i, std::size_t j) {
@@ -168,8 +168,8 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
   });
 }
 
-// A row whose exponentials are kept whole meets one whose are not: the score is right wherever the
-// two cancel.
+// For a row whose exponentials are stored whole and one whose are not, the score is right also
+// where the two cancel.
 TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -205,8 +205,8 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   });
 }
 
-// x 2^power is exp(2a): log2 of both, in long double, whose 64 bits hold 2a log2(e) exactly enough
-// for a below 2^20.
+// x 2^power is exp(2a): compares log2 of both in long double, whose 64 bits hold 2a log2(e) exactly
+// enough for a below 2^20.
 TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -244,7 +244,7 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   });
 }
 
-// Infinities and NaN: as tanh of a plain sum has it.
+// Infinities and NaN give what tanh of a plain sum gives.
 TYPED_TEST(AdditiveKernelsOf, OddNumbersAreThoseOfTanh) {
   using T = TypeParam;
   const T far = sizeof(T) == 4 ? T(1e30) : T(1e300);

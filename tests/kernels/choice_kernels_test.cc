@@ -23,7 +23,7 @@ constexpr Index kLengths[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 200, 10
 template <class T>
 class ChoiceKernelsOf : public testing::Test {
  protected:
-  // f(target, logits) for each target and length.
+  // Calls f(target, logits) for each target and length.
   template <class F>
   static void for_each_row(const F& f) {
     for_each_supported([&](Target target) {
@@ -50,7 +50,7 @@ TYPED_TEST(ChoiceKernelsOf, TheLargestIsThatOfTheReference) {
   });
 }
 
-// The bits of softmax, in float64, of the row padded with -inf.
+// The sum is bit-identical with that of softmax, in float64, of the row padded with -inf.
 TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
   using T = TypeParam;
   this->for_each_row([](Target target, const std::vector<T>& x) {

@@ -15,15 +15,15 @@
 #include "tests/kernels/targets.h"
 #include "tests/support/in_blocks.h"
 
-// Each kernel of each target that this CPU runs, against plain loops: to the bit where the order of
-// summation says so, within a bound where a polynomial stands for exp.
+// Compares each kernel of each target that this CPU runs with plain loops: bit-identical where the
+// order of summation is defined, within a bound where a polynomial replaces exp.
 namespace qkv::kernels {
 namespace {
 
 template <class T>
 class Kernels : public testing::Test {
  protected:
-  // f(kernels, whether products and sums are fused) for each target.
+  // Calls f(kernels, whether products and sums are fused) for each target.
   template <class F>
   static void for_each_target(const F& f) {
     for_each_supported([&](Target target) { f(dot_kernels<T>(target), target != Target::kSse4); });
@@ -34,7 +34,7 @@ TYPED_TEST_SUITE(Kernels, SumTypes);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
-// Numbers of every size, whole rounds of the loop and rests, with and without slopes.
+// Covers numbers of every size, whole rounds of the loop and rests, with and without slopes.
 TYPED_TEST(Kernels, SoftCapsAreThoseOfTheHeader) {
   using T = TypeParam;
   constexpr T kSpecial[] = {T(0),
@@ -165,8 +165,8 @@ TYPED_TEST(Kernels, ProductsAreSummedFromZeroAndAdded) {
   });
 }
 
-// exp(s - max): the bound that exp-inl.h states, of the distance of neighbouring numbers at 1; five
-// times the slope where products are rounded before they are added.
+// exp(s - max) is within the bound that exp-inl.h states, in units of the distance of neighbouring
+// numbers at 1; its slope is five times as large where products are rounded before they are added.
 TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
   using T = TypeParam;
   constexpr T kEpsilon = std::numeric_limits<T>::epsilon();
@@ -199,7 +199,7 @@ TYPED_TEST(Kernels, ExponentialsAreWithinTheirBound) {
   });
 }
 
-// Weights of rows added to columns in order, and -w ln w in partial sums.
+// Weights of rows are added to columns in order, and -w ln w in partial sums.
 TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
   using T = TypeParam;
   constexpr Index kStride = 528;
@@ -247,7 +247,8 @@ TYPED_TEST(Kernels, WeightsAreAddedInTheFixedOrder) {
   });
 }
 
-// The sum of a row's exponentials: 64 partial sums by key mod 64, then the tree of reference/sum.h.
+// A row's exponentials are summed in 64 partial sums by key mod 64, then as the tree of
+// reference/sum.h.
 TYPED_TEST(Kernels, SoftmaxSumsInTheFixedOrder) {
   using T = TypeParam;
   this->for_each_target([&](const DotKernels<T>& k, bool) {

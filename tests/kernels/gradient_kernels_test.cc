@@ -14,7 +14,7 @@
 namespace qkv::kernels {
 namespace {
 
-constexpr Index kApart = 5;  // numbers between rows, which are NaN
+constexpr Index kApart = 5;  // numbers of the gaps between rows, which are NaN
 
 template <class T>
 class GradientKernelsOf : public testing::Test {
@@ -23,7 +23,7 @@ class GradientKernelsOf : public testing::Test {
   static void for_each_target(const F& f) {
     for_each_supported([&](Target target) { f(gradient_kernels<T>(target)); });
   }
-  // Rows of n numbers, kApart more between them.
+  // Rows of n numbers with gaps of kApart numbers between them.
   static std::vector<T> random_rows(Index rows, Index n, unsigned seed) {
     std::vector<T> x = random_values<T>(rows * (n + kApart), seed);
     for (std::size_t place = 0; place < x.size(); ++place) {
@@ -59,7 +59,7 @@ TYPED_TEST(GradientKernelsOf, DotsOfRowsAreSums) {
         // No term passes through more than n additions.
         const double ulp = std::numeric_limits<T>::epsilon();
         EXPECT_NEAR(all[at(r)], want, ulp * static_cast<double>(n + 2) * size);
-        // Alone: the same bits.
+        // The row alone is bit-identical.
         T alone = 1;
         kernels.dots({a.data() + r * stride, stride}, 1, b.data(), n, &alone);
         EXPECT_EQ(alone, all[at(r)]);
@@ -68,7 +68,7 @@ TYPED_TEST(GradientKernelsOf, DotsOfRowsAreSums) {
   });
 }
 
-// Rows at once have the bits of each row alone.
+// Rows that are computed together are bit-identical with each row alone.
 TYPED_TEST(GradientKernelsOf, RowDotsHaveTheBitsOfEachRow) {
   using T = TypeParam;
   constexpr Index kRows = 43;
@@ -112,8 +112,7 @@ TYPED_TEST(GradientKernelsOf, EachNumberThatIsNotFiniteIsFound) {
   });
 }
 
-// Any number of columns at once has the bits of each column alone, whatever tiles they share; and
-// nothing else is written.
+// Slopes become 0 where the score is -inf; nothing else is written.
 TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
   using T = TypeParam;
   using Limits = std::numeric_limits<T>;
@@ -123,7 +122,7 @@ TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
     for (const Index n : {0, 1, 7, 16, 33, 64}) {
       std::vector<T> s(at(n));
       for (std::size_t c = 0; c < s.size(); ++c) s[c] = scores[(c + c / 16) % scores.size()];
-      std::vector<T> slopes(at(n + 1), Limits::infinity());  // one more, which stays
+      std::vector<T> slopes(at(n + 1), Limits::infinity());  // the last one must stay
       kernels.clear_masked(slopes.data(), s.data(), n);
       for (Index c = 0; c <= n; ++c) {
         const bool masked = c < n && s[at(c)] == -Limits::infinity();
@@ -133,6 +132,8 @@ TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
   });
 }
 
+// Columns that are computed together are bit-identical with each column alone, whatever tiles they
+// share; nothing else is written.
 TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
   using T = TypeParam;
   constexpr Index kCount = 9;

@@ -34,7 +34,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
     const double ulp = std::numeric_limits<T>::epsilon();
     for (const Index H : {1, 3, 16, 37}) {
       for (const double deviation : {1e-4, 1.0, 10.0, 1000.0}) {
-        // xs [3H], hs [3H], h [H], dnext [H]: small, saturated and beyond all exponentials.
+        // The numbers of xs [3H], hs [3H], h [H], dnext [H] are small, saturated and beyond all
+        // exponentials.
         const std::vector<T> x = random_values<T>(8 * H, static_cast<unsigned>(H), deviation);
         const T* const h = x.data() + 6 * H;
         std::vector<T> next(static_cast<std::size_t>(H)), gates(static_cast<std::size_t>(4 * H));
@@ -43,7 +44,7 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
         kernels.forward(x.data(), x.data() + 3 * H, in_place.data(), H, in_place.data(), nullptr);
         EXPECT_EQ(next, in_place);
 
-        // The formula in float64.
+        // Expected results come from the formula in float64.
         const std::vector<double> exact(x.begin(), x.end());
         std::vector<double> want(static_cast<std::size_t>(H)), want_gates(gates.size());
         reference::gru_forward(exact.data(), exact.data() + 3 * H, exact.data() + 6 * H, H,
@@ -51,7 +52,7 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
         const std::string where =
             "H " + std::to_string(H) + " deviation " + std::to_string(deviation);
         // A sum near d has an error of d ulp, which the slopes of the gates (at most 1) pass on; r,
-        // wrong by that, is multiplied by a number of that size again.
+        // with that error, is multiplied by a number of that size again.
         const double bound = 8 * ulp * (1 + deviation * deviation);
         for (std::size_t u = 0; u < next.size(); ++u) {
           EXPECT_NEAR(next[u], want[u], bound * (1 + std::fabs(exact[6 * next.size() + u])))
@@ -68,7 +69,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
         std::vector<double> want_dgates(gates.size()), want_dh(next.size());
         reference::gru_backward(kept.data(), exact.data() + 6 * H, exact.data() + 7 * H, H,
                                 want_dgates.data(), want_dh.data());
-        // Products of the same numbers: relative errors, and where 1 - z or 1 - n^2 cancel an ulp.
+        // These are products of equal numbers: relative errors, and an ulp where 1 - z or 1 - n^2
+        // cancel.
         const double size = deviation * (1 + deviation) * (1 + deviation);
         for (std::size_t n = 0; n < dgates.size(); ++n) {
           EXPECT_NEAR(dgates[n], want_dgates[n], 16 * ulp * (std::fabs(want_dgates[n]) + size))
@@ -82,7 +84,7 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
   });
 }
 
-// What a state near zero becomes: z is 0, so that it is tanh alone.
+// The next state of a state of zero: z is 0, so that it is tanh alone.
 TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   using T = TypeParam;
   const double ulp = std::numeric_limits<T>::epsilon();

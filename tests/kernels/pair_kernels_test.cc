@@ -18,8 +18,8 @@
 #include "kernels/update_kernels.h"
 #include "tests/kernels/targets.h"
 
-// Products of bfloat16 in pairs against plain arithmetic, to the bit: with subnormal, huge and
-// infinite numbers and NaN, and odd counts of channels and keys.
+// BF16 two-way dot products are bit-identical with plain arithmetic: with subnormal, huge and
+// non-finite numbers, and odd counts of channels and keys.
 namespace qkv::kernels {
 namespace {
 
@@ -30,11 +30,12 @@ class PairKernels : public testing::Test {
   }
 };
 
-// kPlain: of normal deviation. kOdd: any bits, too. kTiny: products near the smallest numbers.
+// kPlain: normally distributed numbers. kOdd: some of these replaced by any bits. kTiny: products
+// near the smallest numbers.
 enum class Numbers { kPlain, kOdd, kTiny };
 constexpr Numbers kNumbers[] = {Numbers::kPlain, Numbers::kOdd, Numbers::kTiny};
 
-// Rows whose gaps are NaN, which nothing may read.
+// Rows of BF16 numbers with gaps of NaN, which no kernel may read.
 struct Rows {
   Index stride;
   std::vector<BFloat16> values;
@@ -118,8 +119,8 @@ TEST_F(PairKernels, ScoresAreTheMeaning) {
   }
 }
 
-// Products of 2^-126 and a little more, from which something smaller is taken: whether a result is
-// tiny is decided before it is rounded to the bits of a subnormal number.
+// Products of 2^-126 and a little more, from which a smaller number is subtracted: whether a result
+// is tiny is decided before it is rounded to the bits of a subnormal number.
 TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   const DotKernels<float>& k = bfloat16_pair_kernels();
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
@@ -131,7 +132,7 @@ TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   int tiny = 0;
   int rounded_up = 0;
   for (int trial = 0; trial < 4000; ++trial) {
-    // Pair 0 is added first: its even element is the larger product.
+    // Pair 0 is added first: its first element is the larger product.
     std::vector<BFloat16> q(4), keys(at(4 * kPanel));
     q[0] = number(-63, random() % 4 == 0 ? random() % 3 : 0, false);
     q[2] = number(-75, random(), random() % 8 != 0);
@@ -186,7 +187,7 @@ TEST_F(PairKernels, SumsAreTheMeaning) {
                        {});
           for (Index r = 0; r < rows; ++r) {
             for (Index n = 0; n < (count + 1) / 2 * 2; ++n) {
-              const Index key = n ^ 1;  // the odd one of a pair first
+              const Index key = n ^ 1;  // the second key of a word first
               if (key >= count) continue;
               const float w = core::rounded_weight(weights[at(r * kPanel + key)]);
               for (Index c = 0; c < E; ++c) {
@@ -206,7 +207,8 @@ TEST_F(PairKernels, SumsAreTheMeaning) {
   }
 }
 
-// To nearest, ties to even, and subnormal ones to 0; `to` may be where they were.
+// Weights are rounded to nearest, ties to even, and subnormal ones to 0; `to` may be their own
+// place.
 TEST_F(PairKernels, WeightsAreRoundedOnce) {
   const DotKernels<float>& k = bfloat16_pair_kernels();
   std::vector<float> w(3 * kPanel);
@@ -215,8 +217,8 @@ TEST_F(PairKernels, WeightsAreRoundedOnce) {
   for (float& x : w) x = std::exp2(exponent(bits));
   w[0] = 1 + 0x1p-8F;       // a tie, to even
   w[1] = 1 + 0x3p-8F;       // a tie, to even, upwards
-  w[2] = 0x1p-126F;         // the smallest that stays
-  w[3] = 0x1.FFFFFEp-127F;  // below it, but rounded to it
+  w[2] = 0x1p-126F;         // the smallest that does not become 0
+  w[3] = 0x1.FFFFFEp-127F;  // below that number, but rounds to it
   w[4] = 0;
   std::vector<float> words = w;
   k.round_weights(words.data(), 3 * kPanel, words.data());
@@ -227,7 +229,7 @@ TEST_F(PairKernels, WeightsAreRoundedOnce) {
   }
 }
 
-// dk and dv: from zero, added to what was there.
+// The sums of dk and dv start from zero and are added to what is there.
 TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
   const DotKernels<float>& k = bfloat16_pair_kernels();
   const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
@@ -243,7 +245,7 @@ TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
         g.join_rows({weights.data(), kPanel}, count, kPanel, {words.data(), kPanel});
         k.pair_values(x.rows(), count, width, {paired.data(), width});
         for (Index columns = 1; columns <= kTileRows; ++columns) {
-          const Index stride = width + 1;  // what lies between rows stays
+          const Index stride = width + 1;  // numbers between rows must stay
           std::vector<float> got(at(kTileRows * stride), 0.5F), want = got;
           g.transposed_sum({words.data() + 3, kPanel}, columns, {paired.data(), width}, count,
                            width, {got.data(), stride});
@@ -267,7 +269,7 @@ TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
   }
 }
 
-// Words of rows 2m and 2m + 1; none after an odd last one.
+// Words hold rows 2m and 2m + 1; the second half is 0 if the number of rows is odd.
 TEST_F(PairKernels, RowsAreJoinedAndRounded) {
   const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
   constexpr Index kRows = 5;
@@ -311,7 +313,7 @@ TEST_F(PairKernels, DotsOfRowsAreTheMeaning) {
   }
 }
 
-// Either value of a word may be odd; words after the last are not read.
+// Either half of a word may be non-finite; words behind the last are not read.
 TEST_F(PairKernels, OddValuesOfPairsAreFound) {
   const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
   for (const Index count : {1, 15, 16, 17, 40}) {
@@ -338,7 +340,7 @@ TEST_F(PairKernels, CountTheirOperations) {
   EXPECT_EQ(bfloat16_pair_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
 }
 
-// What is not bfloat16 has the kernels of avx512: the same functions, so the same bits.
+// Kernels for other types are those of avx512: identical functions, so bit-identical results.
 TEST_F(PairKernels, OtherKernelsAreThoseOfAvx512) {
   const auto compare = []<class T>(T) {
     const auto expect_same = [](const auto& table_of) {

@@ -11,25 +11,25 @@
 #include "kernels/dot_kernels.h"
 #include "tests/kernels/targets.h"
 
-// Kernels that read keys and values as they are stored, against those that read packed or widened
-// ones: to the bit.
+// Kernels that read keys and values as they are stored are bit-identical with those that read
+// packed or widened ones.
 namespace qkv::kernels {
 namespace {
 
-// A type of sums and one of storage: how it stores numbers, and the sizes to be met.
+// An accumulator type and a storage type: how it stores numbers, and the sizes to test.
 template <class Sum, class Store>
 struct Stored {
   using T = Sum;
   using Element = Store;
   static constexpr DType kDType = dtype_of<Store>;
-  static constexpr Index kNumbers = 1;  // of an element
+  static constexpr Index kNumbers = 1;  // numbers of an element
   static constexpr Index kWidths[] = {1,  3,  4,  7,  8,  15, 16, 17,  31,
                                       32, 40, 63, 64, 65, 80, 96, 128, 200};
   static constexpr Index kKeys[] = {1, 5, 16, 17, 31, 48, 64};
   static constexpr Index kRowsOfScores[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16};
   static constexpr Index kRowsOfSums[] = {1, 2, 3, 4, 5, 6};
   static constexpr Index kAhead = 64;
-  static constexpr Index kWidenedWidths[] = {1021, 3};  // whose last register is not whole
+  static constexpr Index kWidenedWidths[] = {1021, 3};  // their last register is not whole
   static constexpr Index kPackedWidths[] = {16};
 
   static Index pad(Index width) { return width % 2 * 3; }
@@ -37,7 +37,7 @@ struct Stored {
     return core::from_accumulator<Store>(static_cast<T>(value));
   }
   static T number(const Store* data, Index n) { return core::to_accumulator<T>(data[n]); }
-  // Every number of 16 bits; as many others of a wider type.
+  // Every number of 16 bits, or as many numbers of a wider type.
   static Store any(Index n) {
     if constexpr (sizeof(Store) == 2) {
       return Store::from_bits(static_cast<std::uint16_t>(n));
@@ -72,10 +72,10 @@ struct Stored<float, BlockQ8> {
   static float number(const BlockQ8* data, Index n) {
     const BlockQ8& block = data[n / kNumbers];
     const auto scale = static_cast<float>(block.scale);
-    // Zeros have no sign.
+    // Zeros have no sign: -0 becomes +0.
     return std::isfinite(scale) ? scale * block.values[n % kNumbers] + 0.0F : std::nanf("");
   }
-  // Every scale: subnormal, infinite, NaN, negative; and every integer.
+  // Blocks with every scale (subnormal, infinite, NaN, negative) and every integer.
   static BlockQ8 any(Index n) {
     BlockQ8 block;
     block.scale = Float16::from_bits(static_cast<std::uint16_t>(n));
@@ -86,8 +86,8 @@ struct Stored<float, BlockQ8> {
   }
 };
 
-// Rows of random numbers of a storage type, and the same numbers as T. Beyond `width`, and after
-// the last row, they are NaN, which nothing may use.
+// Rows of random numbers of a storage type, and the same numbers as T. Beyond `width` and behind
+// the last row they are NaN, which no kernel may use.
 template <class As>
 struct Rows {
   using T = typename As::T;
@@ -126,7 +126,7 @@ class StoredKernels : public testing::Test {
   static Rows<As> rows(Index count, Index width, unsigned seed) {
     return Rows<As>(count, width, width + As::pad(width), seed);
   }
-  // What lies ahead is filled differently from what is read: it must not matter.
+  // Rows to prefetch, of other sizes than the rows that are read: they must not affect results.
   static std::vector<ReadAhead> aheads(const Plain& memory) {
     const auto* data = reinterpret_cast<const std::byte*>(memory.stored.data());
     return {{}, {data, As::kAhead, As::kAhead}, {data, 1, 3}, {data + 5, 200, 130}};
@@ -246,7 +246,7 @@ TYPED_TEST(StoredKernels, WideningIsThatOfSingleNumbers) {
         if (this->HasFatalFailure()) return;
       }
     }
-    // As keys.
+    // Packs the numbers as keys.
     for (const Index width : TypeParam::kPackedWidths) {
       for (Index first = 0; first < kCount; first += kPanel * width) {
         k.pack_panel(rows(first, width), kPanel, width, got.data());

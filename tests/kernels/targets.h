@@ -13,15 +13,15 @@
 
 #include "kernels/target.h"
 
-// What the tests of kernels iterate over, and their numbers.
+// Types, targets and random numbers that the tests of kernels share.
 namespace qkv::kernels {
 
-// The types of sums.
+// The types of accumulators.
 using SumTypes = testing::Types<float, double>;
 
 inline std::size_t at(Index n) { return static_cast<std::size_t>(n); }
 
-// Normal numbers, drawn from the seed alone.
+// Normally distributed numbers that depend on the seed alone.
 template <class T>
 std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
   std::mt19937 bits(seed);
@@ -31,8 +31,8 @@ std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
   return x;
 }
 
-// f(target) for each target with kernels of its own that this CPU runs; a test without any is
-// skipped. kAvx512Bf16 has those of kAvx512 (pair_kernels_test.cc).
+// Calls f(target) for each target with kernels of its own that this CPU runs; a test on a CPU
+// without any is skipped. kAvx512Bf16 has the kernels of kAvx512 (pair_kernels_test.cc).
 template <class F>
 void for_each_supported(const F& f) {
   int targets = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every target has the bits of the plain loops, for any number of numbers and of sets.
+// Every target is bit-identical with the plain loops, for any number of elements and of sets.
 #include "kernels/update_kernels.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kSizes[] = {0, 1, 2, 15, 16, 17, 31, 63, 64, 100, 1000};
 
-// Normal numbers of many sizes.
+// Normally distributed numbers of many sizes.
 template <class T>
 std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -30,7 +30,7 @@ std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
   return all;
 }
 
-// With what is no number, and the largest and the least ones, at some places.
+// Such numbers with non-finite ones, the largest and the smallest ones, and -0 at some places.
 template <class T>
 std::vector<T> extremes(std::size_t n, std::uint64_t seed) {
   using Limits = std::numeric_limits<T>;
@@ -41,7 +41,7 @@ std::vector<T> extremes(std::size_t n, std::uint64_t seed) {
   return all;
 }
 
-// Equal, with the sign of a zero, or both NaN.
+// Whether two numbers are equal, signs of zeros included, or both NaN.
 template <class T>
 bool is_same(T a, T b) {
   return std::isnan(a) ? std::isnan(b) : a == b && std::signbit(a) == std::signbit(b);
@@ -59,7 +59,7 @@ void expect_same(const std::vector<T>& got, const std::vector<T>& want, const st
 template <class T>
 class UpdateKernelsOf : public testing::Test {
  protected:
-  // f(kernels, numbers) for each target and any count of numbers, plain and extreme.
+  // Calls f(kernels, numbers) for each target and any count of numbers, plain and extreme.
   template <class F>
   static void for_each_array(const F& f) {
     for_each_supported([&](Target target) {
@@ -112,12 +112,12 @@ TEST(Squares, OfNoneOneAndLargeNumbers) {
   const float one[] = {3};
   EXPECT_EQ(reference::squares(one, 0), 0);
   EXPECT_EQ(reference::squares(one, 1), 9);
-  // A square that float32 does not hold.
+  // The square does not fit in float32.
   const float large[] = {1e30F};
   EXPECT_EQ(reference::squares(large, 1), double{1e30F} * double{1e30F});
 }
 
-// The levels of the tree as they are said: set n + stride is added to set n.
+// Adds the levels of the tree as they are defined: set n + stride is added to set n.
 template <class T>
 void add_levels(std::vector<std::vector<T>>& sets, std::size_t first, std::size_t n) {
   for (std::size_t stride = 1; stride < sets.size(); stride *= 2) {
