@@ -85,11 +85,11 @@ class Judge {
 
  private:
   static double root(Index n) { return std::sqrt(static_cast<double>(n)); }
-  // e^r - 1, which is below 1.001 r for small r.
+  // Computes e^r - 1, which is below 1.001 r for small r.
   static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
 
-  // Of all that comes after the soft-cap: how often it rounds, and the magnitude of what it adds,
-  // which may cancel. Mods: by random_options.cc.
+  // The error of all steps after the soft-cap: how often they round, times the magnitude of what
+  // they add, which may cancel. random_options.cc draws the mods.
   double error_of_additions() const {
     const Options& options = call_.options();
     double steps = 0;
@@ -129,7 +129,7 @@ class Judge {
     }
     return static_cast<double>(largest);
   }
-  // For a sum of products whose factors have at most these norms.
+  // The error of a sum of n products whose factors have at most these norms.
   double products(Index n, double x, double y) const {
     return fuses_ ? 0 : static_cast<double>(n + 2) * eps_ * x * y;
   }
@@ -149,7 +149,7 @@ class Judge {
       case ScoreKind::kCosine:
         break;
     }
-    return 1.01 * 1.01;  // of rows that are equal on all paths
+    return 1.01 * 1.01;  // rows are equal on all paths
   }
   double error_of(ScoreKind score) const {
     switch (score) {
@@ -198,28 +198,28 @@ class Judge {
     if (name == "column_sums") {
       return sum_bound(size, std::max(call_.Tq, call_.column_rows().element_count()), 96);
     }
-    // In units of the longest value; the products may be subnormal.
+    // Counts in units of the longest value; the products may be subnormal.
     if (name == "value_sums") {
       const double longest = std::max(largest_norm(call_.inputs().v), smallest_);
       const Index queries = std::max(call_.Tq, call_.column_rows().element_count());
       return longest * sum_bound(size / longest, queries, 104) + smallest_ * eps_;
     }
-    // A mean of sums over up to a chunk of keys, and over chunks.
+    // A cell is a mean of sums over up to a chunk of keys, and over chunks.
     if (name == "pooled") return sum_bound(size, call_.Tk, 96 + 512);
     const double log = size > 0 ? std::fabs(std::log(size)) : 0;
     return std::min(
         dropped_, size * ((48 + 2 * log) * eps_ + weight_) + smallest_ * (1 + weight_) * dropped_);
   }
 
-  // Of a sum of so many weights, in which an addition more or less rounds.
+  // The bound of a sum of `weights` weights, with `additions` roundings.
   double sum_bound(double size, Index weights, double additions) const {
     const auto most = static_cast<double>(std::max<Index>(1, weights));
     const double share = std::fabs(std::log(std::max(size, smallest_) / most));
     return std::min(
         most, size * ((additions + 2 * share) * eps_ + weight_) + most * smallest_ * (1 + weight_));
   }
-  // -sum w ln w: of each term w by as much as weights, and ln w by twice as much as scores. Terms
-  // of the smallest weights may be missing.
+  // The bound of -sum w ln w: w of each term differs by as much as weights, and ln w by twice as
+  // much as scores. Terms of the smallest weights may be missing.
   double entropy_bound(double size) const {
     const auto Tk = static_cast<double>(std::max<Index>(1, call_.Tk));
     const double each = (300 * eps_ + weight_) * size + 2 * score_ + 64 * eps_;
@@ -238,8 +238,8 @@ class Judge {
     return bound;
   }
 
-  // Keys agree, or their weights tie within the bound: with a neighbour in the list, or, at its
-  // end, with the first one omitted.
+  // Checks that keys agree, or that their weights tie within the bound: with a neighbour in the
+  // list, or, at its end, with the first one omitted.
   void check_top_keys() {
     const Values keys = values_of(got_.view("top_keys"));
     const Values want = values_of(want_.view("top_keys"));
@@ -284,7 +284,7 @@ class Judge {
   const Results &got_, &want_;
   bool fuses_ = true;
   double eps_ = 0;
-  double smallest_ = 0;  // what may be rounded to 0
+  double smallest_ = 0;  // smaller numbers may be rounded to 0
   double largest_ = 0;   // |score| after the soft-cap
   double raw_ = 0;       // bounds of scores
   double capped_ = 0;

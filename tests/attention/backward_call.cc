@@ -178,8 +178,8 @@ bool RandomBackward::overflows() const {
     if (features_.count(name) != 0) return true;
   }
   if (forward_.score() != ScoreKind::kAdditive) return false;
-  // tanh of an infinity is 1; its slope is 0 on one path and tiny on another: times an infinity,
-  // that is NaN or an infinity.
+  // tanh of an infinity is 1; its slope is 0 on one path and tiny on another, and times an infinity
+  // these are NaN and an infinity.
   for (const char* name : {"infinity in q", "infinity in k", "infinity in wq", "infinity in wk",
                            "infinity in score_v", "infinity in score_b"}) {
     if (features_.count(name) != 0) return true;
@@ -213,7 +213,7 @@ Layout RandomBackward::layout(Index elements) {
   return drawn == Layout::kSliced && elements > kMostSliced ? Layout::kOffset : drawn;
 }
 
-// Normal numbers, with an occasional special value.
+// Draws normally distributed numbers, with an occasional special value.
 View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
   Guarded& array = arrays_.emplace_back(dtype, shape, layout(element_count(shape)));
   array.fill_normal(random_);
@@ -232,8 +232,8 @@ View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
   return view;
 }
 
-// A bias of another shape, if the forward call has none: [Tq,Tk] or summed over one of its axes or
-// both, of all heads or of each.
+// Draws a bias of another shape, if the forward call has none: [Tq,Tk] or summed over one or both
+// of its axes, for all heads or for each.
 void RandomBackward::draw_bias() {
   const Dims matrix = result_shapes(call_.inputs).matrix;
   if (matrix.rank() == 0 || call_.options.bias.given() || !chance(0.2)) return;
@@ -256,7 +256,7 @@ void RandomBackward::draw_sources() {
   if (!any || chance(0.35)) call_.sources.lse = draw("dlse", sums, shapes.rows);
 }
 
-// All rows, or some in any order; rows may repeat.
+// Draws dweights of all rows, or of some in any order; rows may repeat.
 void RandomBackward::draw_weights(const Dims& matrix) {
   const Index Tq = matrix[matrix.rank() - 2];
   if (element_count(matrix) <= kMostMatrix && chance(0.5)) {

@@ -16,13 +16,13 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Calls of attention_backward that are compared between paths.
+// Calls of attention_backward whose results are compared between paths.
 namespace qkv::test {
 
-// The paths before the reference whose backward pass supports a plain call with a score of this
+// The paths other than the reference whose backward pass supports a plain call with a score of this
 // kind.
 std::vector<std::string> fast_backward_paths(ScoreKind kind = ScoreKind::kDot);
-// The same, and the reference.
+// These paths and the reference.
 std::vector<std::string> all_backward_paths(ScoreKind kind = ScoreKind::kDot);
 // Whether the path has a backward pass for this call.
 bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options);
@@ -53,7 +53,7 @@ struct BackwardCall {
   static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
 };
 
-// What a path's forward pass saves for a call.
+// The results that a path's forward pass saves for a call.
 struct SavedTensors {
   SavedTensors(const BackwardCall& call, std::string_view path);
   Saved views() const;
@@ -62,8 +62,8 @@ struct SavedTensors {
   Tensor out, lse;
 };
 
-// The buffers of one run. Overwritten ones start with a number that no gradient has, accumulated
-// ones with the same numbers in every run.
+// The gradient buffers of one run. Overwritten ones start with a number that no gradient has,
+// accumulated ones with equal numbers in every run.
 class Gradients {
  public:
   explicit Gradients(const BackwardCall& call);
@@ -84,8 +84,8 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, with random choices of which results have gradients, which gradients are
-// requested, their layout, and whether they are accumulated. Drawn from (seed, index) alone.
+// A random call, with random choices of the results that have gradients, the gradients that are
+// requested, their layout, and whether they are accumulated. It depends on (seed, index) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index,
@@ -96,7 +96,7 @@ class RandomBackward {
   const RandomCall& forward() const { return forward_; }
   const BackwardCall& call() const { return call_; }
   const std::set<std::string>& features() const { return features_; }
-  // Whether there are infinities besides those in the scores, or numbers near the largest.
+  // Whether numbers overflow: infinities besides those in the scores, or numbers near the largest.
   bool overflows() const;
   std::string describe() const;
   // Whether no input has been written to.

@@ -22,7 +22,7 @@ inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType:
   return contiguous(array.view());
 }
 
-// Same shape, dtype and bits.
+// Whether two tensors are bit-identical, with equal shapes and dtypes.
 inline testing::AssertionResult same_bits(const ConstView& a, const ConstView& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
     return testing::AssertionFailure() << describe(a) << " against " << describe(b);

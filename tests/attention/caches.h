@@ -10,7 +10,7 @@
 #include <qkv/kv_cache.h>
 #include <qkv/tensor.h>
 
-// Contents of caches, byte by byte.
+// Comparison of the contents of caches, byte by byte.
 namespace qkv::test {
 
 inline std::string bytes_of(const Tensor& x) {

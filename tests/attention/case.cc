@@ -25,7 +25,7 @@ double number(const std::string& word) {
   return value;
 }
 
-// `in NAME DTYPE RANK d0 ..` and the line of values after it.
+// Reads `in NAME DTYPE RANK d0 ..` and the line of values after it.
 std::pair<std::string, Array> read_array(const std::vector<std::string>& head,
                                          const std::string& line) {
   Array array;
@@ -55,7 +55,8 @@ Tensor tensor_of(const Array& array, DType real) {
   return tensor;
 }
 
-// The user functions that the cases name, on any scalar. A constant of S's real type.
+// The user functions that the cases name, on any scalar. constant() gives a constant of S's real
+// type.
 template <class S>
 S constant(double x) {
   if constexpr (std::is_same_v<S, float> || std::is_same_v<S, Dual<float>>) {
@@ -161,7 +162,7 @@ std::vector<Case> read_cases(const std::string& path) {
 
 CaseCall::CaseCall(const Case& c, DType real) : case_(c), real_(real) {
   for (const auto& [name, array] : c.in) {
-    // Arrays that have the accumulator's type in every call.
+    // These arrays have the accumulator's type in every call.
     const bool sums = name == "dlse" || name == "dweights" || name == "drow_weights";
     const DType dtype = name == "frequencies" ? DType::kFloat64
                         : sums                ? accumulator_of(real)

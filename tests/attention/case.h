@@ -10,8 +10,8 @@
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
-// The cases that tests/oracle.py writes, and how they become calls. The format is described in
-// that file; this reader shares nothing with it.
+// The cases that tests/oracle.py writes, and the calls made of them. That file describes the
+// format; this reader shares no code with it.
 namespace qkv::test {
 
 struct Array {
@@ -43,11 +43,11 @@ class CaseCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  // The tensor of an input; an absent view if the case has none.
+  // The tensor of an input, or an absent view if the case has none.
   ConstView input(const std::string& name) const;
   Tensor* tensor(const std::string& name);
 
-  // A zeroed tensor of the shape of a wanted array, with the dtype that array has in this call.
+  // A zeroed tensor with the shape of an expected array and the dtype that it has in this call.
   Tensor result(const std::string& name) const;
 
  private:
@@ -63,17 +63,17 @@ class CaseCall {
   Options options_;
 };
 
-// All wanted forward results of a case, computed by attention().
+// All expected forward results of a case, computed by attention().
 std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
 // The Outputs that request them; the tensors stay in `results`.
 Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
 
-// All wanted gradients, from attention_backward on `out` and `lse` of `forward`.
+// All expected gradients, computed by attention_backward on `out` and `lse` of `forward`.
 std::map<std::string, Tensor> run_backward(const Case& c, const CaseCall& call,
                                            const std::map<std::string, Tensor>& forward,
                                            Context& context);
 
-// Whether a wanted array's name is that of a gradient.
+// Whether the name of an expected array is that of a gradient.
 bool is_gradient(const std::string& name);
 
 }  // namespace qkv::test

@@ -16,7 +16,7 @@
 #include "tests/attention/scores.h"
 #include "tests/support/scale.h"
 
-// What random calls are run, what they must have met, and what they found.
+// Running of random calls: which ones, the features that they must have, and their differences.
 namespace qkv::test {
 
 // Features that calls of every path must have, forward and backward, separated by ", ".
@@ -29,7 +29,7 @@ inline constexpr std::string_view kCoveredOfCalls =
     "v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, layout "
     "negative, layout offset, layout broadcast, float32, float64";
 
-// The same for a single score.
+// Features that calls with a score of this kind must have.
 inline std::string_view covered_of(ScoreKind kind) {
   switch (kind) {
     case ScoreKind::kDot:
@@ -50,7 +50,7 @@ inline std::string_view covered_of(ScoreKind kind) {
 using Counts = std::map<std::string, int>;
 
 struct Findings {
-  std::map<std::string, Counts> counts;  // of features, by path
+  std::map<std::string, Counts> counts;  // number of calls with each feature, by path
   Counts differences;                    // by path and result; the first of each is shown
 
   void count(const std::string& path, const std::set<std::string>& features) {
@@ -60,12 +60,13 @@ struct Findings {
     const std::string kind = std::string(path) + ", " + difference.substr(0, difference.find(' '));
     if (++differences[kind] == 1) ADD_FAILURE() << path << ": " << difference << replay;
   }
-  // Whether a path has met these features so often; in a brief run there are too few calls.
+  // Expects that a path has met each of these features `least` times; a brief run has too few
+  // calls.
   void expect_met(const std::string& path, std::string_view features, int least, bool of_pairs) {
     for (std::size_t from = 0; from < features.size();) {
       const std::string_view name = features.substr(from, features.find(", ", from) - from);
       from += name.size() + 2;
-      // Not drawn for pairs: other types, and numbers that bfloat16 has not.
+      // Calls of BF16 two-way dot products have neither other dtypes nor numbers of 1e30.
       if (of_pairs && (name.starts_with("float") || name.ends_with(" 1e30"))) continue;
       EXPECT_GE(counts[path][std::string(name)], least) << path << " hardly met: " << name;
     }
@@ -73,8 +74,8 @@ struct Findings {
 };
 
 // Runs check(seed, index, again) for the calls of a part, of kParts that ctest may run in parallel,
-// or for those that QKV_CONFORMANCE names, SEED:INDEX alone or SEED. `again`: on the reference too.
-// Returns whether the calls should have met everything.
+// or for the calls that QKV_CONFORMANCE names: one call as SEED:INDEX, or those of SEED. If `again`
+// is true the reference runs the call too. Returns whether the calls should have met all features.
 inline constexpr int kParts = 4;
 template <class Check>
 bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const Check& check) {
@@ -87,7 +88,7 @@ bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const
     }
     EXPECT_EQ(*end, '\0') << "QKV_CONFORMANCE is SEED:INDEX or SEED";
   }
-  // Comparing the reference with itself now and then tests the comparison's NaN, zeros and
+  // The reference is compared with itself now and then: this tests the comparison of NaN, zeros and
   // sentinels.
   for (int n = 0; n < calls; ++n) {
     check(seed, static_cast<std::uint64_t>(n * kParts + part), n % 8 == 0);
@@ -98,7 +99,7 @@ bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const
   return !is_brief();
 }
 
-// The lines by which a failure says how to see it again.
+// The lines of a failure that say how to repeat it.
 inline std::string replay_of(const std::string& call, std::uint64_t seed, std::uint64_t index,
                              const char* filter) {
   return "\n  " + call + "\n  replay: QKV_CONFORMANCE=" + std::to_string(seed) + ":" +

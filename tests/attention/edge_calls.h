@@ -18,15 +18,15 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/compare.h"
 
-// Small calls on every path, with every score and type of numbers that it takes.
+// Small calls on every path, with every score and dtype that it takes.
 namespace qkv::test {
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();
 inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// ---- what is walked -------------------------------------------------------------------------
+// ---- combinations that are run ("walks") -------------------------------------------------------
 
-// Why an implementation is not walked with this score and these numbers; "" if it is.
+// The reason why an implementation is not run with this score and dtype; "" if it is.
 inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType dtype) {
   const auto has = [](const auto& list, const auto& one) {
     return std::find(list.begin(), list.end(), one) != list.end();
@@ -46,7 +46,7 @@ inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType
 
 struct Walks {
   std::vector<Walk> all;
-  std::map<std::string, int> left;  // by the reason
+  std::map<std::string, int> left;  // number of combinations left out, by the reason
 };
 inline const Walks& walks() {
   static const Walks walks = [] {
@@ -77,8 +77,8 @@ void for_each_walk(const F& test) {
   }
 }
 
-// Dot products of float32, for properties that depend on neither the score nor the type of numbers:
-// the steps after a score are the same for all.
+// Calls test(walk) for dot products of float32 only: for properties that depend on neither the
+// score nor the dtype, since the steps after a score are equal for all.
 template <class F>
 void for_each_dot_walk(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -88,7 +88,7 @@ void for_each_dot_walk(const F& test) {
 
 // ---- small calls ----------------------------------------------------------------------------
 
-// A call, and arrays for its options.
+// A small call, and arrays for its options.
 struct EdgeCall : SeededCall {
   EdgeCall(const Walk& w, Index queries, Index keys)
       : SeededCall(2, 2, 1, queries, keys, 8, 3, w),
@@ -100,7 +100,7 @@ struct EdgeCall : SeededCall {
     run.besides = PathRunner::Besides::kEverything;
   }
 
-  // An array by f(row, column), [Tq,Tk] unless another shape is given.
+  // An array with elements f(row, column), [Tq,Tk] unless another shape is given.
   template <class F>
   ConstView array(DType dtype, const Dims& shape, const F& f) {
     const View x = arrays.emplace_back(dtype, shape).view();
@@ -115,7 +115,7 @@ struct EdgeCall : SeededCall {
   ConstView numbers(double value, const Dims& shape) {
     return array(walk.dtype, shape, [=](Index, Index) { return value; });
   }
-  KeyLengths lengths(Index first, Index others) {  // of the first query, and of the others
+  KeyLengths lengths(Index first, Index others) {  // for the first query, and the others
     return {array(DType::kInt64, {2, Tq}, [=](Index, Index i) { return i == 0 ? first : others; })};
   }
 
@@ -125,8 +125,8 @@ struct EdgeCall : SeededCall {
   PathRunner run;
 };
 
-// Few queries, whose keys are read as they are stored, and many; these once where loops are the
-// same: for float32, and not for the reference.
+// Calls test(call) with few queries, whose keys are read as they are stored, and with many; with
+// many only for float32 and not for the reference, where the loops are equal.
 template <class F>
 void for_each_call(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -138,7 +138,7 @@ void for_each_call(const F& test) {
   });
 }
 
-// What both results have, but for scores on the way, has the same bits.
+// Expects that the results which both have are bit-identical, except scores before masks.
 inline void expect_equal(const PathResults& a, const PathResults& b, const char* what) {
   for (const auto& [name, result] : a) {
     if (b.count(name) == 0 || name == "raw_scores" || name == "capped_scores") continue;
@@ -146,7 +146,7 @@ inline void expect_equal(const PathResults& a, const PathResults& b, const char*
   }
 }
 
-// f(b * H + h, row, column, value) for each element of a result [B,H,..].
+// Calls f(b * H + h, row, column, value) for each element of a result [B,H,..].
 template <class F>
 void for_each_element(const Tensor& x, const F& f) {
   const std::vector<double> values = values_of(x);

@@ -63,11 +63,11 @@ class GradientBounds::Pass {
 
   static double sum_error(double n) { return BoundSum<T>::sum_error(n); }
 
-  // What is changed in one row.
+  // A key of the current row: its numbers and by how much they may differ.
   struct Key {
     double w = 0, w_change = 0;
     double ds = 0, ds_change = 0;
-    double draw = 0, draw_change = 0;  // draw with its sign
+    double draw = 0, draw_change = 0;  // draw has its sign
     double z = 0;
   };
 
@@ -156,7 +156,7 @@ class GradientBounds::Pass {
   }
   double size_of_score(Index j) const { return std::fabs(static_cast<double>(row_.scores.s[j])); }
 
-  // Of w = exp(log), whose score changes by `score`.
+  // The bound of the difference of w = exp(log), whose score differs by `score`.
   double weight_change(double w, double log, double score) {
     double r = (8 + 2 * std::fabs(log)) * kEps + score + factor_change_;
     if (!same_) r += (72 + 2 * std::fabs(lse_)) * kEps + 2 * worst_score_;
@@ -244,7 +244,7 @@ class GradientBounds::Pass {
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
-  // The change of a factor of a product by its own rounding.
+  // The change that its own rounding makes in a factor of a product.
   double rounding(double size, double change) const {
     return pairs_ ? 0x1p-8 * (size + change) + kSmallest : 0;
   }

@@ -12,52 +12,55 @@
 
 namespace qkv::test {
 
-// What the reference and a path have in common if the path is given what the reference saved.
+// The numbers that are equal on the reference and a path if the path is given what the reference
+// saved.
 Same same_on(std::string_view path, const Options& options);
 
-// How far two paths may be apart in one call's gradients, element by element, in the order in which
-// the differences arise. eps = 2^-23 (2^-52 for float64) is twice a rounding's largest error, tiny
-// the distance of denormal numbers. A sum of n terms t errs by (8 + 4 sqrt(n)) eps sum |t|: the
-// roundings fall to both sides (at worst it would be n eps).
+// The largest difference between two paths in one call's gradients, element by element, in the
+// order in which differences arise. eps = 2^-23 (2^-52 for float64) is twice a rounding's largest
+// error, tiny the distance of denormal numbers. A sum of n terms t errs by (8 + 4 sqrt(n)) eps sum
+// |t|: roundings have both signs (at worst it would be n eps).
 //
-// - Scores s and lse. Same::kScores: equal. Else `score` as agreement.h derives it, per pair,
+// - Scores s and lse. With Same::kScores they are equal. Else `score`, as agreement.h derives it,
+//   is per pair
 //     (D + 2) eps |scale| |q_i| |k_j| + 4 eps (cap + |s_j| + |alibi_j|),
-//   and for lse (72 + 2 |lse|) eps + 2 max_j score_j. Additive: each path is given what it saved
-//   itself. Changes of projections are those of each unit; where |a + b| is larger than they are by
-//   9 (float64: 19), tanh is 1 on both paths.
+//   and for lse (72 + 2 |lse|) eps + 2 max_j score_j. Additive: each path is given the results that
+//   it saved itself. Projections of each unit change separately; where |a + b| is larger than these
+//   changes by 9 (float64: 19), tanh is 1 on both paths.
 // - w_j = exp(s_j - lse): r = (8 + 2 |s_j - lse|) eps for the two exponentials and the product with
-//   log2(e) that one of them may round, and the errors of s_j and lse. w_j changes by at most
-//   w_j (e^r - 1), and by no more than 1: on either path w_j <= 1. Where lse is large the sum of
-//   the weights divides them (core/weight_factor.h): it changes by the mean of r, at most 28 eps,
+//   log2(e) that one of them may round, and the errors of s_j and lse. w_j changes by at most w_j
+//   (e^r - 1), and by no more than 1, since on either path w_j <= 1. Where lse is large the weights
+//   are divided by their sum (core/weight_factor.h): it changes by the mean of r, at most 28 eps,
 //   as the mean of |log w_j| under w is below 8; and by itself where one path may find it too far
-//   from 1. What is below 1.2 of the smallest normal number may become 0.
+//   from 1. Numbers below 1.2 of the smallest normal number may become 0.
 // - dw_j = z g . v_j + dweights_j: a sum of E terms, sum_c |g_c v_jc| <= |g| |v_j|.
-// - delta = g . out + sum_j w_j dweights_j - dlse: two sums, the change of every w_j, and where
-//   scores differ the bound of out, which is agreement.h's.
+// - delta = g . out + sum_j w_j dweights_j - dlse: two sums, the change of every w_j, and, where
+//   scores differ, the bound of out in agreement.h.
 // - ds_j = w_j (dw_j - delta): (w_j + its change) (changes of dw_j and delta), its change times
 //   |dw_j - delta|, and 4 eps w_j (|dw_j| + |delta|).
 // - draw_j = ds_j slope_j: 4 eps of it; under a soft-cap the slope scale (1 - t^2) has an error of
 //   6 eps |scale|, and, as |(1 - t^2)'| <= 0.77 / cap, one of 0.77 |scale| score / cap.
-// - Additive: t is off by 8 eps, as there, and 1 - t^2 by 16 eps: of t^2 2 eps and two roundings on
-//   one path; of 4 r (1 - r), whose derivative is 4 (1 - 2r), with r off by 2.5 eps, 10 eps and two
-//   roundings on the other. Changes of projections come as 0.77 of them.
-// - dleft, dright (prepared.h): sums over keys and queries with the changes of their terms. Through
-//   a projection these go as they are, and each product sums as many terms as it has.
+// - Additive: t is off by 8 eps, as in agreement.h, and 1 - t^2 by 16 eps: on one path t^2 gives 2
+//   eps and two roundings; on the other 4 r (1 - r), whose derivative is 4 (1 - 2r), with r off by
+//   2.5 eps, gives 10 eps and two roundings. Changes of projections contribute 0.77 of themselves.
+// - dleft, dright (prepared.h): sums over keys and queries with the changes of their terms. These
+//   pass unchanged through a projection, and each product sums as many terms as it has.
 // - dq_i = sum_j draw_ij k_j, dk_j = sum_i draw_ij q_i, dv_j = sum_i w_ij z_ij g_i, dbias = sum ds,
 //   dalibi = sum -ds |i + o - j|, dsink = sum -w_sink delta: the changes of the factors, and sums.
-// - Products of bfloat16 in pairs: z w and draw are rounded once more, on either path by up to 2^-9
-//   of them or to 0 where they are subnormal; so is every sum.
-// - One rounding to the array's dtype, and one more where it is added.
+// - BF16 two-way dot products: z w and draw are rounded once more, on either path by up to 2^-9 of
+//   them or to 0 where they are subnormal; every sum is rounded too.
+// - One rounding to the array's dtype, and one more where it is accumulated.
 //
-// An element to which no live pair belongs has the bound 0: exact zeros, or what was there before.
+// An element that belongs to no unmasked pair has the bound 0: it is exactly 0, or the number that
+// was there before.
 class GradientBounds {
  public:
-  // `saved` is the reference's. `pairs`: it is the one with products of bfloat16 in pairs.
+  // `saved` comes from the reference; with `pairs`, from the one with BF16 two-way dot products.
   GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool pairs = false);
 
-  // Empty, or the first difference of `got` from `want`. NaN must match NaN; where numbers
-  // overflow, NaN or an infinity matches either, because exponentials that became 0 make NaN of an
-  // infinity.
+  // Returns the first difference of `got` from `want`, or nothing. NaN must match NaN; where
+  // numbers overflow, NaN or an infinity matches either, because exponentials that became 0 make
+  // NaN of an infinity.
   std::string check(const Gradients& got, const Gradients& want, bool overflows) const;
 
   // Whether there are weights above 1e-3 whose bound exceeds them: their gradients are hardly

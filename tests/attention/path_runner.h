@@ -16,13 +16,13 @@
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
 
-// What a call gives on one path, forward and backward, for bitwise comparisons.
+// Results of a call on one path, forward and backward, for bitwise comparisons.
 namespace qkv::test {
 
-// Results by the names of Outputs, gradients by those of BackwardCall with a "d" before them.
+// Results by the names of Outputs; gradients by those of BackwardCall with a "d" in front.
 using PathResults = std::map<std::string, Tensor>;
 
-// All of `some` have the bits that they have in `all`.
+// Expects that all tensors of `some` are bit-identical with those of `all`.
 inline void expect_contains(const PathResults& all, const PathResults& some,
                             const std::string& what) {
   for (const auto& [name, result] : some) {
@@ -40,15 +40,15 @@ struct Walk {
   ScoreKind kind;
   DType dtype;
 
-  // The score's parameters for queries and keys of this width; units on both sides of a chunk, and
-  // some of the exponentials beyond what is stored whole.
+  // The score's parameters for queries and keys of this width: units beyond one chunk, and some of
+  // the exponentials beyond those that are stored whole.
   SeededScore score(Index H, Index width) const {
     return SeededScore(kind, {.H = H, .Dq = width, .Dk = width, .U = 33, .projected = 10}, dtype);
   }
 };
 
-// Forward on one path and, where sources are given, backward; with this score unless the options
-// give one.
+// Runs the forward pass on one path and, if sources are given, the backward pass, with this score
+// unless the options give one.
 class PathRunner {
  public:
   enum class Besides { kNothing, kColumnSums, kWeights, kEverything };
@@ -58,7 +58,7 @@ class PathRunner {
     context_.force_path(walk.path);
   }
 
-  // out, lse, row_max, what else is asked, and gradients.
+  // Returns out, lse, row_max, the other requested results, and gradients.
   PathResults operator()(const Inputs& inputs, Options options,
                          const OutputGradients& sources = {}) {
     if (std::holds_alternative<ScaledDot>(options.score)) options.score = score_;
@@ -81,9 +81,9 @@ class PathRunner {
   }
 
   Besides besides = Besides::kNothing;
-  int asked = ~0;                       // bit n: the gradient kNames[n], where the call has it
+  int asked = ~0;                       // bit n: request the gradient kNames[n] if the call has it
   Layout layout = Layout::kContiguous;  // of out, lse, row_max and gradients
-  Write write = Write::kOverwrite;      // gradients are added to 1 in every element
+  Write write = Write::kOverwrite;      // if accumulated: added to 1 in every element
 
  private:
   static void take(const std::string& prefix, const std::map<std::string, Guarded>& from,
@@ -138,15 +138,16 @@ class PathRunner {
     take("", arrays, results);
   }
 
-  Score score_;  // of calls that give none
+  Score score_;  // the score of calls that give none
   Context context_;
 };
 
-// Calls test(walk) for every path (of backward passes too where both are needed) and every score
-// that it supports, for float32 and, unless the run is brief, float64; once where that is enough:
-// for the reference, whose loops are the same for every score and slow backward, and for float64
-// after the dot product. A brief run has one path for the other scores. avx512bf16, and the
-// reference that has its products, only for the dot products of bfloat16.
+// Calls test(walk) for every path (with a backward pass if both passes are needed) and every score
+// that it supports, for float32 and, unless the run is brief, float64. Combinations are left out
+// where one is enough: the reference runs dot products only, since its loops are equal for every
+// score, and with both passes float32 only, since it is slow; scores other than the dot product run
+// float64, and in a brief run at all, on the first path only. avx512bf16, and the reference with
+// its products, run only dot products of BF16.
 enum class Passes { kForward, kBoth };
 template <class F>
 void for_each_path(Passes passes, const F& test) {
@@ -176,7 +177,7 @@ void for_each_path(Passes passes, const F& test) {
   }
 }
 
-// A call [B,H,T,.] with every gradient: its arrays, and the options that name them.
+// A call [B,H,T,.] with every gradient: its arrays, and the options that refer to them.
 struct SeededCall {
   SeededCall(Index B, Index H, Index G, Index Tq, Index Tk, Index D, Index E, const Walk& walk)
       : score(walk.score(H, D)),

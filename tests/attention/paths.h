@@ -16,10 +16,10 @@
 #include "tests/support/paths.h"
 #include "tests/support/scale.h"
 
-// The list of implementations, for tests to iterate over.
+// The paths, for tests to iterate over.
 namespace qkv::test {
 
-// Why a path does not support this call; nothing if it does.
+// The reason why a path does not support this call; nothing if it does.
 inline std::optional<std::string> refusal(std::string_view path, const Inputs& inputs,
                                           const Options& options) {
   Context context = context_on(path);
@@ -32,15 +32,15 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
   }
 }
 
-// Whether a path is one of avx512bf16, which is avx512 but for bfloat16
+// Whether a path belongs to avx512bf16, which is avx512 except for BF16
 // (PairKernels.OtherKernelsAreThoseOfAvx512).
 inline bool is_of_pairs(std::string_view path) { return path.ends_with("/avx512bf16"); }
 
-// The plain loops whose products of bfloat16 are those of avx512bf16.
+// The reference with the BF16 two-way dot products of avx512bf16.
 inline constexpr std::string_view kPairedReferencePath = "reference/bf16";
 
-// The paths before the reference that this processor can run, limited to those that support a plain
-// call with a score of this kind; those of avx512bf16 for bfloat16 only.
+// The paths other than the reference that this processor can run and that support a plain call with
+// a score of this kind; those of avx512bf16 for BF16 only.
 inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
                                            DType dtype = DType::kFloat32) {
   const Tensor x = normal({4, 8}, 1);
@@ -55,7 +55,7 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
   return names;
 }
 
-// The same, and the reference.
+// These paths and the reference.
 inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot,
                                           DType dtype = DType::kFloat32) {
   std::vector<std::string> names = fast_paths(kind, dtype);
@@ -63,7 +63,7 @@ inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot,
   return names;
 }
 
-// Paths by the score that they support: fast_paths or similar for each kind.
+// The paths that support each score: fast_paths or a similar list for each kind.
 using PathsOfScores = std::map<ScoreKind, std::vector<std::string>>;
 
 template <class F>
@@ -73,8 +73,8 @@ PathsOfScores paths_of_scores(const F& paths_of) {
   return paths;
 }
 
-// Whether a path rounds its products and projections like the reference, with fused multiply-adds.
-// SSE4 has none.
+// Whether a path rounds products and projections like the reference, with fused multiply-adds. SSE4
+// does not have them.
 inline bool fuses(std::string_view path) { return !path.ends_with("sse4"); }
 
 }  // namespace qkv::test

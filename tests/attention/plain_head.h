@@ -12,18 +12,19 @@
 
 #include "tests/attention/bits.h"
 
-// One head by the formulas, a scaled dot product: the naive computation that error bounds are
-// multiples of.
+// One head of scaled dot-product attention by the formulas: the naive computation, of whose error
+// the bounds are multiples.
 namespace qkv::test {
 
-// float32 numbers; of a call of many keys in which only some matter, the others are the sink.
+// The arrays of a head, float32. Of a call with many keys of which only some matter, the sink
+// replaces the others.
 struct Head {
   Index Tq, Tk, D, E;
   Tensor q, k, v, dout;
   double sink = -INFINITY;
 };
 
-// Random numbers, those of q and k of this deviation.
+// A head of random numbers; those of q and k have this deviation.
 inline Head random_head(Index Tq, Index Tk, Index D, Index E, float deviation) {
   Head x{
       Tq, Tk, D, E, normal({Tq, D}, 1), normal({Tk, D}, 2), normal({Tk, E}, 3), normal({Tq, E}, 4)};
@@ -33,7 +34,7 @@ inline Head random_head(Index Tq, Index Tk, Index D, Index E, float deviation) {
   return x;
 }
 
-// Key j is ten times the sum of some queries.
+// Makes key j ten times the sum of some queries.
 inline void dominate(Head& x, Index j) {
   const View q = x.q.view(), k = x.k.view();
   for (Index c = 0; c < x.D; ++c) {
@@ -47,8 +48,8 @@ struct PlainResults {
   std::vector<double> out, dq, dk, dv;
 };
 
-// In sums of T over ascending indices, each rounded to `dtype` after scores, weights, gradients of
-// scores, and results; kNone: to T alone.
+// Computes results and gradients in sums of T over ascending indices. Scores, weights, gradients of
+// scores, and results are each rounded to `dtype`; with kNone to T alone.
 template <class T>
 PlainResults plain_results(const Head& x, DType dtype = DType::kNone) {
   using Values = std::vector<T>;

@@ -7,7 +7,7 @@
 
 namespace qkv::test {
 
-// Numbers [..,n] as blocks [..,n/32].
+// Converts numbers [..,n] to q8 blocks [..,n/32].
 inline Tensor quantized(const ConstView& x) {
   Dims shape = x.shape();
   shape[shape.rank() - 1] /= BlockQ8::kNumbers;

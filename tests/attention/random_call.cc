@@ -11,8 +11,8 @@
 namespace qkv::test {
 namespace {
 
-// Around every edge that kernels have: rows of a tile (6) and of a block (48), a panel of keys
-// (64), a chunk (512), the gradients' blocks (128), and their remainders.
+// Lengths around every edge that kernels have: rows of a tile (6) and of a block (48), a panel of
+// keys (64), a chunk (512), the gradients' blocks (128), and their remainders.
 constexpr Index kLengths[] = {0,   1,   2,   5,   6,   7,   47,  48,  49,  63,   64,  65,
                               127, 128, 129, 130, 511, 512, 513, 520, 700, 1025, 1100};
 constexpr Index kWidths[] = {1,  2,  3,  7,  8,  15, 16,  17,  31,  32, 33,
@@ -20,7 +20,7 @@ constexpr Index kWidths[] = {1,  2,  3,  7,  8,  15, 16,  17,  31,  32, 33,
 constexpr Index kMostPairs = 300'000;     // of one head
 constexpr Index kMostElements = 400'000;  // of one output
 constexpr Index kMostSliced = 20'000;     // every second element of 4 axes takes 16 times as much
-// Around the chunks of 32 units, and of a register.
+// Units around the chunks of 32 units, and around a register.
 constexpr Index kUnits[] = {1, 3, 16, 31, 32, 33, 64, 65, 100};
 constexpr Index kTanh = 8;  // multiply-adds that take as long as one tanh
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -114,7 +114,7 @@ bool RandomCall::too_long(Index limit) const {
   return std::max<Index>(1, B * H) * work > limit;
 }
 
-// A random memory layout; for inputs the first axis may repeat.
+// Draws a memory layout; for inputs the first axis may repeat.
 Layout RandomCall::layout(Index elements, bool input) {
   if (chance(0.3)) return Layout::kContiguous;
   constexpr Layout kAny[] = {Layout::kPermuted, Layout::kSliced, Layout::kNegative, Layout::kOffset,
@@ -131,13 +131,13 @@ Guarded& RandomCall::make(DType dtype, const Dims& shape) {
   return arrays_.back();
 }
 
-// A layout in which every element has its own value.
+// Makes an array with a layout in which every element has its own value.
 Guarded& RandomCall::make_list(DType dtype, const Dims& shape) {
   arrays_.emplace_back(dtype, shape, layout(element_count(shape), false));
   return arrays_.back();
 }
 
-// [..,H,T,C], sometimes stored as [..,T,H,C].
+// Makes an array [..,H,T,C], sometimes stored as [..,T,H,C].
 ConstView RandomCall::make_heads(DType dtype, const Dims& shape, const std::string& name) {
   const int rank = shape.rank();
   if (rank < 3 || packed_ || !chance(0.3)) {
@@ -224,7 +224,7 @@ void RandomCall::draw_packed_inputs() {
     cu_q.push_back(cu_q.back() + static_cast<double>(queries));
     cu_k.push_back(cu_k.back() + static_cast<double>(keys));
   }
-  Tq = static_cast<Index>(cu_q.back());  // from here on: total rows
+  Tq = static_cast<Index>(cu_q.back());  // from here on the total number of rows
   Tk = static_cast<Index>(cu_k.back());
   inputs_.q = make_heads(dtype_, {Tq, H, Dq}, "q");
   inputs_.k = make_heads(dtype_, {Tk, G, Dk}, "k");
@@ -234,7 +234,7 @@ void RandomCall::draw_packed_inputs() {
   inputs_.cu_seqlens_k = make_list(counts, Dims(B + 1)).fill(cu_k).view();
 }
 
-// Of q, k and v, the first arrays made.
+// Draws the numbers of q, k and v, the first arrays that are made.
 void RandomCall::draw_numbers() {
   const Numbers& kind = numbers_;
   const double deviations[] = {kind.q, kind.k, kind.v};
@@ -260,7 +260,7 @@ void RandomCall::draw_numbers() {
   }
 }
 
-// NaN or an infinity at one or two places, in rows from `first_row` on.
+// Writes NaN or an infinity to one or two places, in rows from `first_row` on.
 void RandomCall::plant(const View& x, const std::string& name, Index first_row) {
   const int axis = packed_ || x.rank() < 2 ? 0 : x.rank() - 2;
   if (x.element_count() == 0 || first_row >= x.size(axis)) return;
@@ -328,7 +328,7 @@ void RandomCall::draw_outputs() {
   note("sums of named rows");
 }
 
-// All rows, or some of them in any order, some twice.
+// Requests all rows of a matrix, or some of them in any order, some twice.
 void RandomCall::want_matrix(const std::string& name) {
   Wanted wanted{sums(), weights_shape, Layout::kContiguous, ""};
   const bool named = Tq > 0 && chance(0.5);

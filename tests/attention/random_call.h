@@ -18,10 +18,10 @@
 // Small random calls over every shape, memory layout, option, output and special value.
 namespace qkv::test {
 
-// The parts of one call, drawn from (seed, index) alone.
+// The parts of one random call, which depend on (seed, index) alone.
 class RandomCall {
  public:
-  // kPairs: dot products of bfloat16, which avx512bf16 takes in pairs.
+  // kPairs: dot products of BF16, for which avx512bf16 has two-way dot products.
   enum class Draw { kAnything, kPairs };
   RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
@@ -32,7 +32,7 @@ class RandomCall {
   ScoreKind score() const { return score_; }
   DType dtype() const { return dtype_; }
   DType sums() const { return accumulator_of(dtype_); }
-  // The names of everything drawn: options, outputs, shapes, numbers. For counting.
+  // The names of everything that was drawn: options, outputs, shapes, numbers. They are counted.
   const std::set<std::string>& features() const { return features_; }
   bool has(const std::string& feature) const { return features_.count(feature) != 0; }
   // A one-line description: dtype, shapes, features.
@@ -45,11 +45,11 @@ class RandomCall {
     DType dtype;
     Dims shape;
     Layout layout;
-    std::string rows;  // the list of named rows, a key of row_lists(); empty: all
+    std::string rows;  // the list of row indices, a key of row_lists(); empty: all rows
   };
   const std::map<std::string, Wanted>& wanted() const { return wanted_; }
   ConstView row_list(const std::string& name) const { return row_lists_.at(name); }
-  // Of column_sums and value_sums; absent: all queries.
+  // The queries of column_sums and value_sums; absent: all queries.
   ConstView column_rows() const {
     return row_lists_.count("column_sums.rows") != 0 ? row_list("column_sums.rows") : ConstView();
   }
@@ -73,8 +73,8 @@ class RandomCall {
   struct Numbers {
     const char* name;
     double q, k, v;
-    double projected = 1;  // of the projections, where q or k is of deviation 1
-    double score_v = 1;    // of the norm of the additive v
+    double projected = 1;  // deviation of projections of q or k with deviation 1
+    double score_v = 1;    // deviation of the norm of the additive v
   };
 
   void draw_sizes();

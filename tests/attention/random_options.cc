@@ -5,7 +5,7 @@
 #include "tests/attention/random_call.h"
 #include "tests/support/compare.h"
 
-// The options of a random call.
+// Functions of RandomCall that draw the options.
 namespace qkv::test {
 namespace {
 
@@ -13,7 +13,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-// A shape that broadcasts to the weights: axes of size 1, leading axes omitted.
+// Draws a shape that broadcasts to the weights: axes of size 1, leading axes omitted.
 Dims RandomCall::broadcastable() {
   std::vector<Index> axes(weights_shape.begin(), weights_shape.end());
   for (Index& size : axes) {
@@ -183,7 +183,7 @@ void RandomCall::draw_lengths() {
   const bool per_query = !packed_ && chance(0.4);
   constexpr DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kInt16};
   Guarded& lengths = make_list(one_of(kTypes), per_query ? Dims(B, Tq) : Dims(B));
-  const bool half = chance(0.5);  // then what is planted in the second half stays out
+  const bool half = chance(0.5);  // then special values in the second half stay masked
   std::vector<double> values;
   for (Index n = 0; n < B * (per_query ? Tq : 1); ++n) {
     Index most = Tk;

@@ -5,7 +5,7 @@
 #include "tests/attention/random_call.h"
 #include "tests/support/compare.h"
 
-// The score of a random call, its parameters, and the magnitude of its numbers.
+// Functions of RandomCall that draw the score, its parameters, and the magnitude of its numbers.
 namespace qkv::test {
 
 void RandomCall::draw_kind() {
@@ -45,7 +45,8 @@ void RandomCall::draw_kind() {
   note(std::string("numbers ") + numbers_.name);
 }
 
-// All queries and keys close to a common row: their projections are large, and cancel if Wk = -Wq.
+// Draws all queries and keys close to a common row: their projections are large, and cancel if Wk =
+// -Wq.
 void RandomCall::draw_near_rows() {
   std::normal_distribution<double> normal;
   std::vector<double> one(static_cast<std::size_t>(Dq));
@@ -82,8 +83,8 @@ void RandomCall::draw_score() {
   }
 }
 
-// Shared by all heads or per head, in the inputs' dtype or the accumulator's; an occasional special
-// value.
+// Draws a parameter: shared by all heads or per head, in the inputs' dtype or the accumulator's,
+// with an occasional special value.
 Guarded& RandomCall::make_parameter(const char* name, const Dims& shape, double deviation) {
   Dims full = shape;
   if (chance(0.4)) {

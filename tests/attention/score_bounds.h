@@ -14,17 +14,17 @@
 #include "tests/attention/agreement.h"
 #include "tests/attention/scores.h"
 
-// How far two paths may differ in scores and what depends on them: the gradients of q, k and the
-// score's parameters. gradient_agreement.h derives the bounds.
+// Bounds of the difference between two paths in scores and in what depends on them: the gradients
+// of q, k and the score's parameters. gradient_agreement.h derives the bounds.
 namespace qkv::test {
 
 using core::GradientTarget;
 using core::Problem;
 using core::Sequence;
 
-// Do two paths see the same scores, and so the same out and lse, to the bit? Paths that fuse do,
-// when one is given what the other saved; but tanh is another on each, so that of an additive score
-// only the projections are the same.
+// The numbers that two paths have in common, bit-identical. Paths with fused multiply-adds have
+// equal scores, and so equal out and lse, if one is given what the other saved. Since tanh differs
+// between paths, of an additive score only the projections are equal.
 enum class Same { kScores, kProjections, kNothing };
 
 inline double norm(const double* x, Index n) {
@@ -51,7 +51,7 @@ struct Rows {
   double norm_of(Index n) const { return norms[static_cast<std::size_t>(n)]; }
 };
 
-// A gradient's bounds, and the error of its sums.
+// The bounds of a gradient's elements, and the error of its sums.
 template <class T>
 struct BoundSum {
   static constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -60,14 +60,15 @@ struct BoundSum {
   double* bounds = nullptr;
   const GradientTarget* target = nullptr;
   double error = 0;
-  double tiny = kTiny;  // what a term may lose by underflow
+  double tiny = kTiny;  // largest loss of a term by underflow
 
   bool given() const { return bounds != nullptr; }
 
-  // The error of a sum of n terms, for the sum of their sizes 1.
+  // The error of a sum of n terms whose sizes add up to 1.
   static double sum_error(double n) { return (8 + 4 * std::sqrt(n)) * kEps; }
 
-  // `places` of one batch entry (or of all packed ones), each a sum of `terms`, share the buffer.
+  // Begins a gradient in which `places` rows of one batch entry (or of all packed ones), each a sum
+  // of `terms` terms, share the buffer.
   void begin(const Problem& p, std::vector<double>& to, const GradientTarget& gradient,
              Index places, Index terms) {
     if (!gradient.given()) return;
@@ -87,7 +88,7 @@ struct BoundSum {
   double term(double size, double change) const {
     return change + error * (size + change) + 2 * kTiny;
   }
-  // term times each channel of a row of factors.
+  // Adds `term` times each channel of a row of factors.
   void add_row(const Problem& p, Index b, Index head, Index row, double term, const double* factors,
                Index width) const {
     if (!given()) return;
@@ -125,7 +126,7 @@ class ScoreBounds {
 
   ScoreBounds(const Problem& p, Same same) : p_(p), same_(same) {}
 
-  // What a term of dq and dk may lose by underflow.
+  // Sets the largest loss of a term of dq and dk by underflow.
   void set_tiny(double tiny) { q_.tiny = k_.tiny = tiny; }
   void begin(const core::GradientResults& to, Bounds& bounds) {
     const GradientTarget none;
@@ -145,22 +146,22 @@ class ScoreBounds {
   }
 
   void set_head(const reference::Prepared<T>& x, Index b, Index h);
-  // Change of a score, times scale.
+  // The bound of a score's difference, times scale.
   double change(Index i, Index j) const;
-  // draw_ij is the gradient into the score before scale.
+  // Adds the pair (i, j), where `draw` is the gradient into the score before scale.
   void add_pair(Index b, Index h, Index i, Index j, double draw, double change);
-  // After the last pair of a head.
+  // Called after the last pair of a head.
   void end_head(Index b, Index h);
 
  private:
   static constexpr double kEps = BoundSum<T>::kEps;
   static constexpr double kTiny = BoundSum<T>::kTiny;
-  // 1 - tanh(x)^2 is below eps / 2 from here on.
+  // From this argument on 1 - tanh(x)^2 is below eps / 2.
   static constexpr double kSaturated = sizeof(T) == 4 ? 9 : 19;
 
   ScoreKind kind() const { return kind_of(p_); }
   static double sum_error(Index n) { return BoundSum<T>::sum_error(static_cast<double>(n)); }
-  // An infinity or NaN in an input propagates, however it is rounded.
+  // An infinity or NaN in an input propagates, however it is rounded: it needs no bound.
   static double finite(double x) { return std::isfinite(x) ? x : 0; }
 
   void load_rows(const core::Operand& x, Index b, Index head, Index first, Index count, Index width,
@@ -179,13 +180,13 @@ class ScoreBounds {
     to.set(all.data(), rows, columns);
   }
 
-  // By how much a projection sum_c w_c x_c may differ.
+  // The bound of the difference of a projection sum_c w_c x_c.
   double projected(Index width, double w, double x) const {
     if (same_ != Same::kNothing) return 0;
     return finite(static_cast<double>(width + 2) * (kEps * w * x + kTiny));
   }
   void set_projections();
-  // By how much the argument of a tanh may differ, as far as that is visible.
+  // The bound of the difference of the argument of a tanh, as far as it is visible.
   double moved(double argument, double change) const {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }
@@ -199,7 +200,7 @@ class ScoreBounds {
   const Problem& p_;
   Same same_;
   BoundSum<T> q_, k_, w_, wq_, wk_, b_, v_;
-  // Of one head.
+  // State of the current head.
   Sequence s_;
   const T *left_ = nullptr, *right_ = nullptr, *score_v_ = nullptr;
   Rows left_rows_, right_rows_, q_rows_, k_rows_, w_rows_, wk_rows_;

@@ -4,7 +4,7 @@
 
 #include "tests/attention/score_bounds.h"
 
-// The pass over one head: ScoreBounds from set_head to end_head.
+// The pass over one head: functions of ScoreBounds from set_head to end_head.
 namespace qkv::test {
 
 template <class T>
@@ -166,6 +166,7 @@ void ScoreBounds<T>::end_head(Index b, Index h) {
   if (kind() == ScoreKind::kAdditive) end_additive(b, h);
 }
 
+// Gradients through the projection of the bilinear score:
 //   dq_ic = sum_x W_cx dleft_ix        dW_cx = sum_i q_ic dleft_ix
 template <class T>
 void ScoreBounds<T>::end_bilinear(Index b, Index h) {
@@ -185,7 +186,8 @@ void ScoreBounds<T>::end_bilinear(Index b, Index h) {
   }
 }
 
-//   dx = (dy - y (y . dy)) / |x|, of rows y = x / |x| that are the same on all paths
+// Gradients through the normalisation of the cosine:
+//   dx = (dy - y (y . dy)) / |x|, of rows y = x / |x| that are equal on all paths
 template <class T>
 void ScoreBounds<T>::end_cosine(Index b, Index h) {
   const Index width = p_.Dk;
@@ -217,6 +219,7 @@ void ScoreBounds<T>::end_cosine(Index b, Index h) {
   rows(dright_, key_live_, k_rows_, right_rows_, p_.key_head(h), s_.k0, k_);
 }
 
+// Gradients through the projections of the additive score:
 //   dx_c = sum_u W_uc d_u        dW_uc = sum over rows of d_u x_c        db_u = sum d_u
 template <class T>
 void ScoreBounds<T>::end_additive(Index b, Index h) {

@@ -15,7 +15,7 @@
 // The kinds of scores, for tests to iterate over.
 namespace qkv::test {
 
-enum class ScoreKind { kDot, kBilinear, kAdditive, kCosine };  // kDot: and scaled dot
+enum class ScoreKind { kDot, kBilinear, kAdditive, kCosine };  // kDot: Dot and ScaledDot
 
 inline constexpr std::array kScoreKinds{ScoreKind::kDot, ScoreKind::kBilinear, ScoreKind::kAdditive,
                                         ScoreKind::kCosine};
@@ -43,7 +43,7 @@ inline ScoreKind kind_of(const core::Problem& p) {
   return ScoreKind::kDot;
 }
 
-// Whether queries and keys have the same width.
+// Whether queries and keys must have one width.
 inline bool has_one_width(ScoreKind kind) {
   return kind == ScoreKind::kDot || kind == ScoreKind::kCosine;
 }
@@ -69,7 +69,7 @@ class SeededScore {
     }
   }
 
-  // Of all heads, or of heads h0 .. h1-1.
+  // The score of all heads, or of heads h0 .. h1-1.
   Score score() const {
     if (kind_ == ScoreKind::kBilinear) return Bilinear{w};
     if (kind_ == ScoreKind::kAdditive) return Additive{wq, wk, v, b};
