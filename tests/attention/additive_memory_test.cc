@@ -14,14 +14,14 @@
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 
-// Steps against keys projected once equal calls of attention() and attention_backward().
+// Steps with keys that were projected once equal calls of attention() and attention_backward().
 namespace qkv::test {
 namespace {
 
 constexpr Index kHeads = 4;
 constexpr Index kKeys = 300;
 
-// One source, and steps of several queries each.
+// One source of keys, and steps of several queries each.
 struct Source {
   explicit Source(DType d)
       : dtype(d),
@@ -42,7 +42,7 @@ struct Source {
   SeededScore of;
 };
 
-// Queries of each step; few if each is slow.
+// The number of queries of each step; few if a step is slow.
 std::vector<Index> steps_on(const std::string& path) {
   if (path == kReferencePath) return {1, 3};
   return {1, 1, 7, 130, 1};
@@ -52,7 +52,7 @@ struct Step {
   Tensor out, lse, row_max, entropy, column_sums, pooled, weights;
 };
 
-// A step by `attention`, a function of the memory or the library.
+// Runs a step by `attention`, a function of the memory or of the library.
 using Attention = std::function<void(const Inputs&, const Options&, const Outputs&)>;
 
 Step run_step(const Attention& attention, const Source& x, const Tensor& q,
@@ -160,7 +160,7 @@ BackwardCall call_of(const Source& x, const Tensor& q, const Tensor& dout) {
   return call;
 }
 
-// dk and dWk of all steps.
+// dk and dWk, summed over all steps.
 struct KeyGradients {
   explicit KeyGradients(const Source& x) : k(x.dtype, x.k.shape()), wk(x.dtype, x.of.wk.shape()) {}
   Tensor k, wk;
@@ -178,12 +178,12 @@ void expect_close(const KeyGradients& got, const KeyGradients& want, double eps,
 
 TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   for_each_memory([](const std::string& path, DType d) {
-    if (d == DType::kBFloat16) return;  // the other way rounds sums at every step
+    if (d == DType::kBFloat16) return;  // attention_backward() rounds sums at every step
     const Source x(d);
     Context context = context_on(path, 2);
     AdditiveMemory memory(x.k, x.score(), context);
     const double eps = d == DType::kFloat64 ? 1e-14 : 4e-6;
-    for (int round = 0; round < 2; ++round) {  // the second one starts from zero
+    for (int round = 0; round < 2; ++round) {  // the second round starts from zero
       KeyGradients want(x);
       std::uint64_t step = 0;
       for (const Index Tq : steps_on(path)) {
@@ -211,7 +211,7 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
       memory.key_gradients(sum.k, sum.wk);
       expect_close(sum, want, eps, "round " + std::to_string(round));
     }
-    // Nothing has been added since.
+    // No step has added anything since.
     KeyGradients none(x);
     memory.key_gradients(none.k, none.wk, Write::kOverwrite);
     for (const Tensor* t : {&none.k, &none.wk}) {
@@ -220,7 +220,7 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   });
 }
 
-// A step that requests no gradients of its own counts; either sum may be requested alone, in any
+// A step that requests no gradients of its own counts; each sum may be requested alone, in any
 // memory layout, and accumulated.
 TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
@@ -299,7 +299,7 @@ void expect_error(const F& f, const std::string& text) {
       << text << ": " << message;
 }
 
-// Its arrays have no memory.
+// Arrays of a memory without keys have no elements.
 TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
   for (const std::string& path : all_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);

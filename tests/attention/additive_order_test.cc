@@ -9,7 +9,8 @@
 #include "tests/attention/path_runner.h"
 
 // Exponentials of projections overflow their type: rows whose powers are stored separately take a
-// different loop from ordinary ones. No bit of a row depends on its neighbours or on masked keys.
+// different loop from ordinary ones. No row depends on its neighbours or on masked keys, bit for
+// bit.
 namespace qkv::test {
 namespace {
 
@@ -52,7 +53,7 @@ struct Arrays {
   Tensor q, k, v, dout, dlse, dweights;
 };
 
-// Every result of a call [2,2,T,.].
+// Computes every result of a call [2,2,T,.].
 PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
   const Identity identity(walk);
   PathRunner runner(walk, identity.score());
@@ -61,8 +62,8 @@ PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
                 {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
-// Beyond small values, just and far beyond the exponentials that are stored whole, and beyond every
-// exponential.
+// Numbers beyond small values, just and far beyond the exponentials that are stored whole, and
+// beyond every exponential.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
   const double inf = std::numeric_limits<double>::infinity();
@@ -87,7 +88,7 @@ void for_each_projected_path(const F& test) {
 TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
-    constexpr Index kKey = kKeys - 1;  // visible to no query
+    constexpr Index kKey = kKeys - 1;  // masked for every query
     Tensor keep(DType::kBool, Dims(kKeys));
     Tensor padding(DType::kBool, {kEntries, kKeys});
     Tensor bias = normal(Dims(kKeys), 8, d);
@@ -112,7 +113,8 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
         return run(walk, x, of);
       };
       const PathResults want = with(0);
-      const bool every = std::string_view(name) == "keep";  // else those that are far
+      const bool every =
+          std::string_view(name) == "keep";  // else only the numbers that are far from 0
       for (const double odd : odd_numbers(d)) {
         if (!every && odd > 0 && odd < 1e6) continue;
         expect_same(want, with(odd), name + std::string(", key of ") + std::to_string(odd));
@@ -121,7 +123,8 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
   });
 }
 
-// All of a [2,2,T,..] result but entry (1, 1), or of that all rows but one.
+// Expects that all of a [2,2,T,..] result is bit-identical except entry (1, 1), or, if `but` is a
+// row, except that row of it.
 void expect_others_same(const Tensor& a, const Tensor& b, Index but, const std::string& what) {
   for (Index n = 0; n < kEntries; ++n) {
     for (Index h = 0; h < kEntries; ++h) {
@@ -152,7 +155,7 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
         Arrays::put(query ? x.q : x.k, 1, 1, 20, odd);
         const PathResults got = run(walk, x, {});
         const std::string what = (query ? "query of " : "key of ") + std::to_string(odd);
-        const Index row = query ? 20 : -1;  // all queries see the key
+        const Index row = query ? 20 : -1;  // all queries attend to the key
         for (const char* name : {"out", "lse", "row_max", "weights", "dq", "dk", "dv"}) {
           const bool keys = name == std::string("dk") || name == std::string("dv");
           expect_others_same(plain.at(name), got.at(name), keys ? -1 : row, what + ", " + name);
@@ -162,8 +165,8 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
   });
 }
 
-// Rows of every size among each other, and each alone against the keys that it sees: both equal a
-// row of one prefill.
+// Rows of every size among each other, and each alone against the keys that it attends to, both
+// equal a row of one prefill.
 TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;

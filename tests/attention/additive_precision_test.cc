@@ -12,15 +12,15 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The additive score's error bound, on every path: scores at most twice the error of tanh taken
-// directly in float32, plus kScoreError sum |v|, and gradients three times that of the naive
-// computation. The oracle is the same formulas in float64.
+// The additive score's error bound, on every path: scores have at most twice the error of tanh
+// computed directly in float32, plus kScoreError sum |v|, and gradients three times that of the
+// naive computation. The oracle is the formulas in float64.
 namespace qkv::test {
 namespace {
 
 using Values = std::vector<double>;
 
-// The error left by rounding 1 / (1 + e^2a e^2b), however small a + b.
+// The error that remains from rounding 1 / (1 + e^2a e^2b), however small a + b is.
 constexpr double kScoreError = 0x1p-22;
 
 Tensor scaled(Tensor x, double by) {
@@ -33,7 +33,7 @@ Tensor positive(Tensor x) {
   return x;
 }
 
-// 1, -1, 2, -2, 1/2, ..: products with them are exact.
+// The numbers 1, -1, 2, -2, 1/2, ..: products with them are exact.
 Tensor powers_of_two(Index rows) {
   Tensor x(DType::kFloat32, {rows, 1});
   int n = 0;
@@ -46,7 +46,7 @@ Tensor powers_of_two(Index rows) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// In float32, or in float64 with the same numbers.
+// Scores in float32, or in float64 from equal numbers.
 Values scores_of(const Tensor& q, const Tensor& k, const Additive& score, const std::string& path,
                  DType d) {
   Context context = context_on(path);
@@ -65,7 +65,7 @@ TEST(AdditivePathPrecision, ScoresAreWithinTheBoundOfTanh) {
     for (const Index U : {1, 32, 256, 1000}) {
       if (!is_thorough() && U > 256) continue;
       for (const bool all_positive : {false, true}) {
-        for (const Index D : {1, 16}) {  // width 1: projections without error
+        for (const Index D : {1, 16}) {  // width 1: projections are exact
           const Tensor v = normal(Dims(U), 5);
           const double of_w = deviation / std::sqrt(static_cast<double>(D));
           const Tensor q = D == 1 ? powers_of_two(9) : normal({9, D}, 1);
@@ -125,7 +125,7 @@ struct Plain {
   std::array<double, kNames.size()> sizes{};
 };
 
-// The formulas in sums of T.
+// The formulas, computed in sums of T.
 template <class T>
 class PlainGradients {
  public:
@@ -164,7 +164,7 @@ class PlainGradients {
     set(6, sums(dleft, Tq), sums(dleft_size, Tq));
     return r;
   }
-  // The largest sum of |ds| t's sizes without t.
+  // The largest sum of the sizes of ds, without t.
   double score_gradients() const { return ds_size; }
 
  private:
@@ -270,8 +270,9 @@ double score_error(const Arrays& x, const std::string& path) {
       scores_of(x.q, x.k, score, std::string(kReferencePath), DType::kFloat64));
 }
 
-// Three times the naive computation's error and 4 ulp of the largest gradient; and what the errors
-// of scores and of tanh bring, as those of small arguments have an error of their own in 1 - 2r:
+// Allows three times the naive computation's error and 4 ulp of the largest gradient, and the
+// effects of errors of scores and of tanh, since those of small arguments have a further error in 1
+// - 2r:
 // - scores off by e change each weight by 2 e of it, and so terms ds_ij x by at most
 //   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums;
 // - tanh off by 2^-22 changes dscore_v by 2^-22 sum |ds|.

@@ -13,9 +13,9 @@
 #include "tests/attention/gradient_agreement.h"
 #include "tests/attention/paths.h"
 
-// The backward pass of every path against the reference's: random calls over all shapes, memory
-// layouts, options, gradients given and requested, and special values. A failure prints a line;
-// QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED other calls.
+// Compares the backward pass of every path with the reference's: random calls over all shapes,
+// memory layouts, options, gradients given and requested, and special values. A failure prints a
+// line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED other calls.
 namespace qkv::test {
 namespace {
 
@@ -27,7 +27,7 @@ constexpr std::string_view kCoveredGradients =
     "asks v, asks bias, asks alibi, asks sinks, asks one, dbias [Tq,Tk], dbias [1,Tk], dbias "
     "[Tq,1], dbias [1,1], dbias per head, added, threads 1, threads 2, threads 3, NaN in dout, "
     "infinity in dout";
-// The same for a single score.
+// Requested gradients that calls with a score of this kind must have.
 std::string_view asked_of(ScoreKind kind) {
   return kind == ScoreKind::kBilinear   ? "asks w"
          : kind == ScoreKind::kAdditive ? "asks wq, asks wk, asks score_v, asks score_b"
@@ -38,7 +38,7 @@ std::string_view asked_of(ScoreKind kind) {
 // bounds.
 class Reference {
  public:
-  // `pairs`: with products of bfloat16 in pairs.
+  // `pairs`: the reference with BF16 two-way dot products.
   Reference(const BackwardCall& call, bool overflows, bool pairs)
       : call_(call),
         overflows_(overflows),
@@ -46,7 +46,7 @@ class Reference {
         path_(pairs ? kPairedReferencePath : kReferencePath),
         saved_(call, path_) {}
 
-  // Empty, or how the path's gradients differ from the reference's.
+  // Returns how the path's gradients differ from the reference's, or nothing.
   std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
                     bool& ill_conditioned) {
     const Same same = same_on(path, call_.options);
@@ -92,7 +92,7 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
                  const std::set<std::string>& features, const std::string& replay,
                  Findings& findings, bool pairs = false) {
   Reference reference(call, overflows, pairs);
-  std::deque<SavedTensors> all_saved;  // known to `reference`
+  std::deque<SavedTensors> all_saved;  // `reference` refers to them
   for (const std::string& path : paths) {
     if (!takes_backward(path, call.inputs, call.options)) continue;
     findings.count(path, features);
@@ -119,7 +119,7 @@ void check_call(const RandomBackward& random, const std::vector<std::string>& pa
   if (!intact) findings.tell("inputs", intact.message(), replay);
 }
 
-// Whether the calls have met everything, and most of them are compared tightly.
+// Expects that the calls have met every feature, and that most of them are compared tightly.
 void expect_met(Findings& findings, const std::string& path, ScoreKind kind, int calls,
                 bool of_pairs) {
   EXPECT_LT(findings.counts[path]["ill-conditioned"], calls / 2) << path;
@@ -153,7 +153,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
-// Products of bfloat16 in pairs, against the reference that has them.
+// BF16 two-way dot products, compared with the reference that has them.
 TEST(PairBackwardConformance, AgreesWithTheReferenceOfPairs) {
   const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
   if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
@@ -169,8 +169,8 @@ TEST(PairBackwardConformance, AgreesWithTheReferenceOfPairs) {
   expect_met(findings, paths.front(), ScoreKind::kDot, calls, true);
 }
 
-// Lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient blocks
-// (128); and widths that fill no register.
+// Checks lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient
+// blocks (128); and widths that fill no register.
 void check_sizes(ScoreKind kind, Index Tq, Index Tk, int count,
                  const std::vector<std::string>& paths, Findings& findings) {
   constexpr Index kWidths[][4] = {{7, 3, 4, 33}, {17, 5, 17, 5}, {1, 33, 2, 64}, {9, 1, 30, 31}};
@@ -214,7 +214,7 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   for (const Index Tq : kLengths) {
     for (const Index Tk : kLengths) {
       ++count;
-      // In a thorough run, each pair of neighbouring lengths in one of two dtypes.
+      // A thorough run has each pair of neighbouring lengths in one of two dtypes.
       if (count % every != 0 || Tq * Tk > at_scale(90'000, 7'500)) continue;
       for (const auto& [kind, paths] : fast) {
         // The reference's projections and tanh are slow.
@@ -225,9 +225,9 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   }
 }
 
-// The bounds also hold between the reference in float32 and the same formulas in float64, given
-// what the reference saved in float32. (An lse of 1e30 rounded to float32 is not an lse of the
-// scores in float64.)
+// The bounds also hold between the reference in float32 and the formulas in float64, given the
+// results that the reference saved in float32. (An lse of 1e30 rounded to float32 is not an lse of
+// the scores in float64.)
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
   attn::resolve("bounds", {}, call.inputs, call.options, p);

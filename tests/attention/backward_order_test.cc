@@ -9,8 +9,8 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/compare.h"
 
-// More of path_order_test.cc: gradients do not depend on packing or on other requested ones, and
-// masked numbers that are none reach neither results nor gradients.
+// Continues path_order_test.cc: gradients do not depend on packing or on other requested ones, and
+// masked non-finite numbers affect neither results nor gradients.
 namespace qkv::test {
 namespace {
 
@@ -29,7 +29,7 @@ TEST(BackwardPathOrder, PackedIsPadded) {
       offsets.push_back(keys[b] - queries[b]);
       for (Index i = 0; i < 200; ++i) lengths.push_back(i < queries[b] ? keys[b] : 0);
     }
-    // The rows that belong to sequences, as [sum T, heads, C].
+    // Extracts the rows that belong to sequences, as [sum T, heads, C].
     const auto packed = [&](const ConstView& t, const std::vector<Index>& counts) {
       Index total = 0;
       for (Index count : counts) total += count;
@@ -86,8 +86,8 @@ TEST(BackwardPathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// Accumulation adds the finished gradient: one addition to the previous value. (Of a gradient that
-// is rounded to bfloat16 only what follows is known; conformance tests see it.)
+// Accumulation adds the finished gradient: one addition to the previous value. (For a gradient that
+// is rounded to BF16 the sum before rounding is not known; conformance tests cover it.)
 TEST(BackwardPathOrder, AddingIsOneAddition) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
@@ -95,7 +95,7 @@ TEST(BackwardPathOrder, AddingIsOneAddition) {
     const SeededCall x(1, 4, 2, 140, 140, 8, 12, walk);
     PathRunner run(walk, x.score.score());
     const PathResults once = run(x.inputs(), x.options(), x.sources());
-    run.write = Write::kAccumulate;  // to 1 in every element
+    run.write = Write::kAccumulate;  // gradients are added to 1 in every element
     for (const auto& [name, added] : run(x.inputs(), x.options(), x.sources())) {
       if (!name.starts_with("d")) continue;
       std::vector<double> want = values_of(once.at(name));
@@ -108,9 +108,10 @@ TEST(BackwardPathOrder, AddingIsOneAddition) {
   });
 }
 
-// ---- numbers that are none ------------------------------------------------------------------
+// ---- non-finite numbers
+// ---------------------------------------------------------------------------
 
-// A mask of some kind, and whether query i may see key j.
+// A mask of some kind, and whether it lets query i attend to key j.
 struct Masking {
   const char* name;
   Options options;
@@ -144,7 +145,7 @@ void poison(Tensor& x, bool odd, const Dead& dead) {
 TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
-    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // it is slow
+    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // the walk is slow
     Tensor keep(DType::kBool, {kQueries, kKeys});
     Tensor fill(d, {kQueries, kKeys});
     Tensor padding(DType::kBool, {2, kKeys});
@@ -205,7 +206,7 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
       };
       const PathResults got = gradients(true);
       expect_same(gradients(false), got, m.name);
-      // And an empty row's dq is exactly 0.
+      // An empty row's dq is exactly 0.
       const std::vector<double> dq = values_of(got.at("dq"));
       for (std::size_t n = 0; n < dq.size(); ++n) {
         const Index i = static_cast<Index>(n) / 9 % kQueries;
@@ -217,8 +218,8 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   });
 }
 
-// A NaN that a query sees makes its dq NaN, and dk and dv of the keys that it sees; the dq of other
-// queries is unchanged, to the bit.
+// A NaN that a query attends to makes its dq NaN, and dk and dv of the keys that it attends to; the
+// dq of other queries is unchanged, bit for bit.
 TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
@@ -231,11 +232,11 @@ TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
       SeededCall y(1, 1, 1, 140, 140, 9, 6, walk);
       Tensor& to = where[0] == 'q' ? y.q : where[0] == 'k' ? y.k : where[0] == 'v' ? y.v : y.dout;
       poison(to, true, [](Index row, Index c) { return row == kRow && c == 2; });
-      // The poison at this place is whichever comes; make it NaN.
+      // poison() may have put an infinity at this place; it becomes NaN.
       core::store(d, to.view().data(), kRow * to.size(3) + 2, std::nan(""));
       const PathResults got = run(y.inputs(), options, {.out = y.dout});
       const bool key = where[0] == 'k' || where[0] == 'v';
-      const auto sees = [&](Index i) {  // does query i see the NaN?
+      const auto sees = [&](Index i) {  // whether query i attends to the NaN
         return key ? i >= kRow && i - kRow <= 60 : i == kRow;
       };
       const auto rows = [](const Tensor& t, Index i) { return slice(t.view(), 2, i, i + 1); };

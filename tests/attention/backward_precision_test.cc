@@ -68,8 +68,9 @@ TEST(BackwardPathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   }
 }
 
-// Long sequences, of which some queries or some keys are computed. A query needs all keys; a key
-// needs all queries, whose other keys are a sink with as much weight as they have on the average.
+// Long sequences, of which only some queries or some keys are computed. A query needs all keys; a
+// key needs all queries, whose other keys are replaced by a sink with as much weight as they have
+// on average.
 TEST(BackwardPathPrecision, IsWithinTheBoundForSomeOfManyRows) {
   const Index sampled = at_scale(256, 16);
   for (const Index T : {8192, at_scale(65536, 5461)}) {

@@ -17,25 +17,25 @@
 #include "tests/support/compare.h"
 #include "tests/support/in_blocks.h"
 
-// Sums over channels on every path: blocks of 64, each from zero, added in ascending order, against
-// plain loops to the bit; and rows of more than one block, which do not depend on neighbours,
+// Sums over channels on every path (blocks of 64, each from zero, added in ascending order) are
+// bit-identical with plain loops; and rows of more than one block do not depend on neighbours,
 // threads or memory layout.
 namespace qkv::test {
 namespace {
 
-// Multiply-adds rounded as on a path.
+// Plain loops whose multiply-adds are rounded as on a path.
 struct Plain {
   explicit Plain(std::string_view path) : fused(fuses(path)) {}
 
   float plus(float a, float b, float sum) const {
     return fused ? std::fma(a, b, sum) : a * b + sum;
   }
-  // sum_c a_c b_c, elements a and b apart.
+  // Computes sum_c a_c b_c, whose elements are a_step and b_step apart.
   float dot(const float* a, Index a_step, const float* b, Index b_step, Index n) const {
     return sum_in_blocks<float>(
         n, [&](Index c, float sum) { return plus(a[c * a_step], b[c * b_step], sum); });
   }
-  // x w^T of [rows,n] and [columns,n]; of [n,columns] where `turned`.
+  // Computes x w^T of [rows,n] and [columns,n]; of [n,columns] if w is transposed (`turned`).
   Tensor product(const Tensor& x, const Tensor& w, bool turned) const {
     const Index n = x.size(1);
     const Index columns = w.size(turned ? 1 : 0);
@@ -71,7 +71,7 @@ struct QueryKeyGradients {
   Tensor q, k;
 };
 
-// For a call with lse and out taken as 0, and dout and v of ones.
+// Gradients of a call with lse and out taken as 0, and dout and v of ones.
 QueryKeyGradients gradients(std::string_view path, const Tensor& q, const Tensor& k,
                             const Score& score) {
   Context context = context_on(path);
@@ -109,14 +109,14 @@ TEST(ChannelPathOrder, ScoresAreSummedInBlocks) {
           one_sum = one_sum && sum == got.view().at<float>({i, j});
         }
       }
-      // If products are rounded, a block of one channel is the same as one more term.
+      // If products are rounded, a block of one channel equals one more term.
       EXPECT_EQ(one_sum, D <= (plain.fused ? 64 : 65)) << "D " << D;
     }
   }
 }
 
-// With a score of 0, an lse of 0 and a bias of 0 every weight is 1, so that the bias's gradient is
-// dout . v - dout . out.
+// With scores, lse and bias of 0 every weight is 1, so that the bias's gradient is dout . v - dout
+// . out.
 TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
@@ -144,8 +144,8 @@ TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
   }
 }
 
-// Projected rows are not visible, but their scores are: those of the plain loops' rows under an
-// identity are the same, and so are the gradients of projected rows, from which dq and dk follow.
+// Projected rows are not visible, but their scores are: the plain loops' rows under an identity
+// have equal scores and equal gradients of projected rows, from which dq and dk follow.
 TEST(ChannelPathOrder, BilinearProjectionsAreSummedInBlocks) {
   const Tensor q = normal({3, 300}, 1);
   const Tensor k = normal({5, 260}, 2);
@@ -190,7 +190,7 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
     const QueryKeyGradients d = gradients(path, q, k, score);
     EXPECT_TRUE(equal(d.q, plain.product(projected.q, wq, true)));
     EXPECT_TRUE(equal(d.k, plain.product(projected.k, wk, true)));
-    if (path != kReferencePath) continue;  // the others have no tanh
+    if (path != kReferencePath) continue;  // other paths compute tanh differently
     for (Index i = 0; i < 3; ++i) {
       for (Index j = 0; j < 5; ++j) {
         float sum = 0;
@@ -209,8 +209,8 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
   }
 }
 
-// Scores of 0 give weights of 1 before division, so that out is the chunks' sums of v: of 512 keys
-// each, of 256 if k is wide.
+// Scores of 0 give weights of 1 before division, so that out is made of the chunks' sums of v: of
+// 512 keys each, of 256 if k is wide.
 TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
   constexpr Index kKeys = 600;
   const Tensor v = normal({kKeys, 3}, 6);
@@ -245,7 +245,8 @@ TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
   }
 }
 
-// Rows of D = 200 and E = 130, alone and among others, on threads and in another memory order.
+// Rows of D = 200 and E = 130 are computed alone and among others, on threads and in another memory
+// order.
 TEST(ChannelPathOrder, RowsOfManyBlocksDoNotKnowTheirNeighbours) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     constexpr Index kQueries = 8;

@@ -15,10 +15,10 @@
 #include "tests/attention/case.h"
 #include "tests/support/compare.h"
 
-// Every analytic gradient, on every path, against the complex step (Squire and Trapp 1998): the
-// forward reference at x + ih, whose imaginary part is h dL/dx without cancellation. The forward
-// pass is the definition; this tests the backward pass against it directly, with no oracle in
-// between.
+// Compares every analytic gradient, on every path, with the complex step (Squire and Trapp 1998):
+// the forward reference at x + ih, whose imaginary part is h dL/dx without cancellation. The
+// forward pass is the definition, so this tests the backward pass against it directly, without an
+// oracle.
 namespace qkv::test {
 namespace {
 
@@ -53,7 +53,7 @@ class Loss {
     add("row_weights", "drow_weights", call_.input("rows"));
   }
 
-  // Im L(x + ih e_n) / h for element n of the input of this name.
+  // Computes Im L(x + ih e_n) / h for element n of the input of this name.
   double derivative(const std::string& input, std::size_t n) {
     Complex& x = call_.tensor(input)->values<Complex>()[n];
     const Complex before = x;

@@ -9,9 +9,9 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Every path against the reference: random calls over all shapes, memory layouts, options, outputs
-// and special values. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call alone,
-// SEED other calls.
+// Compares every path with the reference: random calls over all shapes, memory layouts, options,
+// outputs and special values. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call
+// alone, SEED other calls.
 namespace qkv::test {
 namespace {
 
@@ -29,7 +29,7 @@ void run(const RandomCall& call, std::string_view path, const Results& results) 
   attention(call.inputs(), call.options(), results.outputs(), context);
 }
 
-// Empty if one path agrees with the reference in one call.
+// Returns how a path differs from the reference in one call, or nothing.
 std::string conform(const RandomCall& call, const std::string& path, const Results& want) {
   const Results got(call, -777);
   try {
@@ -92,7 +92,7 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Part, Conformance, testing::Range(0, kParts));
 
-// Products of bfloat16 in pairs, against the reference that has them.
+// BF16 two-way dot products, compared with the reference that has them.
 TEST(PairConformance, AgreesWithTheReferenceOfPairs) {
   const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
   if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";

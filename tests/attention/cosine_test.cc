@@ -60,8 +60,8 @@ void for_each_path(const F& test) {
   }
 }
 
-// Squares of these rows overflow or underflow; scaling by a power of two changes no bit of a score,
-// and gradients by its inverse only.
+// Squares of these rows overflow or underflow; scaling rows by a power of two leaves scores
+// bit-identical and scales gradients by its inverse only.
 TEST(Cosine, LengthsNeitherOverflowNorVanish) {
   for_each_path([](const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& dout) {

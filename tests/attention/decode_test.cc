@@ -16,8 +16,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Decoding over a large cache: keys that masks hide are not read. They have no memory here: to read
-// one ends the program.
+// Decoding over a large cache does not read keys that masks hide. These have no memory here: to
+// read one ends the program.
 namespace qkv::test {
 namespace {
 
@@ -30,7 +30,7 @@ class Cache {
  public:
   static constexpr Index kHeads = 2;
 
-  // Both are multiples of the rows of a page.
+  // `first` and `end` are multiples of the rows of a memory page.
   Cache(Index first, Index end, const ConstView& values) {
     data_ = ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data_ == MAP_FAILED) throw std::bad_alloc();  // NOLINT(performance-no-int-to-ptr)
@@ -57,8 +57,8 @@ class Cache {
 template <class T>
 class Decode : public testing::Test {
  protected:
-  // The same query over the whole cache, of which `options` show keys first .. end - 1, and over
-  // these keys alone.
+  // Runs a query over the whole cache, of which `options` allow keys first .. end - 1, and over
+  // these keys alone, and expects equal results.
   static void expect_reads(Index queries, Index first, Index end, const Options& options) {
     const DType type = dtype_of<T>;
     const Tensor q = normal({1, 2 * queries, 1, kD}, 1, type);

@@ -14,7 +14,8 @@
 namespace qkv::test {
 namespace {
 
-// Known answers published with the algorithm (Salmon et al. 2011, the kat_vectors of Random123).
+// Known answers that were published with the algorithm (Salmon et al. 2011, the kat_vectors of
+// Random123).
 TEST(Dropout, PhiloxKnownAnswers) {
   using Counter = std::array<std::uint32_t, 4>;
   EXPECT_EQ(core::philox4x32_10({0, 0, 0, 0}, {0, 0}),
@@ -27,7 +28,8 @@ TEST(Dropout, PhiloxKnownAnswers) {
             (Counter{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// key = the seed (low, high), counter = (floor(j/4), i, h, b), word j mod 4, word < floor(p 2^32).
+// The mask follows docs/semantics.md: key = the seed (low, high), counter = (floor(j/4), i, h, b),
+// word j mod 4; the weight is dropped if word < floor(p 2^32).
 TEST(Dropout, TheMaskIsThatOfTheSemantics) {
   constexpr std::uint64_t kSeed = 0x123456789abcdef0ULL;
   const Tensor q = normal({2, 3, 4, 2}, 1, DType::kFloat64);

@@ -8,12 +8,12 @@
 
 #include <qkv/dual.h>
 
-// The numbers by which users' score functions are differentiated. What such functions mean is in
-// path_edges_test.cc.
+// The dual numbers by which users' score functions are differentiated. path_edges_test.cc tests the
+// meaning of such functions.
 namespace qkv::test {
 namespace {
 
-// Every operation of Dual against the complex-free definition: central differences in float64.
+// Compares every operation of Dual with central differences in float64.
 TEST(Dual, EveryOperationHasItsDerivative) {
   using F = std::function<Dual<double>(Dual<double>)>;
   const std::vector<std::pair<const char*, F>> functions{
@@ -80,7 +80,7 @@ TEST(Dual, TheExactGelu) {
   EXPECT_NEAR(tail.slope / -9.1389374e-18, 1, 1e-6);
 }
 
-// The numbers of both passes are the same; of equal ones the first is chosen, as by std::min.
+// Both passes give equal numbers; of equal operands the first is chosen, as by std::min.
 TEST(Dual, TheSmallerAndTheLargerOfTwo) {
   const double nan = std::nan("");
   for (const double a : {-1.0, 0.0, 2.5, nan}) {

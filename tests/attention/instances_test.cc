@@ -12,8 +12,8 @@
 
 #include <qkv/mods.h>
 
-// The compiled instances of user functions: every target that this CPU supports gives the bits of
-// the baseline, and touches nothing outside its tile.
+// The compiled instances of user functions: every target that this CPU supports is bit-identical
+// with the baseline, and touches nothing outside its tile.
 namespace qkv::test {
 namespace {
 
@@ -37,7 +37,8 @@ std::vector<InstanceTarget> targets_of_this_cpu() {
   return targets;
 }
 
-// Which of two NaNs a sum keeps, with its sign, depends on the compiler's order of addition.
+// All NaN count as equal: which of two NaN a sum keeps, with its sign, depends on the compiler's
+// order of addition.
 template <class T>
 bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const T& x, const T& y) {
@@ -151,7 +152,7 @@ std::vector<std::uint8_t> allowed_by(const MaskMod& mask, InstanceTarget target,
   return allowed;
 }
 
-// Against the function itself, pair by pair.
+// Compares a mask's instances with the function itself, pair by pair.
 template <class F>
 void expect_answers(const char* name, const F& f) {
   const MaskMod mask = mask_mod(f);

@@ -10,7 +10,7 @@
 
 #include "tests/attention/bits.h"
 
-// The calls as a user types them: designated initialisers, variants, vectors, lambdas. That they
+// Calls as a user types them: designated initialisers, variants, vectors, lambdas. That they
 // compile without a warning is half of the test.
 namespace qkv::test {
 namespace {

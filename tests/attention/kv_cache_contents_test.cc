@@ -15,7 +15,7 @@
 #include "tests/attention/caches.h"
 #include "tests/support/errors.h"
 
-// A cache that is made from the contents of another one, or copied, goes on as that one.
+// A cache that is made from the contents of another one, or copied, continues as that one does.
 namespace qkv::test {
 namespace {
 
@@ -56,7 +56,8 @@ void expect_same_results(const KvCache& a, const KvCache& b) {
   for (const Index queries : {1, 3}) EXPECT_TRUE(same_bits(result(a, queries), result(b, queries)));
 }
 
-// A copy goes on with the bits of its original, which does not see the steps of the copy.
+// A copy's further results are bit-identical with those of its original, which is not affected by
+// steps of the copy.
 void expect_same_future(KvCache a) {
   KvCache b(a.contents()), c(a), d(sizes(1));
   d = c;
@@ -73,7 +74,7 @@ void expect_same_future(KvCache a) {
   expect_equal(d.contents(), before);
 }
 
-// Pages keep their numbers, and room that was reserved is there.
+// Pages keep their indices, and the copy has the room that was reserved.
 TEST(KvCacheContents, ACopyHasTheSamePagesAndRoom) {
   KvCache cache(sizes(2));
   append(cache, {0, 1}, 40, 1);
@@ -126,7 +127,7 @@ TEST(KvCacheContents, HoldSharedPagesOnceAndNothingElse) {
                          Tensor(DType::kFloat32, rest.shape())));
 }
 
-// No page that an entry's table could name may be left, as truncate() once allowed with a window.
+// An entry's table may refer to no page, as truncate() once allowed with a window.
 TEST(KvCacheContents, OfAWindowWithoutPages) {
   KvCacheContents without{.sizes = sizes(1, DType::kFloat32, 20),
                           .k_pages = Tensor(DType::kFloat32, {1, 16, kKeyHeads, kWidth}),
@@ -143,7 +144,7 @@ TEST(KvCacheContents, OfAWindowWithoutPages) {
   EXPECT_EQ(again.first_key(0), 16);
   const Tensor q = normal({1, kHeads, 1, kWidth}, 7);
   Tensor a(DType::kFloat32, {1, kHeads, 1, kValueWidth}), b(DType::kFloat32, a.shape());
-  // No key is seen, but the tables must name pages that exist.
+  // No key is attended to, but the tables must hold pages that exist.
   attention(again.inputs(q), {.masks = {KeyLengths{std::vector<Index>{0}}}}, {.out = a});
   EXPECT_TRUE(same_bits(a, b));
   for (KvCache* one : {&cache, &again}) append(*one, {0}, 30, 3);
@@ -152,7 +153,7 @@ TEST(KvCacheContents, OfAWindowWithoutPages) {
 
 // ---- wrong arrays -------------------------------------------------------------------------------
 
-// What comes of contents, of 40 and 20 keys in 3 + 2 pages, in which one thing is wrong.
+// The error for contents of 40 and 20 keys in 3 + 2 pages, in which one thing is wrong.
 template <class Change>
 std::string complaint(const Change& change, Index window = 0) {
   KvCache cache(sizes(2, DType::kFloat32, window));
@@ -196,7 +197,7 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
       complaint([](C& c) { c.sizes.window = 1; }),
       "KvCache: first_keys must be so late that at most 2 pages remain, as many as the window "
       "needs, got 0 of entry 0 of 40 keys");
-  // Not a page of a size that is only claimed is allocated.
+  // No page is allocated for a size that is only claimed.
   EXPECT_EQ(complaint([](C& c) {
               c.sizes.page = Index{1} << 40;
               c.block_tables = Tensor(DType::kInt64, {2, 1});
@@ -244,7 +245,7 @@ TEST(KvCache, HeldPagesDoNotMove) {
   more();
   EXPECT_EQ(cache.lengths()[0], 33);
 
-  // They outlive the cache.
+  // Held pages outlive the cache.
   hold = cache.hold_pages();
   const ConstView k = cache.inputs(q).k;
   const Tensor before = contiguous(k);

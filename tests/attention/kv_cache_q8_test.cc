@@ -19,7 +19,8 @@
 #include "tests/attention/q8_blocks.h"
 #include "tests/support/errors.h"
 
-// A cache of q8: the blocks of quantize_q8, and the bits of one call over them.
+// A cache of q8 holds the blocks of quantize_q8, and its results are bit-identical with those of
+// one call over them.
 namespace qkv::test {
 namespace {
 
@@ -36,7 +37,7 @@ KvCacheSizes sizes(Index B, Index window = 0, DType dtype = DType::kQ8) {
           .queries = 4};
 }
 
-// The numbers that quantize_q8 leaves.
+// The numbers that remain after quantize_q8.
 Tensor rounded(const ConstView& x) {
   Tensor numbers(DType::kFloat32, x.shape());
   dequantize_q8(quantized(x), numbers);
@@ -46,7 +47,7 @@ Tensor rounded(const ConstView& x) {
 TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(name_of(dtype));
-    // By head, and by token with the channels of k in reverse.
+    // k is stored by head and by token, with its channels in reverse.
     const Tensor k = normal({2, kKeyHeads, 21, kWidth}, 1, dtype);
     const Tensor v = normal({2, 21, kKeyHeads, kValueWidth}, 2, dtype);
     const ConstView backward(static_cast<const char*>(k.view().data()) +
@@ -73,7 +74,7 @@ TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
   }
 }
 
-// Blocks by token, whose strides are any: as blocks by head.
+// Blocks stored by token, with any strides, give the results of blocks by head.
 TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
   const Tensor k = quantized(normal({1, 20, kKeyHeads, kWidth}, 1));
   const Tensor v = quantized(normal({1, 20, kKeyHeads, kValueWidth}, 2));
@@ -98,7 +99,8 @@ TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
   EXPECT_TRUE(same_bits(v_pages, want.v_pages));
 }
 
-// Steps of all kinds; a cache of float32 is given the numbers that blocks have.
+// Runs steps of all kinds on a q8 cache and on a float32 cache that is given the numbers of the
+// blocks.
 struct Both {
   KvCache q8, plain;
   std::uint64_t seed = 100;
@@ -142,7 +144,7 @@ TEST(KvCacheQ8, EqualsACacheOfItsNumbersOnEveryPath) {
       x.expect_same(4, path, {.masks = {Causal{}}});
       if (window == 0) x.expect_same(40, path, {.masks = {Causal{}}});
       x.reorder({1, 1, 0});
-      x.append({0, 1, 2}, 2);  // into a page that others have
+      x.append({0, 1, 2}, 2);  // into a shared page
       x.truncate(0, x.q8.lengths()[0] - 3);
       x.append({0}, 1);
       x.expect_same(2, path);
@@ -150,7 +152,7 @@ TEST(KvCacheQ8, EqualsACacheOfItsNumbersOnEveryPath) {
   }
 }
 
-// attention() over the same blocks in one piece.
+// Compares the cache with attention() over equal blocks in one piece.
 TEST(KvCacheQ8, EqualsBlocksInOnePiece) {
   const Tensor k = quantized(normal({1, kKeyHeads, 150, kWidth}, 1));
   const Tensor v = quantized(normal({1, kKeyHeads, 150, kValueWidth}, 2));
@@ -185,7 +187,7 @@ TEST(KvCacheQ8, GoesOnFromItsContents) {
 TEST(KvCacheQ8, KeepsMemoryAndHeldPages) {
   KvCache cache(sizes(1));
   cache.reserve(2);
-  // 34 bytes for 32 channels, and tables.
+  // A block of 32 channels has 34 bytes; tables come in addition.
   EXPECT_GE(cache.bytes(), std::size_t{2 * 16 * kKeyHeads * 3 * 34});
   EXPECT_LT(cache.bytes(), std::size_t{2 * 16 * kKeyHeads * 3 * 34 + 4096 * 2});
   const std::shared_ptr<const void> hold = cache.hold_pages();
@@ -238,7 +240,7 @@ TEST(KvCacheQ8, RejectedCallsChangeNothing) {
   EXPECT_EQ(error_of([&] { plain.append(k, quantized(v)); }),
             "TypeError: KvCache::append: v must be float32, float64, bfloat16 or float16, got q8 "
             "[1,2,3,1]");
-  // The last number of v is found out when k would fit.
+  // The last number of v is checked when k would fit.
   Tensor odd = contiguous(v);
   odd.values<float>().back() = std::numeric_limits<float>::infinity();
   EXPECT_EQ(appending(k, odd),

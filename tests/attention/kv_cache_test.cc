@@ -15,7 +15,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/errors.h"
 
-// A cache gives the bits of attention over all keys of an entry in one piece.
+// Results of a cache are bit-identical with those of attention over all keys of an entry in one
+// piece.
 namespace qkv::test {
 namespace {
 
@@ -31,7 +32,7 @@ KvCacheSizes sizes(Index B, Index page, Index window = 0) {
           .queries = 4};
 }
 
-// What an entry was given, as [1,G,Tk,.].
+// The rows that an entry was given, as [1,G,Tk,.].
 struct Entry {
   Tensor k{DType::kFloat32, {1, kKeyHeads, 0, kWidth}};
   Tensor v{DType::kFloat32, {1, kKeyHeads, 0, kValueWidth}};
@@ -138,7 +139,7 @@ TEST(KvCache, RoundsToItsDType) {
   }
 }
 
-// Rejected guesses: what comes after them is what would have come without.
+// Draft tokens that were rejected leave no trace: later results are those without them.
 TEST(KvCache, TruncatesAndGivesPagesBack) {
   Both x(sizes(2, 16));
   x.append({0, 1}, 40);
@@ -158,7 +159,7 @@ TEST(KvCache, TruncatesAndGivesPagesBack) {
   EXPECT_EQ(x.cache.bytes(), bytes);
 }
 
-// Beams share pages until one of them writes into a shared one.
+// Hypotheses share pages until one of them writes into a shared one.
 TEST(KvCache, BeamsSharePages) {
   Both x(sizes(3, 16));
   x.append({0, 1, 2}, 37);
@@ -201,8 +202,8 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
   }
 }
 
-// With a window: what can be taken back is exactly what leaves the query at the last key all keys
-// that it sees, and never less than `queries` keys.
+// With a window, exactly so many keys can be taken back that the query at the last key still has
+// all keys that it attends to, and never fewer than `queries` keys.
 TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
   std::mt19937 random(5);
   const auto below = [&](Index n) {
@@ -263,7 +264,7 @@ TEST(KvCache, RejectsWrongSizes) {
             "bytes");
 }
 
-// Of an entry that has dropped no key, no query begins too early, however many there are.
+// In an entry that has dropped no key no query begins too early, however many queries there are.
 TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
   const KvCache cache({.B = 1, .G = 1, .D = 1, .E = 1, .page = 16, .window = 20});
   float x = 0;
@@ -321,7 +322,7 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
       message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
       "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
       "the last keys");
-  // A query before the last key would see keys that are gone.
+  // A query before the last key would attend to keys that have been dropped.
   x.truncate(0, 36);
   const ConstView two = slice(q.view(), 2, 0, 2);
   EXPECT_EQ(message_of([&] { x.cache.attention(two, {}, {.out = slice(out, 2, 0, 2)}); }),

@@ -13,8 +13,8 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 
-// Every array of a call in every layout, inside guard bands: the results are those of contiguous
-// arrays to the bit, and no byte that is not a result's is written.
+// Every array of a call is tested in every layout, inside guard bands: results are bit-identical
+// with those of contiguous arrays, and no byte that does not belong to a result is written.
 namespace qkv::test {
 namespace {
 
@@ -23,8 +23,8 @@ class Arrays {
  public:
   Arrays(DType real, Layout inputs, Layout results) : real_(real), in_(inputs), out_(results) {}
 
-  // The same numbers for the same name and shape, whatever the layout. Where the layout repeats
-  // the first axis, so do the numbers of the contiguous array it is compared with.
+  // Returns equal numbers for equal names and shapes, whatever the layout. If the layout repeats
+  // the first axis, so do the numbers of the contiguous array with which it is compared.
   ConstView input(const std::string& name, const Dims& shape, DType dtype, bool repeat_first) {
     Random random(std::hash<std::string>{}(name));
     Guarded plain(dtype, shape, repeat_first ? Layout::kBroadcast : Layout::kContiguous);
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Layouts,
                                          DType::kFloat16),
                          [](const auto& p) { return std::string(name_of(p.param)); });
 
-// q, k, v and out as interleaved slices of one buffer [B,T,4,H,D].
+// q, k, v and out may be interleaved slices of one buffer [B,T,4,H,D].
 TEST(Interleaved, SlicesOfOneBufferAreLegal) {
   Tensor buffer = normal({2, 5, 4, 3, 6}, 9);
   const Tensor before = contiguous(buffer.view());

@@ -11,9 +11,9 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Mapped rows of a large batch are made for some entries at a time, in place of those before. No
-// bit of an entry depends on that, the numbers are those of the reference, and memory does not grow
-// with the batch.
+// Transformed rows of a large batch are computed for some entries at a time and replace those of
+// earlier entries. Results of an entry do not depend on that, bit for bit; they are those of the
+// reference; and memory does not grow with the batch.
 namespace qkv::test {
 namespace {
 
@@ -21,7 +21,7 @@ constexpr Index kEntries = 23;  // five at a time on one thread, 15 on three
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
 
-// Calls with row maps, and enough of them in each entry.
+// Kinds of calls with input transforms, with enough rows in each entry.
 enum class Maps { kAdditive, kBilinear, kNormAndRotary };
 
 struct Batch {
@@ -41,8 +41,8 @@ struct Batch {
       lengths.view().at<std::int32_t>({b}) = static_cast<std::int32_t>(kRows - b);
       offsets.view().at<std::int64_t>({b}) = b % 7 - 3;
     }
-    // In an entry each, exponentials of a query and of a key need their powers, and those of a
-    // query are whole.
+    // In one entry exponentials of a query need their powers, in another those of a key, and in a
+    // third those of a query are whole.
     if (which != Maps::kAdditive) return;
     q.view().at<float>({12, 1, 48, 0}) = 1e3F;
     k.view().at<float>({22, 0, 20, 0}) = 1e3F;
@@ -71,7 +71,7 @@ struct Batch {
   SeededScore parameters;
 };
 
-// Results of each entry, those that need the mapped rows again among them.
+// Results of each entry, including those that read the transformed rows a second time.
 struct EntryResults {
   explicit EntryResults(Index entries)
       : out(DType::kFloat32, {entries, kHeads, kRows, 5}),
@@ -85,7 +85,7 @@ struct EntryResults {
   Tensor out, lse, weights, column_sums;
 };
 
-// Entry b in a call of its own.
+// Runs entry b in a call of its own.
 EntryResults alone(const Batch& batch, Index b, std::string_view path) {
   EntryResults one(1);
   Context context = context_on(path);
@@ -93,7 +93,7 @@ EntryResults alone(const Batch& batch, Index b, std::string_view path) {
   return one;
 }
 
-// Calls f(all's result, one's result) for those of entry b.
+// Calls f(result of all, result of one) for the results of entry b.
 template <class F>
 void for_each_result(const EntryResults& all, Index b, const EntryResults& one, const F& f) {
   SCOPED_TRACE("entry " + std::to_string(b));
@@ -103,8 +103,8 @@ void for_each_result(const EntryResults& all, Index b, const EntryResults& one, 
   }
 }
 
-// What an entry has alone: every entry on a path and, since both calls may be wrong, some on the
-// reference.
+// The results that an entry has alone: every entry on a path and, since both calls may be wrong,
+// some on the reference.
 class Entries {
  public:
   explicit Entries(const Batch& batch) : batch_(batch) {
@@ -164,7 +164,7 @@ TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
   }
 }
 
-// The keys of the whole batch are there, its queries are mapped some at a time.
+// The keys of the whole batch are stored; its queries are transformed for some entries at a time.
 TEST(MappedEntries, QueriesOfAnAdditiveMemoryToo) {
   const Batch batch(Maps::kAdditive);
   Entries entries(batch);
@@ -193,7 +193,8 @@ TEST(MappedEntries, MemoryDoesNotGrowWithTheBatch) {
       return std::pair(plan.scratch_bytes(), plan.backward_scratch_bytes());
     };
     const auto some = bytes(kBase), more = bytes(8 * kBase);
-    // What grows forward are a few numbers for each query and key, which results may need.
+    // The memory that grows forward holds a few numbers for each query and key, which results may
+    // need.
     EXPECT_LT(more.first - some.first, std::size_t{7 * kBase} * 200 * 16) << path;
     EXPECT_LT(more.first, std::size_t{80} << 20) << path;
     EXPECT_EQ(more.second, some.second) << path;

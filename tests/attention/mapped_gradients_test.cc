@@ -15,23 +15,23 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/compare.h"
 
-// Backward, mapped rows of a large batch and their gradients are made for some entries at a time,
-// as forward (mapped_entries_test.cc). The gradients of an entry's own arrays have the bits that
-// they have alone; sums over the batch go on from some entries to the next, and have the bits that
-// they have where all are mapped at once.
+// In the backward pass transformed rows of a large batch and their gradients are computed for some
+// entries at a time, as in the forward pass (mapped_entries_test.cc). Gradients of an entry's own
+// arrays are bit-identical with those that it has alone; sums over the batch continue from some
+// entries to the next, and are bit-identical with those of all entries at once.
 namespace qkv::test {
 namespace {
 
 constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
-// More threads map more entries at a time: one thread two to five, two four to ten, and so many
-// all of them.
+// More threads transform more entries at a time: one thread two to five, two four to ten, and
+// kThreadsForAll all of them.
 constexpr int kThreads[] = {1, 2};
 constexpr int kThreadsForAll = 6;
 
-// Row maps of each kind, enough of them in each entry; in a wide one so many that there is memory
-// for eight entries only, of which one to six are mapped at a time.
+// Input transforms of each kind, with enough rows in each entry; in a wide one so many that there
+// is memory for eight entries only, of which one to six are transformed at a time.
 enum class Maps { kAdditive, kWide, kBilinear, kNormAndRotary };
 // Whether each entry has its keys and values, or all have the same.
 enum class Keys { kOwn, kShared };
@@ -59,12 +59,12 @@ struct Batch {
     for (Index b = 0; b < kEntries; ++b) {
       lengths.view().at<std::int32_t>({b}) = static_cast<std::int32_t>(kRows - 1 - b);
     }
-    // A key and a query without a live pair, whose rows do not enter.
+    // A key and a query without an unmasked pair are NaN: their rows are skipped.
     k.view().at<float>({shares_keys ? 0 : 7, 0, kRows - 1, 3}) = NAN;
     lengths.view().at<std::int32_t>({9}) = 0;
     q.view().at<float>({9, 1, 30, 2}) = NAN;
     if (!is_additive()) return;
-    // In an entry each, exponentials of a query and of a key need their powers.
+    // In one entry exponentials of a query need their powers, in another those of a key.
     q.view().at<float>({5, 1, 48, 0}) = 1e3F;
     if (!shares_keys) k.view().at<float>({10, 0, 20, 0}) = 1e3F;
   }
@@ -111,7 +111,7 @@ struct Batch {
   bool shares_keys;
   Index width, key_heads;
   Tensor q, k, v, slopes, bias, sinks, query_gain, key_gain, dout_memory;
-  ConstView dout;  // with gaps: its rows are copied
+  ConstView dout;  // has gaps, so that its rows are copied
   Tensor lengths;
   SeededScore parameters;
 };
@@ -146,7 +146,7 @@ TEST(MappedGradients, HaveTheSameBitsHoweverManyEntriesAreMappedAtATime) {
   });
 }
 
-// And those of what entries share are sums of what each gives alone.
+// Gradients that entries share are sums of those that each entry gives alone.
 TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
   for_each_batch([](const Batch& batch, const std::string& path) {
     if (!is_thorough() && !batch.is_additive()) return;
@@ -172,7 +172,8 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
   });
 }
 
-// The keys of the whole batch are there, its queries and all gradients are made some at a time.
+// The keys of the whole batch are stored; its queries are transformed and all gradients computed
+// for some entries at a time.
 TEST(MappedGradients, OfAnAdditiveMemoryToo) {
   for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
     const Batch batch(Maps::kAdditive, keys);

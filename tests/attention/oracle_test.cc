@@ -8,12 +8,13 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The float64 reference against tests/oracle.py, which was written from the semantics alone.
+// Compares the float64 reference with tests/oracle.py, which was written from the semantics alone.
 // QKV_ORACLE_CASES is the path of its output; QKV_CASE=NAME in the environment runs one case.
 namespace qkv::test {
 namespace {
 
-constexpr double kTolerance = 1e-12;  // of the array's largest element, at least of 1
+constexpr double kTolerance =
+    1e-12;  // relative to the array's largest element, or to 1 if that is larger
 
 double largest(const Array& array) {
   double value = 1;
@@ -65,7 +66,7 @@ TEST(Oracle, Float64AgreesForwardAndEveryGradient) {
   }
 }
 
-// The same numbers, forward, on every path that supports the case.
+// Every path that supports a case agrees with its forward results.
 TEST(Oracle, Float64AgreesOnEveryPath) {
   const char* only = std::getenv("QKV_CASE");
   const std::vector<Case> cases = read_cases(QKV_ORACLE_CASES);

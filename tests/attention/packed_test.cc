@@ -11,7 +11,7 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Packed sequences equal the padded call with lengths, bit for bit, forward and backward.
+// Packed sequences are bit-identical with the padded call with lengths, forward and backward.
 namespace qkv::test {
 namespace {
 
@@ -31,12 +31,12 @@ ConstView packed_rows(const ConstView& x, const std::vector<Index>& cu, Index b)
   return broadcast_to(rows, {1, rows.size(0), rows.size(1), rows.size(2)});
 }
 
-// The same rows of a padded array [B,H,T,C].
+// Rows of sequence b of a padded array [B,H,T,C], as a view.
 View padded_rows(const View& x, Index b, Index rows) {
   return slice(slice(x, 0, b, b + 1), 2, 0, rows);
 }
 
-// [sum T,H,C] -> [B,H,T,C], `filler` in the rest.
+// Converts [sum T,H,C] to [B,H,T,C], with `filler` in the rest.
 Tensor pad(const Tensor& x, const std::vector<Index>& cu, Index rows, float filler) {
   Tensor to(DType::kFloat32, {kSequences, x.size(1), rows, x.size(2)});
   for (float& value : to.values<float>()) value = filler;
@@ -171,7 +171,7 @@ TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
   }
 }
 
-// One long sequence among many short ones: scratch is sized by the actual number of keys.
+// With one long sequence among many short ones, scratch is sized by the actual number of keys.
 TEST(Packed, ScratchFollowsTheKeysNotTheLongestSequence) {
   std::vector<int> lengths(401, 0);
   lengths.back() = 4000;

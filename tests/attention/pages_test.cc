@@ -15,11 +15,11 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Keys and values in pages: the bits of the same keys one after another.
+// Results for keys and values in pages are bit-identical with those for contiguous keys.
 namespace qkv::test {
 namespace {
 
-// On both sides of the ends of pages, panels and chunks; and no key at all.
+// Lengths on both sides of the ends of pages, panels and chunks, and no key at all.
 const std::vector<Index> kLengths{513, 0, 17, 600, 64};
 constexpr Index kEntries = 5;
 constexpr Index kMost = 600;
@@ -42,7 +42,7 @@ struct Paged {
   ConstView table() const { return {tables.data(), DType::kInt32, {kEntries, most}, {most, 1}}; }
 };
 
-// The rows of one page of an entry, as [1,G,rows,C], and where they lie in flat keys.
+// The rows of one page of an entry, as [1,G,rows,C], and their places in flat keys.
 template <class AnyView>
 AnyView page_rows(const AnyView& pages, Index page, Index rows) {
   const AnyView one = permute(slice(pages, 0, page, page + 1), {0, 2, 1, 3});
@@ -53,7 +53,7 @@ AnyView flat_rows(const AnyView& flat, Index b, Index begin, Index end) {
   return slice(slice(flat, 0, b, b + 1), 2, begin, end);
 }
 
-// Pages in no order; what is beyond an entry's keys in its table is no page.
+// Stores keys in pages in no order; table entries beyond an entry's keys refer to no page.
 Paged in_pages(const Tensor& k, const Tensor& v, Index page) {
   Paged to;
   to.most = kMost / page + 2;
@@ -103,7 +103,8 @@ Found found(const Inputs& inputs, const Options& options, const std::string& pat
   return x;
 }
 
-// The same call on keys one after another: each entry's length and diagonal are written out.
+// The options of the equal call on contiguous keys: each entry's length and diagonal are written
+// out.
 Options written_out(const Options& options, const std::vector<Index>& offsets) {
   Options flat = options;
   flat.masks.emplace_back(KeyLengths{kLengths});
@@ -173,7 +174,7 @@ TEST(Pages, EqualFlatKeysOfEveryDTypeOnEveryPath) {
   }
 }
 
-// Scores of mapped rows: additive, bilinear, cosine; QK-norm and rotary positions.
+// Tests scores of transformed rows: additive, bilinear, cosine; QK-norm and rotary positions.
 TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
   const ScoreSizes sizes{.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 6};
   const Tensor gain = normal(Dims(kWidth), 56);
@@ -197,7 +198,7 @@ TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
   }
 }
 
-// Additive keys of all magnitudes: each row has its own range.
+// Additive keys have all magnitudes: each row has its own range.
 TEST(Pages, EqualFlatKeysForWideAdditiveRangesOnEveryPath) {
   const SeededScore score(ScoreKind::kAdditive,
                           {.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 6, .projected = 60},
@@ -209,7 +210,7 @@ TEST(Pages, EqualFlatKeysForWideAdditiveRangesOnEveryPath) {
   }
 }
 
-// NaN and infinity, in keys and values that queries see and in those that they do not.
+// NaN and infinity are in keys and values that queries attend to and in others.
 TEST(Pages, EqualFlatKeysWithOddValuesOnEveryPath) {
   for (const Index queries : {2, 12, 60}) {
     Flat x = seeded(queries, DType::kFloat32, DType::kFloat32);
@@ -230,12 +231,12 @@ TEST(Pages, EqualFlatKeysWithOddValuesOnEveryPath) {
   }
 }
 
-// Channels and heads apart: pages are strided views.
+// Channels and heads are apart: pages are strided views.
 TEST(Pages, MayBeStridedOnEveryPath) {
   for (const Index queries : {2, 40}) {
     const Flat x = seeded(queries, DType::kFloat32, DType::kFloat32);
     Paged pages = in_pages(x.k, x.v, 32);
-    // Both in one array, [pages,G,C,page], as [pages,page,G,.].
+    // Keys and values lie in one array, [pages,G,C,page], seen as [pages,page,G,.].
     const Index count = pages.k.size(0);
     Tensor both(DType::kFloat32, {count, kKeyHeads, kWidth + kValueWidth, 32});
     fill_with_nan(both);

@@ -13,9 +13,9 @@
 #include "tests/attention/backward_call.h"
 #include "tests/support/compare.h"
 
-// The gradients of a head of bfloat16 on avx512bf16, and by the plain loops that have its products,
-// to the bit: from core/bfloat16_pairs.h and each path's own exponentials. (Those may decide which
-// way a weight is rounded, so that bounds between the two paths are wide.)
+// The gradients of a head of BF16 on avx512bf16, and on the reference that has its products, are
+// bit-identical with formulas in core/bfloat16_pairs.h and each path's own exponentials. (These may
+// decide which way a weight is rounded, so that bounds between the two paths are wide.)
 namespace qkv::test {
 namespace {
 
@@ -41,7 +41,7 @@ struct Head {
   bool live(Index i, Index j) const { return !causal || j <= i + Tk() - Tq(); }
 };
 
-// Weights and gradients of scores, before scale, of every pair.
+// Weights and gradients of scores, before scale, of every query-key pair.
 class PairsOfHead {
  public:
   PairsOfHead(const Head& head, const SavedTensors& saved, bool by_kernels)
@@ -66,7 +66,7 @@ class PairsOfHead {
 
   void row(Index i, bool by_kernels) {
     const float lse = lse_[at(i)];
-    if (lse == kMasked) return;                  // it sees no key
+    if (lse == kMasked) return;                  // no key is unmasked
     ASSERT_LT(std::fabs(lse), core::kLargeLse);  // its weights have no factor
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_.D())));
     const float delta = dot(dout_, i, out_, i, head_.E()) - dlse_[at(i)];
@@ -101,7 +101,7 @@ class PairsOfHead {
   Floats q_, k_, v_, dout_, dlse_, out_, lse_;
 };
 
-// to[r] = sum of factor(n, r), rounded, times row n of x: blocks of terms, each from zero.
+// Computes to[r] = sum of factor(n, r), rounded, times row n of x: blocks of terms, each from zero.
 template <class Factor>
 Floats sums(Index rows, const Tensor& x, const Factor& factor) {
   const Floats values = floats_of(x);
@@ -181,8 +181,8 @@ Tensor ones(Index count) {
   return x;
 }
 
-// Rows 2m and 2m + 2 of every four cancel, and are so large that what they leave of the others
-// tells the order of the sum.
+// Rows 2m and 2m + 2 of every four cancel, and are so large that the remainder of the others tells
+// the order of the sum.
 Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
   Tensor x = narrow(rows, width, seed);
   for (Index r = 0; r < rows; r += 2) {
@@ -207,7 +207,7 @@ TEST(PairedGradients, AreTheMeaning) {
   }
 }
 
-// Scores of 0, so that all weights of a row are the same, and so are the gradients of its scores.
+// Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores.
 TEST(PairedGradients, AddInTheOrderOfTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     expect_meaning(
