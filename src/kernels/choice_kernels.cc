@@ -72,8 +72,7 @@ double sum_of_exponentials(const T* x, Index n, double shift_by) {
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(double);
   constexpr int kVectors = kPartialSums / kLanes;
-  constexpr int kGroup =
-      kVectors < 8 ? kVectors : 8;  // number of accumulators in registers at a time
+  constexpr int kGroup = kVectors < 8 ? kVectors : 8;  // accumulators held in registers
   const Index whole = n / kPartialSums * kPartialSums;
   T rest[kPartialSums];
   std::fill(std::copy(x + whole, x + n, rest), rest + kPartialSums, -kInfinity<T>);

@@ -378,8 +378,7 @@ inline double pair_multiply_adds(Index rounds) {
   __m512 total = acc[0];
 #pragma GCC unroll 24
   for (int x = 1; x < kSums; ++x) total = _mm512_add_ps(total, acc[x]);
-  [[maybe_unused]] volatile float sink =
-      _mm512_cvtss_f32(total);  // keeps the loop from being removed
+  [[maybe_unused]] volatile float sink = _mm512_cvtss_f32(total);  // keeps the loop
   return 4.0 * kSums * static_cast<double>(kWordLanes) * static_cast<double>(rounds);
 }
 

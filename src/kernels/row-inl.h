@@ -70,8 +70,7 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kVectors = kPanel / kLanes;
-  constexpr int kAtOnce =
-      kVectors < 8 ? kVectors : 8;  // number of accumulators in registers at once
+  constexpr int kAtOnce = kVectors < 8 ? kVectors : 8;  // accumulators held in registers
   const V shift = hn::Set(d, shift_by);
   V sums[kVectors];
 #pragma GCC unroll 4
@@ -378,7 +377,7 @@ HWY_NOINLINE double multiply_adds(Index rounds) {
   V total = acc[0];
 #pragma GCC unroll 24
   for (int x = 1; x < kSums; ++x) total = hn::Add(total, acc[x]);
-  [[maybe_unused]] volatile T sink = hn::GetLane(total);  // keeps the loop from being removed
+  [[maybe_unused]] volatile T sink = hn::GetLane(total);  // keeps the loop
   return 2.0 * kSums * static_cast<double>(HWY_MAX_BYTES / sizeof(T)) * static_cast<double>(rounds);
 }
 

@@ -113,8 +113,7 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
         return run(walk, x, of);
       };
       const PathResults want = with(0);
-      const bool every =
-          std::string_view(name) == "keep";  // else only the numbers that are far from 0
+      const bool every = std::string_view(name) == "keep";  // else only numbers far from 0
       for (const double odd : odd_numbers(d)) {
         if (!every && odd > 0 && odd < 1e6) continue;
         expect_same(want, with(odd), name + std::string(", key of ") + std::to_string(odd));

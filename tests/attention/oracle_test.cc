@@ -13,8 +13,7 @@
 namespace qkv::test {
 namespace {
 
-constexpr double kTolerance =
-    1e-12;  // relative to the array's largest element, or to 1 if that is larger
+constexpr double kTolerance = 1e-12;  // of the array's largest element, or of 1
 
 double largest(const Array& array) {
   double value = 1;

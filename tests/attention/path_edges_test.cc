@@ -9,12 +9,13 @@
 #include "core/weight_factor.h"
 #include "tests/attention/edge_calls.h"
 
-// The edges of docs/semantics.md on every path, forward and backward. The oracle's cases check the
-// numbers; these check the rules. Those of sizes are in path_sizes_test.cc.
+// The edge cases of docs/semantics.md on every path, forward and backward. The oracle's cases check
+// numbers, these tests check rules. path_sizes_test.cc has the rules of sizes.
 namespace qkv::test {
 namespace {
 
-// Each walk takes both passes, none is missing, and each path has at least one.
+// Each walk (a path, a score and a dtype) takes both passes, none is missing, and each path has at
+// least one.
 TEST(PathEdges, WalkEveryPath) {
   for (const auto& [reason, count] : walks().left) {
     std::printf("edges: %d combinations left out: %s\n", count, reason.c_str());
@@ -38,7 +39,7 @@ TEST(PathEdges, WalkEveryPath) {
 
 // ---- options that mean the same -------------------------------------------------------------
 
-// Copies what it is given: it outlives the vector.
+// Makes a score function that adds a table. It copies the table, and so outlives the vector.
 ScoreMod plus_table(std::vector<double> table, Index Tk) {
   return score_mod(
       [table, Tk](auto s, At at) { return s + table[static_cast<std::size_t>(at.h * Tk + at.j)]; });
@@ -101,7 +102,7 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
             const auto half = s * 0 + 0.5;
             return select(s > 0.5, half, select(s < -0.5, -half, s));
           })}});
-    // A double rounds alike in both passes: the only key of a query has the weight 1.
+    // A double constant rounds alike in both passes: the only key of a query has the weight 1.
     const ScoreMod tenth = score_mod([](auto s, At) { return s * 0.1; });
     const Options one{.masks = {x.lengths(1, 1)}}, changed{.mods = {tenth}, .masks = one.masks};
     EXPECT_TRUE(same_bits(x.run(x.inputs(), one, x.sources()).at("dv"),
@@ -115,8 +116,8 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
   });
 }
 
-// Whatever stands behind a mask, all results are those of zeros there; sums of values too, which
-// multiply by no value that nobody sees.
+// Whatever a mask hides, all results are those of zeros there, including sums of values, which
+// multiply by no value that no query attends to.
 TEST(PathEdges, WhatIsMaskedIsZero) {
   for_each_call([](EdgeCall& x) {
     const auto results = [&](double hidden) {
@@ -140,7 +141,7 @@ TEST(PathEdges, WhatIsMaskedIsZero) {
   });
 }
 
-// (2,8,4) against (5,2,8,4) is one head axis of 2 and a batch of 5.
+// (2,8,4) and (5,2,8,4) have one head axis of 2 and a batch of 5.
 TEST(PathEdges, MixedRanksAlignFromTheRight) {
   for_each_walk([](const Walk& walk) {
     const SeededScore score = walk.score(2, 4);
@@ -163,7 +164,7 @@ TEST(PathEdges, MixedRanksAlignFromTheRight) {
 
 // ---- rows without a live key ----------------------------------------------------------------
 
-// Every way to leave no key to anybody.
+// Options for every way to mask all keys of all queries.
 std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
   const auto nowhere = [](auto s, At) { return decltype(s)(-INFINITY) * s * s; };
   const ConstView minus = x.numbers(-kInf, {x.Tq, x.Tk});
@@ -184,8 +185,8 @@ std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
   return ways;
 }
 
-// All is 0, but for what the sink gives, which is neither scaled, capped, masked nor dropped: lse
-// and its gradient.
+// Expects that all results are 0 except those of the sink, which is neither scaled, capped, masked
+// nor dropped: lse and its gradient.
 void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
                   const std::string& what) {
   for (const auto& [name, result] : results) {
@@ -213,7 +214,7 @@ void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
 
 TEST(PathEdges, ARowWithoutALiveKeyIsZero) {
   for_each_call([](EdgeCall& x) {
-    const ConstView nan = x.numbers(kNaN, x.dout.shape());  // which nobody may multiply
+    const ConstView nan = x.numbers(kNaN, x.dout.shape());  // no product may use it
     const OutputGradients sources{
         .out = nan, .lse = x.dlse, .weights = {x.rows, ConstView(x.dweights)}};
     for (auto& [way, options] : emptied(x)) {
@@ -224,20 +225,20 @@ TEST(PathEdges, ARowWithoutALiveKeyIsZero) {
       options.dropout = {0.9, 1};
       expect_empty(x, x.run(x.inputs(), options, sources), true, way);
     }
-    // Scores that are -inf by themselves, where the score has them.
+    // Scores may also be -inf by themselves, where the score has such values.
     if (x.walk.kind != ScoreKind::kDot) return;
     const Inputs inputs{x.numbers(1, x.q.shape()), x.numbers(-kInf, x.k.shape()), x.v};
     expect_empty(x, x.run(inputs, {}, sources), false, "scores");
   });
 }
 
-// One row sees nothing, the others one key, which has their whole weight: dq and dk are exactly 0,
-// as gradients of the weights of a query listed twice are added first.
+// One row attends to no key, the others to one key, which has their whole weight: dq and dk are
+// exactly 0, as gradients of the weights of a query listed twice are added first.
 TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
   for_each_call([](EdgeCall& x) {
     const PathResults got = x.run(x.inputs(), {.masks = {x.lengths(0, 1)}},
                                   {.out = x.dout, .weights = {x.rows, ConstView(x.dweights)}});
-    const Index of_cell = (x.Tq + 5) / 6;  // queries of the first cell
+    const Index of_cell = (x.Tq + 5) / 6;  // number of queries of the first cell
     const auto expect = [&](const char* name, const auto& want, double rounding = 1e-6) {
       for_each_element(got.at(name), [&](Index bh, Index i, Index j, double value) {
         EXPECT_NEAR(value, want(bh, i, j), rounding) << name << " " << bh << " " << i << " " << j;
@@ -260,9 +261,10 @@ TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
   });
 }
 
-// ---- numbers that are none ------------------------------------------------------------------
+// ---- non-finite numbers
+// ---------------------------------------------------------------------------
 
-// Query 0 sees a NaN or +inf among three keys, the others the first key alone.
+// Query 0 attends to a NaN or +inf among three keys, the others to the first key alone.
 TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
   for_each_call([](EdgeCall& x) {
     const auto check = [&](const char* what, const Inputs& inputs, Options options) {
@@ -308,7 +310,7 @@ TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
                                        return select(at.i == 0 && at.j == 1, s + value, s);
                                      })}});
     }
-    // Elsewhere an infinity in k may be a finite score, or -inf.
+    // With other scores an infinity in k may give a finite score, or -inf.
     if (x.walk.kind != ScoreKind::kDot) return;
     const Tensor one_q = with(x.q, 0, 1), far_k = with(x.k, 1, kInf);
     check("+inf in k", {one_q, far_k, x.v}, {});
@@ -357,11 +359,11 @@ TEST(PathEdges, ASinkTakesWeightAndNothingElse) {
 
 // ---- large and small numbers ----------------------------------------------------------------
 
-// Row maxima are subtracted always: the larger of two scores takes all weight, equal keys share it
-// equally, backward too.
+// Row maxima are always subtracted: the larger of two scores takes all weight, equal keys share it
+// equally, also in the backward pass.
 TEST(PathEdges, HugeScoresShareTheWeight) {
   for_each_walk([](const Walk& walk) {
-    if (walk.kind != ScoreKind::kDot || size_of(walk.dtype) < 4) return;  // these are larger there
+    if (walk.kind != ScoreKind::kDot || size_of(walk.dtype) < 4) return;  // ulps are too large
     PathRunner run(walk, Dot{});
     const auto column = [&](std::vector<double> values) { return convert(values, walk.dtype); };
     const auto rows = [](const Tensor& x) { return reshape(x.view(), {x.element_count(), 1}); };
@@ -379,7 +381,7 @@ TEST(PathEdges, HugeScoresShareTheWeight) {
   });
 }
 
-// A weight of 1e-20 times a value of -1e-30 is less than any float32: the sum is 0, whether the
+// A weight of 1e-20 times a value of -1e-30 is smaller than any float32: the sum is 0, whether the
 // keys are one chunk of the softmax or several that are merged.
 TEST(PathEdges, ASumThatUnderflowsIsZeroWithoutASign) {
   for_each_dot_walk([](const Walk& walk) {
@@ -398,7 +400,7 @@ TEST(PathEdges, ASumThatUnderflowsIsZeroWithoutASign) {
   });
 }
 
-// An lse of more keys than are given is left alone; one that is merely rounded does not give
+// An lse of more keys than are given is left as it is; one that is merely rounded does not give
 // weights whose sum is not 1.
 TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
   using core::weight_factor;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr Index kMiB = Index{1} << 20;
 
-// Arrays that repeat one row, or one element: their memory does not matter.
+// Arrays that repeat one row, or one element, so that they take no memory.
 ConstView rows(const Dims& shape) {
   static const std::vector<float> row(256, 0.01F);
   Dims strides = shape;
@@ -32,7 +32,7 @@ ConstView rows(const Dims& shape) {
 }
 ConstView repeated(const Dims& shape) { return broadcast_to(slice(rows({1}), 0, 0, 1), shape); }
 
-// The score with parameters of this width.
+// The score of a kind, with parameters of this width.
 Score score_of(ScoreKind kind, Index width) {
   const ConstView matrix = rows({width, width}), vector = rows({width});
   if (kind == ScoreKind::kBilinear) return Bilinear{matrix};
@@ -41,9 +41,9 @@ Score score_of(ScoreKind kind, Index width) {
   return ScaledDot{};
 }
 
-// At most so many bytes for T keys.
+// A bound of bytes for T keys.
 struct Bound {
-  Index block = 0;   // for each block of 128 of them
+  Index block = 0;   // for each block of 128 keys
   Index thread = 0;  // for each thread
   Index rest = 0;
 
@@ -52,7 +52,7 @@ struct Bound {
   }
 };
 
-// A kind of calls with T keys, by the sizes that are tried.
+// A kind of calls with T keys, and the lengths that are tried.
 struct Kind {
   const char* name;
   ScoreKind score;
@@ -79,14 +79,14 @@ std::vector<Kind> kinds() {
   const auto none = [](Index) { return Options(); };
   const MaskMod later = mask_mod([](At at) { return at.i > 0; });
   static const std::uint8_t yes = 1;
-  // Forward, the keys packed for one block of heads (32 MiB, or one key head's), two numbers per
-  // query if anything besides out is requested, and less than 2 MiB per thread.
+  // The forward pass takes the keys packed for one block of heads (32 MiB, or one key head's), two
+  // numbers per query if anything besides out is requested, and less than 2 MiB per thread.
   const Bound dot{128 * (64 + 2) * 4, 2 * kMiB, kMiB / 32};
-  // Backward, three numbers for each query, lse, delta and a factor, with turns, a range and flags
-  // for each block of 128; two more where ALiBi or a bias of one column for all keys adds up for
-  // each query, and the bias itself; the workspace of a thread, a block of 128 x 128 scores and one
-  // of gradients among others, is below 1/2 MiB at D = E = 64. Rows whose elements do not lie side
-  // by side are copied: q, dout, and dq on its way.
+  // The backward pass takes three numbers for each query (lse, delta and a factor), and a counter,
+  // a range and flags for each block of 128; two more numbers where ALiBi or a bias of one column
+  // for all keys is summed for each query, and the bias itself. The workspace of a thread, which
+  // includes a block of 128 x 128 scores and one of gradients, is below 1/2 MiB at D = E = 64. Rows
+  // whose elements are not contiguous are copied: q, dout, and dq before it is written.
   const auto dot_backward = [](Index numbers) {
     return Bound{128 * numbers * 4 + 32, kMiB / 2, kMiB / 256};
   };
@@ -113,7 +113,7 @@ std::vector<Kind> kinds() {
                            return Inputs{repeated({T, 64}), repeated({T, 64}), repeated({T, 64})};
                          },
                          none, dot, dot_backward(3 + 3 * 64)},
-                        // Four numbers for each channel of the many queries.
+                        // This takes four numbers for each channel of the many queries.
                         {"keys shared by the batch",
                          ScoreKind::kDot,
                          64,
@@ -125,7 +125,7 @@ std::vector<Kind> kinds() {
                          none,
                          std::nullopt,
                          Bound{128 * (4 * 64 * 4 + 128), 0, 0}},
-                        // Decoding: only the prepared keys grow with the number of keys.
+                        // In decoding only the prepared keys grow with the number of keys.
                         {"one query",
                          ScoreKind::kAdditive,
                          64,
@@ -136,13 +136,13 @@ std::vector<Kind> kinds() {
                          none,
                          Bound{128 * 64 * 4 * 4, 0, 4 * kMiB},
                          std::nullopt}};
-  // Projected queries and keys are 2 U numbers each and their gradients U, plus one flag each and
-  // what dot products keep; besides these the keys packed for one block of heads, parameters, and
-  // the threads' workspaces.
+  // Projected queries and keys take 2 U numbers each and their gradients U, plus one flag each and
+  // the memory of dot products; besides these there are the keys packed for one block of heads,
+  // parameters, and the threads' workspaces.
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     const Bound rows_of_units{128 * 64 * 4 * 10, 0, 8 * kMiB};
     all.push_back({"long", kind, 64, {65'536}, square(64), none, rows_of_units, rows_of_units});
-    // Not even a byte per pair.
+    // This is less than a byte per query-key pair.
     all.push_back({"wide",
                    kind,
                    256,
@@ -152,8 +152,8 @@ std::vector<Kind> kinds() {
                    Bound{0, 0, 64 * kMiB},
                    Bound{0, 0, 64 * kMiB}});
   }
-  // A batch of T entries: rows are projected, and their gradients kept, for some entries at a time,
-  // in 32 MiB. Forward, a few numbers for each row besides.
+  // In a batch of T entries rows are projected, and their gradients kept, for some entries at a
+  // time, in 32 MiB. The forward pass takes a few numbers for each row besides.
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     all.push_back({"batch",
                    kind,
@@ -209,8 +209,8 @@ TEST(PathMemory, IsLinear) {
   }
 }
 
-// What a plan reserves is enough for overwritten arrays in C order: calls of every kind take no
-// more.
+// The memory that a plan reserves is enough for overwritten arrays in C order: calls of every kind
+// take no more.
 TEST(PathMemory, APlanReservesWhatItsCallsTake) {
   for (std::uint64_t n = 0; n < at_scale<std::uint64_t>(100, 8); ++n) {
     const RandomBackward random(4, n);
@@ -236,7 +236,7 @@ TEST(PathMemory, APlanReservesWhatItsCallsTake) {
   }
 }
 
-// out and gradients of a call in float32, in plain arrays: faster than PathRunner.
+// Computes out and gradients of a call in float32, in plain arrays: faster than PathRunner.
 PathResults results_of(Context& context, const Inputs& inputs, const Options& options,
                        const ConstView& dout) {
   const auto like = [](const ConstView& x) { return Tensor(DType::kFloat32, x.shape()); };
@@ -249,7 +249,7 @@ PathResults results_of(Context& context, const Inputs& inputs, const Options& op
   return x;
 }
 
-// Between -1 and 1; faster than normal().
+// Numbers between -1 and 1; faster than normal().
 Tensor uniform(const Dims& shape, std::uint64_t seed) {
   Tensor x(DType::kFloat32, shape);
   Random random(seed);
@@ -259,8 +259,8 @@ Tensor uniform(const Dims& shape, std::uint64_t seed) {
   return x;
 }
 
-// Under a window a long call is many short ones: a piece of it has the same bits if it begins with
-// a chunk of keys and the window reaches no edge.
+// With a window a long call equals many short ones: a piece of it is bit-identical if it begins
+// with a chunk of keys and the window reaches no edge.
 TEST(PathMemory, ALongCallWithAWindowIsManyShortOnes) {
   const Index T = at_scale(100'000, 8'000);
   const Index from = T / 2 / 512 * 512;
@@ -285,10 +285,11 @@ TEST(PathMemory, ALongCallWithAWindowIsManyShortOnes) {
   }
 }
 
-// ---- ends before the end --------------------------------------------------------------------
+// ---- calls that end early
+// -------------------------------------------------------------------------
 
-// Whichever array is watched, the call stops within a few more rows: there are 16 in a page. In
-// projections (of q and k, and back to dq) as well as among pairs (v).
+// Whichever array is watched, the call stops within a few more rows (a page holds 16), in
+// projections (of q and k, and back to dq) as well as among query-key pairs (v).
 TEST(PathMemory, AStopFlagEndsALongCall) {
   const Dims shape{1, 1, 2048, 64};
   TouchedArray q(DType::kFloat32, shape);
@@ -326,8 +327,8 @@ TEST(PathMemory, AStopFlagEndsALongCall) {
   }
 }
 
-// A task of the sweep takes some keys and all queries: the flag is set in the midst of them, by a
-// function that is asked for each pair, and from then on may be asked for a few blocks more.
+// A task of the sweep takes some keys and all queries: the flag is set in the middle of them, by a
+// function that is evaluated for each pair, and afterwards may be evaluated for a few blocks more.
 TEST(PathMemory, AStopFlagEndsALongTask) {
   constexpr Index kTq = 8192;
   constexpr Index kTk = 128;
@@ -353,8 +354,8 @@ TEST(PathMemory, AStopFlagEndsALongTask) {
   }
 }
 
-// A user function must not throw, but if it does, no task waits for the block it leaves, and the
-// context is free again.
+// A user function must not throw, but if it does, no task waits for the block that it leaves, and
+// the context is free again.
 TEST(PathMemory, AFunctionThatThrowsEndsTheCall) {
   const Tensor q = normal({1, 2, 700, 8}, 1);
   const Tensor k = normal({1, 2, 900, 8}, 2);
@@ -365,7 +366,7 @@ TEST(PathMemory, AFunctionThatThrowsEndsTheCall) {
       for (const auto& [row, column] :
            std::initializer_list<std::pair<int, int>>{{0, 0}, {130, 5}, {300, 500}, {699, 899}}) {
         auto armed = std::make_shared<std::atomic<bool>>(false);
-        // Only the backward pass asks for derivatives.
+        // Only the backward pass evaluates derivatives.
         const Options options{.mods = {score_mod([=, i = row, j = column](auto s, At at) {
                                 if constexpr (!std::is_floating_point_v<decltype(s)>) {
                                   if (at.i == i && at.j == j && at.h == 1 && *armed)

@@ -10,11 +10,11 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/compare.h"
 
-// The order of summation is part of the definition, on every path: the bits of a query's results
-// and gradients do not depend on threads, on its neighbours, on memory layout, on masked values or
-// on other requested results; nor do those of keys' gradients. Sizes are on both sides of kernel
-// block edges: rows of a tile (6) and of a block (48), panels (64 keys), gradient blocks (128),
-// chunks (512).
+// The order of summation is part of the definition, on every path: a query's results and gradients
+// do not depend, bit for bit, on threads, on its neighbours, on memory layout, on masked values or
+// on other requested results; nor do keys' gradients. Sizes are on both sides of kernel block
+// edges: rows of a tile (6) and of a block (48), panels (64 keys), gradient blocks (128), chunks
+// (512).
 namespace qkv::test {
 namespace {
 
@@ -24,7 +24,7 @@ constexpr Index kLengths[] = {1, 63, 64, 65, 511, 512, 513, 1024, 1030};
 
 ConstView rows_of(const ConstView& x, Index from, Index to) { return slice(x, 2, from, to); }
 
-// The part of key head g of batch entry b, or of its query heads.
+// The part of a tensor that belongs to key head g of batch entry b, or to its query heads.
 ConstView part(const Tensor& x, Index b, Index g, Index heads_of_one) {
   return slice(slice(x.view(), 0, b, b + 1), 1, g * heads_of_one, (g + 1) * heads_of_one);
 }
@@ -36,7 +36,7 @@ void backwards_on_one_thread(void*, Index count, Executor::Body body, void* stat
   for (Index n = count - 1; n >= 0; --n) body(state, n);
 }
 
-// Several blocks of queries and chunks of keys, and all options; a long forward call too.
+// Checks several blocks of queries and chunks of keys, and all options; also a long forward call.
 void check_threads(const Walk& walk) {
   for (const SeededCall& x :
        {SeededCall(1, 4, 2, 101, 330, 17, 9, walk), SeededCall(1, 1, 1, 260, 520, 8, 8, walk),
@@ -77,7 +77,7 @@ TEST(PathOrder, SameBitsForAnyNumberOfThreads) {
   }
 }
 
-// One causal call, and some of its rows alone against the keys that they may see.
+// Compares one causal call with some of its rows alone, against the keys that they attend to.
 TEST(PathOrder, DecodeIsPrefill) {
   for_each_path(Passes::kForward, [](const Walk& walk) {
     const SeededCall x(1, 4, 2, 1030, 1030, 9, 16, walk);
@@ -95,7 +95,7 @@ TEST(PathOrder, DecodeIsPrefill) {
          {0, 5, 6, 47, 48, 62, 63, 64, 127, 128, 510, 511, 512, 513, 575, 576, 1023, 1024, 1029}) {
       check(all, i, i + 1, {});
     }
-    // Several queries at a time against a cache that grows.
+    // Several queries at a time run against a cache that grows.
     const Options window{.softcap = 20, .masks = {Causal{}, Window{700, 0}}};
     const PathResults capped = run(x.inputs(), window);
     for (const Index T : kLengths) check(capped, std::max<Index>(0, T - 13), T, window);
@@ -134,7 +134,7 @@ TEST(PathOrder, QueriesDoNotKnowTheirNeighbours) {
   });
 }
 
-// Dropout is drawn by (b, h, i, j): only the first entry and heads keep theirs.
+// Dropout is drawn by (b, h, i, j): only the first entry and heads keep their draws.
 TEST(PathOrder, BatchEntriesAndHeadsDoNotKnowTheirNeighbours) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const SeededCall x(3, 4, 2, 140, 270, 16, 24, walk);
@@ -165,7 +165,7 @@ TEST(PathOrder, BatchEntriesAndHeadsDoNotKnowTheirNeighbours) {
   });
 }
 
-// Key heads shared by query heads equal repeated key heads.
+// Key heads that query heads share give the results of repeated key heads.
 TEST(PathOrder, GroupedHeadsAreRepeatedHeads) {
   for_each_path(Passes::kForward, [](const Walk& walk) {
     for (const Index Tq : {1, 7, 50}) {
@@ -206,7 +206,7 @@ TEST(PathOrder, MemoryOrderAndAlignmentDoNotMatter) {
   });
 }
 
-// Keys past a length, or behind any mask, might as well be absent, whatever they hold.
+// Keys past a length, or hidden by any mask, have no effect, whatever they hold.
 TEST(PathOrder, AMaskedKeyIsAbsent) {
   for_each_path(Passes::kForward, [](const Walk& walk) {
     SeededCall x(1, 2, 1, 49, 1100, 8, 8, walk);
@@ -245,7 +245,7 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
       expect_contains(run(x.inputs(), options), plain,
                       "asked " + std::to_string(static_cast<int>(besides)));
     }
-    // And each alone: out without lse, lse without out.
+    // Each result may also be requested alone: out without lse, lse without out.
     Tensor out(walk.dtype, {1, 2, 55, 8});
     Tensor lse(accumulator_of(walk.dtype), {1, 2, 55});
     Context context = context_on(walk.path);
@@ -256,8 +256,8 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// A call too large to be processed at once: more key heads, or more of their memory, than are held
-// at a time. Keys and values are the same for all batch entries.
+// A call is too large to be processed at once: it has more key heads, or more of their memory, than
+// are held at a time. Keys and values are equal for all batch entries.
 TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
   struct Size {
     Index B, Tq, Tk, D, E;

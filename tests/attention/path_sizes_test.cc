@@ -12,14 +12,15 @@
 
 #include "tests/attention/edge_calls.h"
 
-// More of path_edges_test.cc: calls with nothing in them, or very much.
+// Continues path_edges_test.cc: calls with empty axes, or with very long ones.
 namespace qkv::test {
 namespace {
 
-// ---- nothing --------------------------------------------------------------------------------
+// ---- empty axes -------------------------------------------------------------------------------
 
-// No batch entries, heads, queries or keys, or none of a shared input; key heads that no query head
-// reads. Whatever was in the scratch memory, and arrays without elements need no memory.
+// There are no batch entries, heads, queries or keys, or none of a shared input; or key heads that
+// no query head reads. Results do not depend on the contents of scratch memory, and arrays without
+// elements need no memory.
 TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   constexpr std::array<Index, 6> kSizes[] = {
       // B of q and k, H, G, Tq, Tk
@@ -62,8 +63,8 @@ TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   });
 }
 
-// Whichever axis is empty, however many units the other axes give; no memory is reserved for keys
-// that no query sees, and gradients of the sinks are 0 or what was there.
+// Whichever axis is empty, and however many units the other axes give, no memory is reserved for
+// keys that no query attends to, and gradients of the sinks are 0 or the previous contents.
 TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   constexpr Index kMany = Index{1} << 40;
   const float one = 1;
@@ -90,7 +91,7 @@ TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
     forward({kMany, 2, 5, 4}, {1, 2, 0, 4}, {.value_sums = View(none, {kMany, 2, 0})});
     forward({kMany, 0, 5, 4}, {1, 1, 9, 4}, {.pooled = View(none, {kMany, 0, 3, 3})});
     forward({kMany, 2, 5, 4}, {1, 2, 9, 4}, {.weights = {no_rows, View(none, {kMany, 2, 0, 9})}});
-    // More of the largest weights than there are need no scratch memory.
+    // Requesting more of the largest weights than there are needs no scratch memory.
     constexpr Index kMost = Index{1} << 59;
     forward({1, 1, 0, 4}, {1, 1, 3, 4},
             {.top = {kMost, View(none, {1, 1, 0, kMost}),
@@ -112,10 +113,10 @@ TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   });
 }
 
-// ---- very many ------------------------------------------------------------------------------
+// ---- long axes --------------------------------------------------------------------------------
 
-// All keys in order of their weights, ties from the lowest key on; this would take hours if each
-// new weight moved all those found before.
+// All keys are returned in order of their weights, ties from the lowest key on. This would take
+// hours if each new weight moved all those found before.
 TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
   constexpr Index kKeys = 300'000;
   Tensor q(DType::kFloat32, {1, 1});
@@ -147,7 +148,7 @@ TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
   });
 }
 
-// Keys shared by batch entries or heads: dk and dv are sums over those, with the same bits however
+// Keys are shared by batch entries or heads: dk and dv are sums over those, bit-identical however
 // they are computed. At full scale the last shape is too large to store dk for each batch entry.
 TEST(PathSizes, SharedKeysAreSumsOfTheirParts) {
   struct Shape {
@@ -160,7 +161,7 @@ TEST(PathSizes, SharedKeysAreSumsOfTheirParts) {
     const Tensor own_k = contiguous(broadcast_to(k.view(), each));
     const Tensor own_v = contiguous(broadcast_to(v.view(), each));
     for_each_dot_walk([&](const Walk& walk) {
-      if (s.B > 3 && walk.path == kReferencePath) return;  // it is slow
+      if (s.B > 3 && walk.path == kReferencePath) return;  // the reference is slow
       Context context = context_on(walk.path, 2);
       const auto gradients = [&](const Inputs& inputs) {
         std::map<std::string, Tensor> x;

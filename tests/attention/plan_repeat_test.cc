@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan validates arrays anew only as far as they differ from those of its last run.
+// A plan validates arrays again only if they differ from those of its last run.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Arrays {
         v(normal({2, 9, 8}, seed + 2)) {}
 
   Inputs inputs() const { return {q, k, v}; }
-  // Every result of a layout of its own.
+  // Requests every result, each with a layout of its own.
   Outputs all() {
     return {.out = out,
             .lse = lse,
@@ -82,7 +82,7 @@ void expect_results_of_a_call(Arrays& ran) {
   }
 }
 
-// Throws an error about this argument.
+// Expects that the call throws an error about this argument.
 template <class Call>
 void expect_error(const std::string& argument, const Call& call) {
   try {
@@ -110,7 +110,7 @@ TEST(PlanRepeat, SeesOtherStrides) {
   Context context;
   Plan plan(a.inputs(), kOptions, context);
   plan.run(a.inputs(), a.all());
-  // The same memory, the batch entries in reverse.
+  // A view of the tensor with its batch entries in reverse.
   const auto reversed = [](const Tensor& x) {
     const ConstView all = x.view();
     const ConstView last = slice(all, 0, 1, 2);

@@ -99,7 +99,7 @@ TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
   EXPECT_THROW(plan.run(x.inputs(), {.out = x.out}), Error);
 }
 
-// A second call on a running plan is rejected before it touches what the first one reads.
+// A second call on a running plan is rejected before it touches memory that the first one reads.
 TEST(Plan, IsNotDisturbedByACallThatComesWhileItRuns) {
   Problem x, other;
   for (int threads : {1, 2}) {
@@ -163,8 +163,8 @@ TEST(Context, AStopFlagCancels) {
   }
 }
 
-// The mask sets the flag when evaluated for query 1, key 1, in the first task of a sweep. The task
-// then ends after its current row.
+// The mask sets the flag when it is evaluated for query 1, key 1, in the first task of a sweep. The
+// task then ends after its current row.
 TEST(Context, AStopFlagEndsALongTask) {
   Problem x;
   std::atomic<bool> stop{false};
@@ -190,7 +190,7 @@ TEST(Context, AStopFlagEndsALongTask) {
     attention_backward(x.inputs(), options, {x.out, x.lse}, {.out = x.dout}, {.k = x.dk}, context);
   };
   EXPECT_LT(asked(1, forward), 130);   // of 32 queries by 130 keys
-  EXPECT_LT(asked(1, backward), 130);  // of the same
+  EXPECT_LT(asked(1, backward), 130);  // of 32 queries by 130 keys
   EXPECT_LT(asked(2, backward), 130);  // of 2 heads by 70 queries
   context.force_path("");
   x.k = normal({2, 2, 2000, 8}, 2);

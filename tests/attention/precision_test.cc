@@ -59,7 +59,7 @@ TEST_P(Precision, IsWithinTheBoundOfTheNaiveComputation) {
                             random_head(40, 130, 32, 8, 5), random_head(16, 1100, 8, 8, 0.1F),
                             random_head(20, 50, 128, 3, 0.01F)}) {
     SCOPED_TRACE("Tq " + std::to_string(x.Tq) + ", Tk " + std::to_string(x.Tk));
-    for (Tensor* t : {&x.q, &x.k, &x.v, &x.dout}) {  // numbers that all dtypes have
+    for (Tensor* t : {&x.q, &x.k, &x.v, &x.dout}) {  // numbers that every dtype can hold
       *t = convert(convert(*t, dtype), DType::kFloat32);
     }
     Context context;
@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(DTypes, Precision,
                          testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),
                          [](const auto& p) { return std::string(name_of(p.param)); });
 
-// One call's out on a path.
+// Computes out of one call on a path.
 Tensor forward(const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v) {
   Context context = context_on(path);
   Tensor out(q.dtype(), {q.size(0), v.size(1)});
@@ -94,8 +94,8 @@ Tensor forward(const std::string& path, const Tensor& q, const Tensor& k, const 
   return out;
 }
 
-// Several chunks of keys, and ill-conditioned rows: large scores, and one key far above the others.
-// A few queries stand for many: rows are independent.
+// Covers several chunks of keys, and ill-conditioned rows: large scores, and one key far above the
+// others. A few queries stand for many, since rows are independent.
 TEST(PathPrecision, IsWithinTheBoundOfTheNaiveComputation) {
   for (const bool dominated : {false, true}) {
     for (Head& x : std::array{random_head(24, 1100, 64, 24, 1), random_head(12, 4096, 64, 32, 1),
@@ -143,7 +143,8 @@ TEST(PathPrecision, DoesNotGrowWithTheWidth) {
   }
 }
 
-// float32 queries on bfloat16 and float16 keys and values: the same as on their float32 copies.
+// float32 queries with bfloat16 or float16 keys and values give the results of float32 copies of
+// these.
 TEST(MixedPrecision, WideQueriesOnNarrowKeys) {
   for (DType narrow : {DType::kBFloat16, DType::kFloat16}) {
     const Tensor q = normal({4, 6}, 1);

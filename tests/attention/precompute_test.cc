@@ -10,14 +10,14 @@
 #include "core/tile_classes.h"
 #include "tests/attention/bits.h"
 
-// A precomputed mask: the table agrees with the mask, and calls give the same.
+// The table of a precomputed mask agrees with the mask, and calls give equal results with either.
 namespace qkv::test {
 namespace {
 
 using core::TileClass;
 using core::tiles_of;
 
-// The mask's effect on one tile, pair by pair.
+// The mask's effect on one tile, found pair by pair.
 template <class F>
 TileClass asked(const F& f, At first, Index Tq, Index Tk) {
   bool some = false;
@@ -74,7 +74,7 @@ TEST(Precompute, TakesAByteForEachTile) {
   EXPECT_EQ(precompute(all, 0, 10).classes->classes.size(), 0U);
   EXPECT_EQ(precompute(all, 10, 10, 0).classes->classes.size(), 0U);
   constexpr Index kMany = std::numeric_limits<std::int32_t>::max();
-  EXPECT_EQ(precompute(all, 0, 10, kMany, kMany).classes->classes.size(), 0U);  // at once
+  EXPECT_EQ(precompute(all, 0, 10, kMany, kMany).classes->classes.size(), 0U);  // takes no time
   EXPECT_EQ(all.classes, nullptr);
 }
 

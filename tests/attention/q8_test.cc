@@ -20,7 +20,8 @@
 #include "tests/attention/q8_blocks.h"
 #include "tests/support/errors.h"
 
-// Keys and values of q8: the bits of a call on the same numbers as float32, on every path.
+// Calls with q8 keys and values are bit-identical with calls on their numbers as float32, on every
+// path.
 namespace qkv::test {
 namespace {
 
@@ -37,7 +38,7 @@ struct Sizes {
 };
 
 struct Call {
-  Tensor q, k, v;  // k and v of q8
+  Tensor q, k, v;  // k and v are q8
   explicit Call(const Sizes& s)
       : q(normal({s.B, s.H, s.Tq, s.D}, 61)),
         k(quantized(normal({s.B, s.G, s.Tk, s.D}, 62))),
@@ -45,7 +46,7 @@ struct Call {
 };
 
 struct Results {
-  std::vector<Tensor> all;  // out, lse, row_max, and if they are wanted the others
+  std::vector<Tensor> all;  // out, lse, row_max, and, if requested, the others
 };
 
 Results results_of(const Inputs& inputs, const Options& options, const std::string& path,
@@ -93,8 +94,8 @@ void expect_float32s_bits(const Inputs& inputs, const Options& options, const st
   }
 }
 
-// Few rows read blocks as they are; more copy values; many pack keys too. Widths of one block, of a
-// block of channels and beyond; keys on both sides of the ends of panels and chunks.
+// Few rows read blocks as they are stored; more copy values; many also pack keys. Widths are one
+// block, a block of channels and more; keys are on both sides of the ends of panels and chunks.
 TEST(Q8Attention, HasTheBitsOfFloat32) {
   for (const std::string& path : all_paths()) {
     for (const Index Tq : {1, 2, 4, 7, 9, 40}) {
@@ -133,7 +134,8 @@ TEST(Q8Attention, EveryOptionHasTheBitsOfFloat32) {
   }
 }
 
-// Row maps, and scores with parameters: each kind, and a norm and a rotation before it.
+// Tests input transforms, and scores with parameters: each kind, with a norm and a rotation before
+// it.
 TEST(Q8Attention, EveryScoreHasTheBitsOfFloat32) {
   for (const Index Tq : {1, 40}) {
     const Call x({.B = 1, .Tq = Tq, .Tk = 270});
@@ -150,7 +152,7 @@ TEST(Q8Attention, EveryScoreHasTheBitsOfFloat32) {
   }
 }
 
-// [B,T,G,D], broadcast batches, keys backwards, and blocks beyond the width.
+// Layouts are [B,T,G,D], broadcast batches, keys in reverse, and blocks beyond the width.
 TEST(Q8Attention, AnyLayoutHasTheBitsOfFloat32) {
   const Tensor k = quantized(normal({2, 300, 2, 128}, 71)),
                v = quantized(normal({2, 300, 2, 64}, 72));
@@ -198,7 +200,7 @@ TEST(Q8Attention, PagesHaveTheBitsOfFloat32) {
   }
 }
 
-// A row of a call is that of the row alone, over the keys that it may see.
+// A row of a call is bit-identical with the row alone, over the keys that it attends to.
 TEST(Q8Attention, DecodeHasTheBitsOfPrefill) {
   const Call x({.B = 1, .Tq = 300, .Tk = 300});
   for (const std::string& path : all_paths()) {
@@ -214,7 +216,7 @@ TEST(Q8Attention, DecodeHasTheBitsOfPrefill) {
   }
 }
 
-// A masked key is never seen; a live one makes its rows NaN.
+// A masked key has no effect; an unmasked one makes its rows NaN.
 TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
   const Float16 nan(std::nanf("")), infinity(INFINITY);
   for (const std::string& path : all_paths()) {
@@ -236,8 +238,8 @@ TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
   }
 }
 
-// The error against float32 keys and values: out is a mean of values whose weights move by the
-// error of the scores.
+// The error compared with float32 keys and values is small: out is a mean of values whose weights
+// change with the error of the scores.
 TEST(Q8Attention, ErrorAgainstFloat32IsSmall) {
   const Sizes s{.B = 1, .H = 8, .G = 8, .Tq = 16, .Tk = 2048, .D = 128, .E = 128};
   const Tensor k = normal({s.B, s.G, s.Tk, s.D}, 62), v = normal({s.B, s.G, s.Tk, s.E}, 63);

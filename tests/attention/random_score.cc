@@ -45,8 +45,8 @@ void RandomCall::draw_kind() {
   note(std::string("numbers ") + numbers_.name);
 }
 
-// Draws all queries and keys close to a common row: their projections are large, and cancel if Wk =
-// -Wq.
+// Draws all queries and keys close to a common row: their projections are large, and cancel if
+// Wk = -Wq.
 void RandomCall::draw_near_rows() {
   std::normal_distribution<double> normal;
   std::vector<double> one(static_cast<std::size_t>(Dq));

@@ -16,10 +16,10 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Calls with QK-norm and rotary positions are, to the bit and on every path, the plain calls on the
-// mapped rows, with every option, shape and memory layout of random calls; and their gradients are
-// those of the plain calls, mapped back row by row. The maps themselves are verified by the oracle
-// and the complex step.
+// Calls with QK-norm and rotary positions are, on every path, bit-identical with the plain calls on
+// the transformed rows, with every option, shape and memory layout of random calls; and their
+// gradients are those of the plain calls, transformed back row by row. The transforms themselves
+// are verified by the oracle and the complex step.
 namespace qkv::test {
 namespace {
 
@@ -27,7 +27,7 @@ using core::Problem;
 using core::RowMap;
 using reference::RowAt;
 
-// A random call and maps before its score, drawn from (seed, index) alone.
+// A random call and input transforms before its score, which depend on (seed, index) alone.
 class MappedCall {
  public:
   MappedCall(std::uint64_t seed, std::uint64_t index)
@@ -39,7 +39,7 @@ class MappedCall {
     if (call_.options.qk_norm) ask("norm_q"), ask("norm_k");
   }
   const RandomBackward& drawn() const { return drawn_; }
-  // With the maps, and without.
+  // The call with the transforms, and its options without them.
   const BackwardCall& mapped() const { return call_; }
   Options plain() const {
     Options options = call_.options;
@@ -106,7 +106,7 @@ class MappedCall {
   core::ResolvedProblem sizes_;
 };
 
-// The rows of one side of a call, and the rows that the maps before the score make of them.
+// The rows of one side of a call (queries or keys), and their transformed rows.
 template <class T>
 class Side {
  public:
@@ -124,7 +124,7 @@ class Side {
   }
   const Tensor& made() const { return made_; }
   Index width() const { return keys_ ? p_.Dk : p_.Dq; }
-  // The shape of all rows, with all broadcasting done.
+  // The shape of all rows after broadcasting.
   Dims shape() const {
     const Index heads = keys_ ? p_.G : p_.H;
     const Index rows = keys_ ? p_.k_rows : p_.q_rows;
@@ -135,8 +135,8 @@ class Side {
     shape.push_back(width());
     return shape;
   }
-  // Gradients of made() as those of the rows; those of the gain go to dg, [heads][width], and the
-  // sums of their sizes to sizes.
+  // Converts gradients of made() to those of the rows; those of the gain go to dg, [heads][width],
+  // and the sums of their sizes to sizes.
   std::vector<double> back(std::vector<double> dmade, std::vector<double>& dg,
                            std::vector<double>& sizes) const {
     const auto n = static_cast<std::size_t>(width());
@@ -168,7 +168,7 @@ class Side {
   void load(const RowAt<T>& at, T* to) const {
     reference::load_row(p_, keys_ ? p_.k : p_.q, at.b, at.head, at.row, width(), to);
   }
-  // In C order of shape().
+  // Calls f for each row, in C order of shape().
   template <class F>
   void for_each_row(const F& f) const {
     const Index heads = keys_ ? p_.G : p_.H;
@@ -264,7 +264,7 @@ class Comparison {
         continue;
       }
       const bool is_row = rows.contains(name);
-      // If several rows are summed into one, they are mapped back first.
+      // Several rows that are summed into one are transformed back first.
       if (is_row && array.view().shape() != want.arrays().at(name).view().shape()) continue;
       if (name == "k" && p_.key_maps.product.given() && p_.G != p_.H) continue;
       Values expected = is_row ? rows[name] : values_of(want.arrays().at(name).view());
@@ -305,7 +305,7 @@ class Comparison {
   BackwardCall plain_;
 };
 
-// Whether mapped rows have q's dtype, and axes that a plain call interprets the same way.
+// Whether transformed rows have q's dtype, and axes that a plain call interprets in one way.
 bool is_comparable(const MappedCall& call) {
   const Inputs& x = call.mapped().inputs;
   const bool one_dtype = x.q.dtype() == x.k.dtype() && (!x.v.given() || x.v.dtype() == x.q.dtype());
@@ -348,8 +348,8 @@ TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
   }
 }
 
-// Squares of these rows overflow or underflow, and eps with them; scaling by a power of two changes
-// no bit of the normalised rows, and gradients by its inverse only.
+// Squares of these rows overflow or underflow, and eps with them; scaling rows by a power of two
+// leaves normalised rows bit-identical, and scales gradients by its inverse only.
 TEST(RowMaps, NormsNeitherOverflowNorVanish) {
   const auto times = [](const Tensor& x, int power) {
     Tensor y = contiguous(x.view());
@@ -387,7 +387,7 @@ TEST(RowMaps, NormsNeitherOverflowNorVanish) {
   }
 }
 
-// The gradient of a key that no query sees is +0 whatever it holds, also beside keys that are seen.
+// The gradient of a masked key is +0 whatever the key holds, also beside unmasked keys.
 TEST(RowMaps, GradientsOfMaskedKeysArePlusZeroOnEveryPath) {
   constexpr Index kHeads = 2, kQueries = 9, kKeys = 70, kWidth = 16, kMasked = 5;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

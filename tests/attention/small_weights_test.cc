@@ -21,7 +21,7 @@ namespace {
 
 bool is_double(DType dtype) { return dtype == DType::kFloat64; }
 
-// ---- what counts ----------------------------------------------------------------------------
+// ---- weights that count -----------------------------------------------------------------------
 
 double least_of(DType dtype) {
   return is_double(dtype) ? core::kLeastExponent<double> : double{core::kLeastExponent<float>};
@@ -31,7 +31,7 @@ double below(double x, DType dtype) {
   return std::nextafterf(static_cast<float>(x), -std::numeric_limits<float>::infinity());
 }
 
-// Float16 does not hold the results.
+// Calls test(walk) for dot products except those of float16, which does not hold the results.
 template <class F>
 void for_each_wide_walk(const F& test) {
   for_each_walk([&](const Walk& walk) {
@@ -39,8 +39,8 @@ void for_each_wide_walk(const F& test) {
   });
 }
 
-// Queries of 0 and two live keys, the first of score 0 and value 0, another one of score x and
-// value `value`: alone in a chunk of the softmax, or in that of the first.
+// Queries of 0 and two unmasked keys, the first with score 0 and value 0, the other with score x
+// and value `value`: alone in a chunk of the softmax, or in the chunk of the first.
 struct TwoKeys {
   TwoKeys(const Walk& walk, Index rows, Index keys, double x, double value)
       : q(walk.dtype, {rows, 8}),
@@ -58,7 +58,7 @@ struct TwoKeys {
   }
 
   static std::size_t at(Index n) { return static_cast<std::size_t>(n); }
-  // `others`, but for the first number and the last.
+  // n numbers: `others`, except for the first and the last.
   static Tensor numbers(Index n, double others, double first, double last, DType dtype) {
     std::vector<double> x(at(n), others);
     x.front() = first;
@@ -70,7 +70,7 @@ struct TwoKeys {
   PathRunner run;
 };
 
-// The last number of each row of a result, all of which are the same.
+// The last number of each row of a result; rows are equal.
 double last_of(const PathResults& results, const char* name) {
   const std::vector<double> values = values_of(results.at(name));
   EXPECT_TRUE(std::isfinite(values.back())) << name;
@@ -104,7 +104,7 @@ TEST(SmallWeights, CountFromTheLeastExponentOn) {
   });
 }
 
-// The weight of a sink, of which nothing but its gradient is seen: one live key has weight 1.
+// A sink's weight shows only in its gradient: one unmasked key has weight 1.
 TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
   for_each_wide_walk([](const Walk& walk) {
     const double least = least_of(walk.dtype);
@@ -128,7 +128,7 @@ TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
   });
 }
 
-// 0 times an infinity is NaN, however the weight came to be 0.
+// 0 times an infinity is NaN, whatever made the weight 0.
 TEST(SmallWeights, DoNotHideAnInfiniteValue) {
   for_each_wide_walk([](const Walk& walk) {
     const double least = least_of(walk.dtype);
@@ -149,8 +149,8 @@ struct SmallCase {
   std::function<void(Options&)> set;
 };
 
-// Options by which weights of every size arise among some 300 keys; `unit` is as many times as far
-// as float64 reaches further.
+// Options with which weights of every size occur among some 300 keys; `unit` is the factor by which
+// float64 reaches further.
 std::vector<SmallCase> small_cases(EdgeCall& x, double unit) {
   std::vector<SmallCase> cases;
   const auto add = [&](const std::string& name, std::function<void(Options&)> set) {
@@ -202,7 +202,7 @@ Tensor scaled(const Tensor& x, double factor) {
   return contiguous(reshape(convert(values, x.dtype()).view(), x.shape()));
 }
 
-// Whether a result of f is smaller than every normal number, and not exact.
+// Whether f computes an inexact result that is smaller than every normal number.
 template <class F>
 bool underflows(const F& f) {
   std::feclearexcept(FE_ALL_EXCEPT);
@@ -210,11 +210,11 @@ bool underflows(const F& f) {
   return std::fetestexcept(FE_UNDERFLOW) != 0;
 }
 
-// Not a single number: gradients of out are about 1e-6, for additive scores, which have the slope
-// of tanh as one more factor, 1e-3. At 1e-12 a few of a million products are subnormal.
+// No number is subnormal. Gradients of out are about 1e-6, for additive scores, which have the
+// slope of tanh as one more factor, 1e-3. At 1e-12 a few of a million products are subnormal.
 TEST(SmallWeights, MakeNoSubnormalNumbers) {
   for_each_walk([](const Walk& walk) {
-    // The others project queries and keys, or normalise them, and go on as dot products.
+    // Other scores project queries and keys, or normalise them, and continue as dot products.
     if (walk.kind != ScoreKind::kDot && walk.kind != ScoreKind::kAdditive) return;
     if (walk.path.starts_with("reference")) return;
     // Rows of 16 bits are widened; as results, those of float16 have subnormal numbers of their

@@ -14,7 +14,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/stops.h"
 
-// Calls that check their stop flag even where there is no task to do so.
+// Calls that poll their stop flag even where there is no task to do so.
 namespace qkv::test {
 namespace {
 
@@ -61,7 +61,7 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
   }
 }
 
-// Of many sequences only the first has rows; the flag is set once its keys have been packed and its
+// Of many sequences only the first has rows; the flag is set when its keys have been packed and its
 // queries processed.
 TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
   constexpr Index kRows = 60;  // too many for one task per sequence
@@ -90,7 +90,7 @@ TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
   }
 }
 
-// A cache whose append is stopped is as before, and goes on as one that was not asked.
+// A cache whose append is stopped is as before, and continues like one that was not stopped.
 TEST(Stop, LeavesACacheAsItWas) {
   constexpr Index kB = 3, kG = 2, kD = 32, kE = 64, kT = 1024;
   constexpr Index kBefore = 2 * kT + 300;  // the window has dropped pages, and will drop others
@@ -110,7 +110,7 @@ TEST(Stop, LeavesACacheAsItWas) {
       const auto append = [&](Context& context) { asked.append(k, v, context); };
       EXPECT_EQ(cancelled_by(true, append), Cancelled("KvCache::append").what());
       expect_equal(asked.contents(), cache.contents());
-      // About as much as is copied between two reads of the flag, of each of two heads.
+      // The flag is set after about as much as is copied between two polls, for each of two heads.
       for (TouchedArray* x : {&k, &v}) {
         EXPECT_EQ(cancelled_midway(*x, 20, append), Cancelled("KvCache::append").what());
         expect_equal(asked.contents(), cache.contents());

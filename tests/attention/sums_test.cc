@@ -13,10 +13,10 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Results that add up weights: entropy, column sums, value sums, pooled weights. The oracle's cases
-// and random calls compare their numbers with the full matrix, path_edges_test.cc their rules;
-// these are sizes with several blocks of queries (128) and chunks of keys (512), whose sums are
-// added in turns.
+// Results that are sums of weights: entropy, column sums, value sums, pooled weights. The oracle's
+// cases and random calls compare their numbers with the full matrix, path_edges_test.cc tests their
+// rules; these tests have sizes with several blocks of queries (128) and chunks of keys (512),
+// whose sums are added in task order.
 namespace qkv::test {
 namespace {
 
@@ -45,7 +45,7 @@ struct Sums {
   }
 };
 
-// The same from the full matrix, in float64, as the documentation defines them.
+// The expected results, from the full matrix in float64, as the documentation defines them.
 struct Wanted {
   std::vector<double> entropy, columns, values, pooled;
 };
@@ -114,7 +114,8 @@ void for_each_path(const F& test) {
 struct Cells {
   Index m, n;
 };
-// Fewer and more than queries (300) and keys (1030), with borders in and between blocks and chunks.
+// Numbers of cells below and above those of queries (300) and keys (1030), with borders in and
+// between blocks and chunks.
 constexpr Cells kCells[] = {{7, 5}, {1, 1}, {2, 3}, {13, 1030}, {300, 40}, {450, 1500}};
 
 TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
@@ -159,7 +160,7 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
   });
 }
 
-// Each head alone, and each result, gives the bits of all together.
+// Each head alone, and each result alone, is bit-identical with all together.
 TEST(Sums, DoNotKnowOtherHeadsOrResults) {
   for_each_path([](const std::string& path, ScoreKind kind) {
     const Tensor q = normal({2, 4, 300, 8}, 11);

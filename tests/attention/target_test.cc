@@ -34,8 +34,8 @@ TEST(Target, IsTheOneAsked) {
   }
 }
 
-// Whatever is requested, the targets are in order and end with the reference, and each of them is a
-// path.
+// Whatever target is requested, the list of targets is in order and ends with the reference, and
+// each of them is a path.
 TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
   ASSERT_FALSE(targets.empty());
@@ -58,7 +58,8 @@ TEST(Target, EveryTargetIsAPath) {
   EXPECT_EQ(all_paths(ScoreKind::kDot, DType::kBFloat16), want);
 }
 
-// What a context may force, in the order in which attention asks.
+// The paths that a context may force are the implementations, in the order in which attention tries
+// them.
 TEST(Target, EachPathHasAnImplementation) {
   std::vector<std::string_view> paths, implementations;
   for (const dense::Path& path : dense::kPaths) paths.push_back(path.name);
@@ -68,7 +69,7 @@ TEST(Target, EachPathHasAnImplementation) {
   EXPECT_EQ(implementations, paths);
 }
 
-// Run with QKV_TARGET=warp, registered separately.
+// This test runs with QKV_TARGET=warp and is registered separately.
 TEST(UnknownTarget, IsAnErrorThatListsTheTargets) {
   if (asks_for_known_target() || asked_target().empty()) {
     GTEST_SKIP() << "QKV_TARGET is not an unknown name";

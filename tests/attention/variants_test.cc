@@ -101,7 +101,7 @@ void expect_consistent(const M& mask) {
   }
 }
 
-// A mask with only the rule, evaluated key by key.
+// A mask that has only its rule, which is evaluated key by key.
 struct EveryThird {};
 bool allows(const EveryThird&, const core::Problem&, const core::QueryAt& at, Index j) {
   return (at.i - j) % 3 == 0;

@@ -19,6 +19,8 @@ namespace qkv::attn {
 
 using core::MeasuringArena;
 
+// The backward pass of one call: step 1 (QueryPreparation), step 2 (FusedGradientBlock), then sums
+// over the rows that share an element of a gradient. FusedGradientCall holds its shared memory.
 template <class T>
 class FusedBackward {
  public:

@@ -22,6 +22,8 @@ inline constexpr Index kGradientStride = kGradientBlock + 16;
 // Distance between rows of words of two keys (kernels/pair_kernels.h).
 inline constexpr Index kGradientWords = kGradientStride / 2;
 
+// The arrays that step 1 writes and step 2 reads, each for `entries` batch entries, and the rows of
+// inputs and gradients. Arrays of packed sequences have no axis of entries.
 template <class T>
 struct FusedGradientCall {
   const Problem& p;

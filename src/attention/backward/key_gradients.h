@@ -9,7 +9,8 @@
 namespace qkv::attn {
 
 // dk and dv of a block of keys, summed over all queries: dv += w^T dout [keys][E], dk += ds^T q
-// [keys][width]. Product of step 2; the arrays belong to the block of keys and are written once.
+// [keys][width]. Product of step 2; the arrays belong to the block of keys and are written once. A
+// live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class KeyGradients {
  public:

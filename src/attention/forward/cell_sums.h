@@ -53,7 +53,8 @@ class CellPlaces {
 
 // The partial sums of one chunk of keys, while its queries pass in ascending order: for each key a
 // sum over the queries of a row of cells, in blocks of kGradientBlock queries [kKeyChunk]; then,
-// when a row of cells is complete, the sum over each cell's keys. Arrays belong to the worker.
+// when a row of cells is complete, the sum over each cell's keys. Arrays belong to the worker. A
+// live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class CellSums {
  public:

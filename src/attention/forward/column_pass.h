@@ -24,6 +24,8 @@ using core::kGradientBlock;
 using core::ResultOperand;
 using core::Results;
 
+// The last step of the forward pass, if such results are requested. A worker's arrays hold one
+// chunk of keys.
 template <class T>
 class ColumnPass {
  public:
@@ -85,11 +87,10 @@ class ColumnPass {
   const Problem& p_;
   const Results& to_;
   const RowStates<T>& states_;
-  T* log_sums_ = nullptr;  // [B,H,q_rows]: ln of each row's sum, for entropy
-  KeyRange* live_chunks_ =
-      nullptr;            // of each block of queries: the chunks that interval masks allow
-  runtime::Turns turns_;  // the counters of these blocks, for ordered accumulation
-  T* lengths_ = nullptr;  // [B,G,k_rows]: Euclidean length of each value
+  T* log_sums_ = nullptr;            // [B,H,q_rows]: ln of each row's sum, for entropy
+  KeyRange* live_chunks_ = nullptr;  // chunks that masks allow each block of queries
+  runtime::Turns turns_;             // the counters of these blocks, for ordered accumulation
+  T* lengths_ = nullptr;             // [B,G,k_rows]: Euclidean length of each value
 };
 
 template <class T>

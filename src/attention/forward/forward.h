@@ -28,6 +28,10 @@ using core::Results;
 // saves.
 inline constexpr Index kFewRows = 48;
 
+// The forward pass of one call. Its shared memory holds, for a block of units, packed panels
+// [panels][Dk][kPanel] or partial results of chunks, and RowStates if a pass that recomputes scores
+// follows. Its task functions are the steps: pack() and query_block(), or key_chunks() and
+// merge_chunks().
 template <class T>
 class FusedForward {
  public:
@@ -56,9 +60,8 @@ class FusedForward {
  private:
   // Elements of the partial results of one chunk for a unit's rows: max, sum, acc.
   Index partial_values() const { return most_rows() * (2 + call_.padded_width()); }
-  Index most_rows() const {
-    return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0;
-  }  // largest number of query rows of a unit
+  // Largest number of query rows of a unit.
+  Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given(); }
   bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }

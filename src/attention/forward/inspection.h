@@ -29,6 +29,8 @@ inline bool looks_inside(const Results& to) {
          std::any_of(all.begin(), all.end(), [](const RowsResult* m) { return m->given(); });
 }
 
+// The step after the softmax of every row, if such results are requested. A worker's arrays hold
+// one row and one chunk of keys.
 template <class T>
 class FusedInspection {
  public:

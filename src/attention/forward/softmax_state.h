@@ -11,7 +11,8 @@ namespace qkv::attn {
 
 // The softmax state of a block's rows: running maximum and sum [rows] and weighted sum of values
 // [rows][padded E], over the chunks so far and, for two tiles, of the current chunk. This is the
-// softmax step of the forward pass; chunks are merged as in Milakov and Gimelshein 2018.
+// softmax step of the forward pass; chunks are merged as in Milakov and Gimelshein 2018. A live
+// key, panel or tile has an unmasked query-key pair.
 template <class T>
 class SoftmaxState {
  public:

@@ -10,7 +10,8 @@ namespace qkv::attn {
 
 // The weighted sum of values of a chunk, for two tiles at a time: adds weights (from SoftmaxState)
 // times values [keys][E] to state.chunk.acc [rows][padded E]. This is the last step of a chunk in
-// the forward pass. It owns the converted copies of a chunk's values where they are needed.
+// the forward pass. It owns the converted copies of a chunk's values where they are needed. A live
+// key, panel or tile has an unmasked query-key pair.
 template <class T>
 class ValueSums {
  public:

@@ -52,11 +52,10 @@ struct FusedCall {
   bool pairs = false;  // scores and sums use BF16 two-way dot products: kernels/pair_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // some option is applied between the product and the softmax
-  bool only_intervals =
-      false;                   // the only such options are interval masks (causal, window, lengths)
-  bool key_masks = false;      // some mask is element-wise: evaluated key by key
-  bool reads_keys = false;     // keys are read as they are stored (few queries)
-  bool reads_values = false;   // values are read as they are stored
+  bool only_intervals = false;  // these are only interval masks (causal, window, lengths)
+  bool key_masks = false;       // some mask is element-wise: evaluated key by key
+  bool reads_keys = false;      // keys are read as they are stored (few queries)
+  bool reads_values = false;    // values are read as they are stored
   bool copies_values = false;  // values are copied: they are converted, not contiguous, or in pages
   const AdditiveScores<T>* additive = nullptr;  // null if scores are dot products
   core::StopPoint stop;                         // polled by tasks; set when the pass starts

@@ -81,9 +81,8 @@ class ChunkKeys {
   Index count_ = 0;
   ChunkReads reads_;
   KeyRange stored_;
-  Index reads_end_ = 0;  // the key after the last one that this block reads
-  T* panels_ =
-      nullptr;  // [kKeyChunk / kPanel][Dk][kPanel]: panels of the chunk that this block packs
+  Index reads_end_ = 0;       // the key after the last one that this block reads
+  T* panels_ = nullptr;       // [panels][Dk][kPanel]: panels that this block packs
   unsigned packed_here_ = 0;  // bit n: panel n is packed
 };
 
