@@ -255,7 +255,7 @@ struct AdditiveMemory::State {
     const auto* given = std::get_if<Additive>(&with.score);
     if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
     const auto refuse = [&](std::string_view name) {
-      throw Error(function, name, "is given, but the keys of a memory are made without");
+      throw Error(function, name, "is given, but the keys of a memory are made without it");
     };
     if (with.qk_norm) refuse("options.qk_norm");
     if (with.rotary) refuse("options.rotary");
@@ -275,7 +275,7 @@ struct AdditiveMemory::State {
     if (p.batch != problem.batch) complain("batch axes", p.batch.rank(), problem.batch.rank());
     if (p.H != problem.H) complain("H", p.H, problem.H);
     if (p.accumulator != problem.accumulator) {
-      throw Error(p.function, "q", "has another type of sums than the memory's k",
+      throw Error(p.function, "q", "has another accumulator type than the memory's k",
                   ErrorKind::kType);
     }
   }

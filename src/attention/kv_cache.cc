@@ -166,9 +166,9 @@ void KvCache::append_or_stop(const ConstView& k, const ConstView& v, std::span<c
   Index table_pages = 0;
   for (const Index b : entries) {
     if (added > kMostSize - s.length(b)) {
-      throw Error(
-          kAppend, "k",
-          text("has T = ", added, " keys for entry ", b, " of ", s.length(b), ": more than 2^63"));
+      throw Error(kAppend, "k",
+                  text("has T = ", added, " keys for entry ", b, ", which has ", s.length(b),
+                       ": more than 2^63 together"));
     }
     const Index more = s.wanted_pages(b, added);
     if (more > kMostSize - wanted) throw std::bad_alloc();

@@ -253,8 +253,9 @@ Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, con
     p.stop();
     const Index now = at(n);
     if (now < before) {
-      throw Error(p.function, name,
-                  text("must not fall, got ", came(n), " after ", came(n - 1), " at entry ", n));
+      throw Error(
+          p.function, name,
+          text("must not decrease, got ", came(n), " after ", came(n - 1), " at entry ", n));
     }
     result.longest = std::max(result.longest, now - before);
     if (keeps) own.push_back(now);

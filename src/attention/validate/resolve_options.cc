@@ -118,7 +118,7 @@ void check_mod_range(const Problem& p, std::string_view name) {
     if (size <= largest) continue;
     throw Error(
         p.function, name,
-        text("is a user's function, which sees sizes up to 2^31 - 1, got ", letter, " = ", size));
+        text("is a user's function, which takes sizes up to 2^31 - 1, got ", letter, " = ", size));
   }
 }
 
