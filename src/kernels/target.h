@@ -15,8 +15,8 @@
   X(with, kAvx2, "avx2", AVX2)             \
   X(with, kSse4, "sse4", SSE4)
 
-// Used by the files of kernels: Highway's other targets, which they are not compiled for, and
-// whether the target that is being compiled is on the list.
+// For the files of kernels: Highway's other targets, which they are not compiled for, and whether
+// the one being compiled is on the list.
 #define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
 #define QKV_COMPILES_FOR_TARGET \

@@ -67,7 +67,7 @@ void store_values(const core::ResultOperand& to, Index offset, const T* x, Index
   });
 }
 
-// The compiled instances of user functions that belong to a target's kernels.
+// The instances of user functions that match a target's kernels.
 inline InstanceTarget instances_of(kernels::Target target) noexcept {
   switch (target) {
     case kernels::Target::kSse4:

@@ -245,7 +245,7 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
   return core::UserMask{&mask};
 }
 
-// Checks that a precomputed mask was made for the sizes of the call.
+// A precomputed mask serves the sizes it was made for.
 void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
   if (mask.classes == nullptr) return;
   if (p.packed() || p.paged()) {
