@@ -25,7 +25,7 @@ def scale_of(maps, x):
     return np.where(square == 0, 0, 1 / np.sqrt(np.where(square == 0, 1, square)))
 
 
-def turned(maps, x, direction):
+def rotated(maps, x, direction):
     """Rows as complex numbers, one per pair, times e^(i angle)."""
     pairs = maps.angles.shape[-1]
     first = np.arange(pairs) if maps.halves else 2 * np.arange(pairs)
@@ -43,14 +43,14 @@ def apply(maps, x):
         x = x * scale_of(maps, x)
         if maps.gain is not None:
             x = x * maps.gain[:, None]
-    return x if maps.angles is None else turned(maps, x, 1)
+    return x if maps.angles is None else rotated(maps, x, 1)
 
 
 def back(maps, x, dy, used):
     """dx and the gain's gradient [H,D] from dy; rows not in used [B,H,T] are skipped."""
     dgain = np.zeros((x.shape[1], x.shape[3]))
     if maps.angles is not None:
-        dy = turned(maps, dy, -1)
+        dy = rotated(maps, dy, -1)
     if maps.eps is not None:
         x = np.where(used[..., None], x, 0.0)
         scale = scale_of(maps, x)

@@ -290,7 +290,7 @@ AdditiveMemory::AdditiveMemory(const ConstView& k, const Additive& score, Contex
   s.context = &context;
   attn::resolve(kMake, runtime::stop_point(context, kMake), s.inputs, s.options, s.problem);
   s.path = &attn::choose(s.problem, context.forced_path(), attn::Pass::kForward);
-  if (attn::has_pairs(s.problem)) s.target = s.path->target;
+  if (attn::runs_on_tiles(s.problem)) s.target = s.path->target;
   if (!s.target) return;
   if (s.problem.accumulator == DType::kFloat64) {
     s.float64 = std::make_unique<attn::KeptKeys<double>>(s.problem, *s.target);
@@ -316,7 +316,8 @@ void AdditiveMemory::attention(const Inputs& inputs, const Options& options,
   attn::resolve(kMemoryForward, runtime::stop_point(*s.context, kMemoryForward), inputs, options,
                 p);
   s.check_sizes(p);
-  if (!s.target || !attn::has_pairs(p)) return qkv::attention(inputs, options, outputs, *s.context);
+  if (!s.target || !attn::runs_on_tiles(p))
+    return qkv::attention(inputs, options, outputs, *s.context);
   const core::Results results = attn::bind_outputs(p, outputs);
   attn::check_overlap(p, inputs, options, outputs);
   s.with_kept([&]<class T>(attn::KeptKeys<T>& kept) {
@@ -345,7 +346,7 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
     results = attn::bind_gradients(p, inputs, options, input_gradients);
   }
   attn::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
-  if (!s.target || !attn::has_pairs(p)) {
+  if (!s.target || !attn::runs_on_tiles(p)) {
     if (names_any(input_gradients)) {
       qkv::attention_backward(inputs, options, saved, output_gradients, input_gradients,
                               *s.context);

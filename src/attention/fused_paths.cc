@@ -33,7 +33,7 @@ Runs who_runs(const Problem& p) {
   if (p.product == PairProduct::kDot && p.query_maps.is_identity() && p.key_maps.is_identity()) {
     return Runs::kPlain;
   }
-  return has_pairs(p) ? Runs::kMapped : Runs::kReference;
+  return runs_on_tiles(p) ? Runs::kMapped : Runs::kReference;
 }
 
 void forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
@@ -75,7 +75,7 @@ constinit const std::array<Implementation, 2 * kernels::kTargets.size()> kFused{
 #undef QKV_DOT
 #undef QKV_ADDITIVE
 
-bool has_pairs(const Problem& p) noexcept {
+bool runs_on_tiles(const Problem& p) noexcept {
   return p.B != 0 && p.H != 0 && p.q_rows != 0 && p.k_rows != 0;
 }
 

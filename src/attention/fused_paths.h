@@ -13,7 +13,7 @@ namespace qkv::attn {
 // Ordered by product (dot, additive), within each by target, best first.
 extern const std::array<Implementation, 2 * kernels::kTargets.size()> kFused;
 
-bool has_pairs(const core::Problem& p) noexcept;
+bool runs_on_tiles(const core::Problem& p) noexcept;
 
 }  // namespace qkv::attn
 

@@ -18,7 +18,7 @@ constexpr auto kImplementations = [] {
   std::array<const Implementation*, kFused.size() + 2> all{};
   for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
   all[kFused.size()] = &kReference;
-  all.back() = &kPairedReference;  // only if forced: the reference supports everything
+  all.back() = &kDot2Reference;  // only if forced: the reference supports everything
   return all;
 }();
 

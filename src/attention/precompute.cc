@@ -6,8 +6,8 @@
 
 #include <qkv/mods.h>
 
-#include "core/checked.h"
 #include "core/instances.h"
+#include "core/integers.h"
 #include "core/message.h"
 #include "core/tile_classes.h"
 

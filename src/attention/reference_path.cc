@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/reference_path.h"
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "reference/backward.h"
 #include "reference/forward.h"
 #include "runtime/tasks.h"
@@ -25,8 +25,8 @@ void plain_forward(const Implementation&, const Problem& p, const Results& to, P
 }
 
 // Forward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
-void paired_forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
-  if (!core::has_bfloat16_pairs(p)) return plain_forward(by, p, to, use);
+void dot2_forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
+  if (!core::takes_dot2(p)) return plain_forward(by, p, to, use);
   use(reference::Forward<float>(p, to, true));
 }
 
@@ -40,9 +40,9 @@ void plain_backward(const Implementation&, const Problem& p, const GradientSourc
 }
 
 // Backward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
-void paired_backward(const Implementation& by, const Problem& p, const GradientSources& from,
-                     const GradientResults& to, PassUse& use) {
-  if (!core::has_bfloat16_pairs(p, from)) return plain_backward(by, p, from, to, use);
+void dot2_backward(const Implementation& by, const Problem& p, const GradientSources& from,
+                   const GradientResults& to, PassUse& use) {
+  if (!core::takes_dot2(p, from)) return plain_backward(by, p, from, to, use);
   use(reference::Backward<float>(p, from, to, true));
 }
 
@@ -53,10 +53,10 @@ constinit const Implementation kReference{dense::path_named("reference"),
                                           kRealSums,
                                           kBothPasses,
                                           {&plain_forward, &plain_backward}};
-constinit const Implementation kPairedReference{dense::path_named("reference/bf16"),
-                                                kProducts,
-                                                kRealSums,
-                                                kBothPasses,
-                                                {&paired_forward, &paired_backward}};
+constinit const Implementation kDot2Reference{dense::path_named("reference/bf16"),
+                                              kProducts,
+                                              kRealSums,
+                                              kBothPasses,
+                                              {&dot2_forward, &dot2_backward}};
 
 }  // namespace qkv::attn

@@ -23,12 +23,12 @@ constexpr double kLn2Low = 0x1.473de6af278edp-34;
 // ---- unevaluated sums of two numbers ------------------------------------------------------------
 
 // The sum high + low, with |low| at most half an ulp of high.
-struct Pair {
+struct DoubleDouble {
   double high, low;
 };
 
 // Returns a + b exactly (Knuth 1998, The Art of Computer Programming 2, theorem 4.2.2 B).
-Pair exact_sum(double a, double b) noexcept {
+DoubleDouble exact_sum(double a, double b) noexcept {
   const double sum = a + b;
   const double of_b = sum - a;
   return {sum, (a - (sum - of_b)) + (b - of_b)};
@@ -36,7 +36,7 @@ Pair exact_sum(double a, double b) noexcept {
 
 // Returns a b exactly, by splitting each factor in two halves of 26 bits (Dekker 1971, section 5).
 // Neither factor may exceed 2^996, and the product may not underflow.
-Pair exact_product(double a, double b) noexcept {
+DoubleDouble exact_product(double a, double b) noexcept {
   constexpr double kSplitter = 0x1p27 + 1;
   const auto high_half = [](double x) {
     const double scaled = kSplitter * x;
@@ -93,7 +93,7 @@ double times_power_of_two(double x, int n) noexcept {
 
 // Computes e^(x.high + x.low) = 2^n e^r, |r| <= ln(2)/2. The first omitted term of the series,
 // r^14/14!, is below 2^-57.
-double exp_of_pair(const Pair& x) noexcept {
+double exp_of_sum(const DoubleDouble& x) noexcept {
   if (std::isnan(x.high)) return x.high;
   if (x.high > 709.8) return kInfinity;
   if (x.high < -745.2) return 0;
@@ -140,7 +140,7 @@ constexpr std::array<std::uint64_t, 20> kTwoOverPi = {
 // The decomposition x = quarters pi/2 + rest, |rest| <= pi/4, with quarters modulo 4.
 struct Reduced {
   int quarters;
-  Pair rest;
+  DoubleDouble rest;
 };
 
 // Returns 64 binary digits of 2/pi, from the one with weight 2^-(from + 1).
@@ -210,11 +210,11 @@ Reduced exactly_reduced(double size) noexcept {
   // Multiply by pi/2.
   constexpr double kHalfPi = 0x1.921fb54442d18p+0;
   constexpr double kHalfPiRest = 0x1.1a62633145c07p-54;
-  const Pair product = exact_product(high, kHalfPi);
+  const DoubleDouble product = exact_product(high, kHalfPi);
   const double rest = product.low + (high * kHalfPiRest + low * kHalfPi);
   const double sum = product.high + rest;
-  const Pair angle{sum, (product.high - sum) + rest};
-  return {quarters, negative ? Pair{-angle.high, -angle.low} : angle};
+  const DoubleDouble angle{sum, (product.high - sum) + rest};
+  return {quarters, negative ? DoubleDouble{-angle.high, -angle.low} : angle};
 }
 
 // Reduces size >= pi/4. Below 2^20 a product gives the integer, and its multiple of pi/2 is
@@ -241,7 +241,7 @@ Reduced reduced(double size) noexcept {
 
 // Computes sin and cos of |r| <= pi/4. The first omitted terms, r^19/19! and r^20/20!, are below
 // 2^-63.
-SinCos small_sin_cos(const Pair& r) noexcept {
+SinCos small_sin_cos(const DoubleDouble& r) noexcept {
   static constexpr auto kSin = inverse_factorials<8>(3, 2, -1);
   static constexpr auto kCos = inverse_factorials<8>(4, 2, -1);
   const double x = r.high;
@@ -258,7 +258,7 @@ SinCos small_sin_cos(const Pair& r) noexcept {
 
 }  // namespace
 
-double portable_exp(double x) noexcept { return exp_of_pair({x, 0}); }
+double portable_exp(double x) noexcept { return exp_of_sum({x, 0}); }
 
 // log(2^k m) = k ln(2) + log(m). With f = m - 1 and s = f / (2 + f),
 //   log(m) = 2 s (1 + s^2/3 + s^4/5 + ...) = f - (f^2/2 - s (f^2/2 + R)),
@@ -316,28 +316,28 @@ Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
   const Scaled by = scaled(base);
   const double f = by.m - 1;
   // s = f / (2 + f)
-  const Pair divisor = exact_sum(2, f);
+  const DoubleDouble divisor = exact_sum(2, f);
   const double s = f / divisor.high;
-  const Pair back = exact_product(s, divisor.high);
+  const DoubleDouble back = exact_product(s, divisor.high);
   const double s_rest = ((f - back.high) - back.low - s * divisor.low) / divisor.high;
   // s^2/3 + s^4/5 + ...
-  const Pair square = exact_product(s, s);
+  const DoubleDouble square = exact_product(s, s);
   const double square_rest = square.low + 2 * s * s_rest;
   const double third = square.high / 3;
-  const Pair thrice = exact_product(third, 3);
+  const DoubleDouble thrice = exact_product(third, 3);
   const double third_rest = ((square.high - thrice.high) - thrice.low + square_rest) / 3;
-  const Pair sum =
+  const DoubleDouble sum =
       exact_sum(third, third_rest + square.high * square.high * polynomial(kTerms, square.high));
   // log(m) = 2 (s + s sum)
-  const Pair last = exact_product(s, sum.high);
+  const DoubleDouble last = exact_product(s, sum.high);
   const double last_rest = last.low + s * sum.low + s_rest * sum.high;
-  const Pair of_m = exact_sum(2 * s, 2 * last.high);
+  const DoubleDouble of_m = exact_sum(2 * s, 2 * last.high);
   const double of_m_rest = of_m.low + 2 * (s_rest + last_rest);
   const double k = by.k;
-  const Pair both = exact_sum(k * kLn2High, of_m.high);
-  const Pair low = exact_product(k, kLn2Low);
-  const Pair all = exact_sum(both.high, low.high);
-  const Pair total = exact_sum(all.high, all.low + (both.low + (low.low + of_m_rest)));
+  const DoubleDouble both = exact_sum(k * kLn2High, of_m.high);
+  const DoubleDouble low = exact_product(k, kLn2Low);
+  const DoubleDouble all = exact_sum(both.high, low.high);
+  const DoubleDouble total = exact_sum(all.high, all.low + (both.low + (low.low + of_m_rest)));
   log_ = total.high;
   log_rest_ = total.low;
 }
@@ -345,8 +345,8 @@ Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
 double Powers::of(double exponent) const noexcept {
   if (exponent == 0 || log_ == 0) return 1;
   if (!(std::fabs(exponent * log_) < 800)) return (exponent > 0) == (log_ > 0) ? kInfinity : 0;
-  const Pair product = exact_product(exponent, log_);
-  return exp_of_pair({product.high, product.low + exponent * log_rest_});
+  const DoubleDouble product = exact_product(exponent, log_);
+  return exp_of_sum({product.high, product.low + exponent * log_rest_});
 }
 
 }  // namespace qkv::core

@@ -9,10 +9,10 @@
 // Where a call's results go and gradients come from, as operands. An absent one was not requested.
 namespace qkv::core {
 
-// Rows of a matrix, all or listed: `names` holds `count` query numbers (in rows), or is absent.
+// Rows of a matrix, all or listed: `indices` holds `count` query numbers (in rows), or is absent.
 template <class Void>
 struct BasicRowsOperand {
-  Operand names;
+  Operand indices;
   Index count = 0;
   BasicOperand<Void> matrix;  // rows = queries or listed rows, columns = keys
   bool given() const noexcept { return matrix.given(); }
@@ -20,16 +20,16 @@ struct BasicRowsOperand {
 using RowsResult = BasicRowsOperand<void>;
 using RowsOperand = BasicRowsOperand<const void>;
 
-// Sums over queries, all or listed: `names` holds `count` query numbers (in rows), or is absent.
+// Sums over queries, all or listed: `indices` holds `count` query numbers (in rows), or is absent.
 struct ColumnSumsResult {
-  Operand names;
+  Operand indices;
   Index count = 0;
   ResultOperand sums;        // rows = keys
   ResultOperand value_sums;  // rows = keys
   bool given() const noexcept { return sums.given() || value_sums.given(); }
 };
 
-// A matrix of cells: see core/cells.h.
+// A matrix of cells: see core/integers.h.
 struct PooledResult {
   Index m = 0;
   Index n = 0;

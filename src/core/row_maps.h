@@ -35,11 +35,11 @@ struct RotatedRows {
 // loops.
 using RowMap = std::variant<UnitRows, RmsRows, RotatedRows>;
 
-// Projection: y_u = sum_c w_uc x_c + b_u. If `turned` (transposed), w is read as w_cu. All query
-// heads share one w, or each has its own, which for k makes one row per query head.
+// Projection: y_u = sum_c w_uc x_c + b_u. If `transposed` (transposed), w is read as w_cu. All
+// query heads share one w, or each has its own, which for k makes one row per query head.
 struct RowProduct {
   Operand w;
-  bool turned = false;
+  bool transposed = false;
   Operand b;        // may be absent
   Index units = 0;  // the width of y
 
@@ -57,14 +57,6 @@ class RowMaps {
   void clear() noexcept {
     product = {};
     count_ = 0;
-  }
-  // True if one of the transforms has a gain. At most one has.
-  bool have_gain() const noexcept {
-    for (const RowMap& map : maps()) {
-      const auto* norm = std::get_if<RmsRows>(&map);
-      if (norm != nullptr && norm->gain.given()) return true;
-    }
-    return false;
   }
   bool is_identity() const noexcept { return count_ == 0 && !product.given(); }
   // The width of a transformed row whose width is `width` before.

@@ -9,8 +9,8 @@
 #include <qkv/dtype.h>
 #include <qkv/view.h>
 
+#include "core/floats.h"
 #include "core/half_floats.h"
-#include "core/rounding.h"
 
 // Loads and stores: from a storage type to the accumulator's type, and back. A new storage type
 // needs an entry here and in the list of qkv/dtype.h, and nowhere else.
@@ -55,6 +55,16 @@ Stored from_accumulator(const T& value) {
     return Stored(static_cast<double>(value));
   } else {
     return static_cast<Stored>(value);
+  }
+}
+
+// Calls f.operator()<T>(), T = double for kFloat64 and float for any other type.
+template <class F>
+void dispatch(DType dtype, const F& f) {
+  if (dtype == DType::kFloat64) {
+    f.template operator()<double>();
+  } else {
+    f.template operator()<float>();
   }
 }
 

@@ -15,9 +15,9 @@
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
-#include "core/checked.h"
+#include "core/floats.h"
+#include "core/integers.h"
 #include "core/overlap.h"
-#include "core/rounding.h"
 #include "core/shapes.h"
 #include "core/storage.h"
 

@@ -7,6 +7,8 @@
 
 #include <qkv/view.h>
 
+#include "core/integers.h"
+
 namespace qkv::core {
 
 // The class of a rectangle of pairs: a mask forbids all of them (kDead), some (kPartial) or none
@@ -16,7 +18,7 @@ enum class TileClass : std::uint8_t { kDead, kPartial, kFull };
 // The number of queries, and of keys, of a tile of a precomputed mask.
 inline constexpr Index kTileSide = 64;
 
-inline constexpr Index tiles_of(Index size) { return (size + kTileSide - 1) / kTileSide; }
+inline constexpr Index tiles_of(Index size) { return divide_up(size, kTileSide); }
 
 }  // namespace qkv::core
 

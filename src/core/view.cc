@@ -7,7 +7,7 @@
 #include <qkv/error.h>
 #include <qkv/view.h>
 
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/shapes.h"
 #include "core/storage.h"
 

@@ -10,7 +10,7 @@
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/shapes.h"
 
 namespace qkv {

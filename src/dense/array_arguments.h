@@ -75,8 +75,6 @@ inline Dims leading(const Dims& dims, int dropped) {
 }
 
 // The number of pieces of a length that cover a size.
-inline Index pieces(Index size, Index length) { return (size + length - 1) / length; }
-
 }  // namespace qkv::dense
 
 #endif  // QKV_DENSE_ARRAY_ARGUMENTS_H_

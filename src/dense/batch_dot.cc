@@ -10,6 +10,7 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
+#include "core/integers.h"
 #include "core/shapes.h"
 #include "dense/array_arguments.h"
 #include "dense/matrix_product.h"
@@ -98,12 +99,12 @@ struct Blocks {
       while (rows > kLeastRows && count() < 4 * workers) rows /= 2;
       while (columns > kLeastColumns && count() < 2 * workers) columns /= 2;
     }
-    rows = pieces(pieces(N, down()), kernels::kTileRows) * kernels::kTileRows;
+    rows = core::divide_up(core::divide_up(N, down()), kernels::kTileRows) * kernels::kTileRows;
     rows = std::min(rows, N);
     columns = std::min(columns, M);
   }
-  Index down() const { return pieces(N, rows); }
-  Index across() const { return pieces(M, columns); }
+  Index down() const { return core::divide_up(N, rows); }
+  Index across() const { return core::divide_up(M, columns); }
   Index count() const { return batch * down() * across(); }
   // The number of blocks of one task.
   Index blocks_per_task() const {
@@ -184,7 +185,7 @@ void run_batch_dot(ConstView a, ConstView b, View out, Context& context) {
   const Index each = blocks.blocks_per_task();
   Call call(context, kBatchDot, 0, Arena::cost<T>(scratch));
   const core::StopPoint stop = call.stop_point();
-  call.for_each_task(pieces(blocks.count(), each), [&](Index task, Arena& arena) {
+  call.for_each_task(core::divide_up(blocks.count(), each), [&](Index task, Arena& arena) {
     T* const own = arena.take<T>(scratch).data();
     const Index end = std::min(blocks.count(), (task + 1) * each);
     for (Index index = task * each; index < end; ++index) {

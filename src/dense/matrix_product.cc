@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/integers.h"
 #include "core/storage.h"
 #include "dense/panels.h"
 
@@ -13,7 +14,7 @@ namespace {
 // Padding between the rows of a copy, so that they do not map to the same first-level cache sets.
 constexpr Index kGap = 16;
 
-Index whole_registers(Index n) { return (n + kGap - 1) / kGap * kGap; }
+Index whole_registers(Index n) { return core::round_up(n, kGap); }
 
 // Copies a matrix [rows,columns] of any strides to rows of T, `to.stride` apart.
 template <class T, class Stored>

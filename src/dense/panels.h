@@ -2,6 +2,7 @@
 #ifndef QKV_DENSE_PANELS_H_
 #define QKV_DENSE_PANELS_H_
 
+#include "core/integers.h"
 #include "dense/product.h"
 
 // A matrix packed for products x W^T, as prepacked weights: panels of kPanel of its rows, each
@@ -18,7 +19,7 @@ struct Panels {
 
   // The number of elements of a matrix's panels.
   static Index size(Index outputs, Index inputs) {
-    return (outputs + kPanel - 1) / kPanel * kPanel * inputs;
+    return core::round_up(outputs, kPanel) * inputs;
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/integers.h"
 #include "core/order.h"
 #include "kernels/target.h"
 #include "reference/product.h"
@@ -71,8 +72,8 @@ namespace {
 template <class F>
 void for_each_panel(Index columns, const F& f) {
   constexpr Index kRegister = 16;
-  const Index registers = (columns + kRegister - 1) / kRegister;
-  const Index panels = (columns + kernels::kPanel - 1) / kernels::kPanel;
+  const Index registers = core::divide_up(columns, kRegister);
+  const Index panels = core::divide_up(columns, kernels::kPanel);
   for (Index n = 0; n < panels; ++n) {
     const Index first = registers * n / panels * kRegister;
     f(first, std::min(columns, registers * (n + 1) / panels * kRegister) - first);
@@ -109,7 +110,7 @@ bool share_sets(Index stride) {
 Index copied_stride(Index columns) {
   constexpr Index kLine = 64 / sizeof(float);
   constexpr Index kApart = 512 / sizeof(double);
-  const Index whole = (columns + kLine - 1) / kLine * kLine;
+  const Index whole = core::round_up(columns, kLine);
   return whole % kApart == 0 ? whole + kLine : whole;
 }
 

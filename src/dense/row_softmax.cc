@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "core/integers.h"
 #include "core/storage.h"
 
 namespace qkv::dense {
@@ -14,7 +15,7 @@ using kernels::kPanel;
 
 constexpr Index kMostTogether = 16;
 
-Index whole_panels(Index n) { return (n + kPanel - 1) / kPanel * kPanel; }
+Index whole_panels(Index n) { return core::round_up(n, kPanel); }
 
 // Loads x_j for begin <= j < end as T.
 template <class T, class Stored>

@@ -14,6 +14,7 @@
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
 
+#include "core/integers.h"
 #include "core/shapes.h"
 #include "core/stop.h"
 #include "core/storage.h"
@@ -21,8 +22,8 @@
 #include "dense/row_softmax.h"
 #include "dense/rows.h"
 #include "dense/target_in_use.h"
+#include "runtime/task_order.h"
 #include "runtime/tasks.h"
-#include "runtime/turns.h"
 
 namespace qkv::dense {
 namespace {
@@ -30,7 +31,7 @@ namespace {
 using core::kKeyChunk;
 using runtime::Arena;
 using runtime::Call;
-using runtime::Turns;
+using runtime::TaskOrder;
 
 // ---- checks ---------------------------------------------------------------------------------
 
@@ -200,12 +201,12 @@ class SoftmaxOfParts {
   using T = typename RowSoftmax<Stored>::T;
 
   SoftmaxOfParts(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>& rows)
-      : softmax_(softmax), rows_(rows), parts_(pieces(rows.numbers(), kPart)) {}
+      : softmax_(softmax), rows_(rows), parts_(core::divide_up(rows.numbers(), kPart)) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     totals_ = arena.template take<ExpSum<T>>(rows_.count());
-    merged_ = Turns::take(arena, rows_.count());
+    merged_ = TaskOrder::take(arena, rows_.count());
   }
   std::size_t worker_bytes() const { return Arena::cost<T>(softmax_.kScratch); }
 
@@ -240,7 +241,8 @@ class SoftmaxOfParts {
     ExpSum<T> sums[kChunks];
     softmax_.chunk_sums(row, part * kPart, last, sums, scratch, call.stop_point());
     if (!merged_.wait(call, r, part)) return;
-    softmax_.merge(total(r), sums, pieces(std::max<Index>(0, last - part * kPart), kKeyChunk));
+    softmax_.merge(total(r), sums,
+                   core::divide_up(std::max<Index>(0, last - part * kPart), kKeyChunk));
     merged_.pass_on(r, part);
   }
   void put_part(const Call& call, Index r, Index part, T* scratch) const {
@@ -252,7 +254,7 @@ class SoftmaxOfParts {
   const RowsOfCall<Stored>& rows_;
   Index parts_;
   std::span<ExpSum<T>> totals_{};
-  Turns merged_{};
+  TaskOrder merged_{};
 };
 
 // Computes the softmax after all checks.
@@ -264,7 +266,7 @@ void run_softmax(std::string_view function, const ConstView& x, const ConstView&
   const RowsOfCall<Stored> rows(x, lengths, out);
   const Index N = rows.numbers();
   const Index each = std::max<Index>(1, kNumbersPerTask / N);
-  const Index tasks = pieces(rows.count(), each);
+  const Index tasks = core::divide_up(rows.count(), each);
   const auto of_task = [&](Index task, const auto& f) {
     f(task * each, std::min(rows.count(), (task + 1) * each));
   };

@@ -10,8 +10,8 @@
 
 #include "core/message.h"
 #include "dense/paths.h"
+#include "kernels/dot2_kernels.h"
 #include "kernels/dot_kernels.h"
-#include "kernels/pair_kernels.h"
 
 namespace qkv {
 namespace {
@@ -109,8 +109,8 @@ std::string_view cpu_target() {
 
 double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   constexpr std::string_view kFunction = "multiply_add_burst";
-  const bool in_pairs = type == DType::kBFloat16;
-  if (type != DType::kFloat32 && type != DType::kFloat64 && !in_pairs) {
+  const bool in_dot2 = type == DType::kBFloat16;
+  if (type != DType::kFloat32 && type != DType::kFloat64 && !in_dot2) {
     throw Error(kFunction, "type",
                 core::text("must be float32, float64 or bfloat16 but is ", name_of(type)),
                 ErrorKind::kType);
@@ -118,10 +118,10 @@ double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   if (rounds < 0) throw Error(kFunction, "rounds", core::text("must be >= 0 but is ", rounds));
   for (const kernels::Target candidate : kernels::kTargets) {
     if (kernels::name_of(candidate) != target || !kernels::is_supported(candidate)) continue;
-    if (in_pairs && candidate == kernels::Target::kAvx512Bf16) {
-      return kernels::bfloat16_pair_kernels().multiply_adds(rounds);
+    if (in_dot2 && candidate == kernels::Target::kAvx512Bf16) {
+      return kernels::dot2_kernels().multiply_adds(rounds);
     }
-    if (in_pairs) {
+    if (in_dot2) {
       throw Error(kFunction, "type",
                   core::text("is bfloat16, for which the target \"", target, "\" has no products"),
                   ErrorKind::kType);

@@ -27,10 +27,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The form that is compiled for a range: division needs no bound, so in double small ones are
+// The form that is compiled for a form: division needs no bound, so in double small ones are
 // whole.
-template <class T, Range kRange>
-inline constexpr Range kOwn = sizeof(T) == 8 && kRange == Range::kSmall ? Range::kWhole : kRange;
+template <class T, ExponentialForm kForm>
+inline constexpr ExponentialForm kOwn =
+    sizeof(T) == 8 && kForm == ExponentialForm::kSmall ? ExponentialForm::kWhole : kForm;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
@@ -142,27 +143,27 @@ HWY_INLINE V add_exponent(D d, V p, V n) {
 }
 
 template <class T>
-HWY_NOINLINE Range exponentials(const T* a, Index n, T* x, T* power) {
+HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   const V zero = hn::Zero(d);
-  const V range = hn::Set(d, kPlainRange<T>);
+  const V bound = hn::Set(d, kPlainBound<T>);
   const V small = hn::Set(d, kSmallRange<T>);
-  Range all = Range::kSmall;
+  ExponentialForm all = ExponentialForm::kSmall;
   const auto one = [&](V value, V* e) HWY_ATTR {
     V k;
     V rest;
     split(d, value, &k, &rest, T());
-    const auto plain = hn::Le(hn::Abs(value), range);
+    const auto plain = hn::Le(hn::Abs(value), bound);
     if (hn::AllTrue(d, plain)) {
       *e = zero;
-      if (all == Range::kSmall && !hn::AllTrue(d, hn::Le(hn::Abs(value), small))) {
-        all = Range::kWhole;
+      if (all == ExponentialForm::kSmall && !hn::AllTrue(d, hn::Le(hn::Abs(value), small))) {
+        all = ExponentialForm::kWhole;
       }
       return add_exponent(d, power_of_rest(d, rest, T()), k);
     }
-    all = Range::kPowers;
+    all = ExponentialForm::kPowers;
     // An infinite or NaN power decides the result.
     const auto finite = hn::Lt(hn::Abs(k), hn::Set(d, kInfinity<T>));
     V shift;
@@ -224,13 +225,13 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 }
 
 // Computes one + e^2a e^2b, at most kLargest in float32; NaN stays.
-template <Range kRange, class D, class V = hn::Vec<D>>
+template <ExponentialForm kForm, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
-  if constexpr (kRange == Range::kPowers) {
+  if constexpr (kForm == ExponentialForm::kPowers) {
     a = times_power_of_two(d, a, hn::Add(a_power, b_power));
   }
   const V sum = hn::MulAdd(a, b, one);
-  if constexpr (sizeof(hn::TFromD<D>) == 8 || kRange == Range::kSmall) return sum;
+  if constexpr (sizeof(hn::TFromD<D>) == 8 || kForm == ExponentialForm::kSmall) return sum;
   // Min returns its second operand when one is NaN.
   return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
@@ -255,14 +256,14 @@ HWY_INLINE V reciprocal(D d, V x) {
 
 // Computes a tile of scores. It is not inlined, like the tiles of products. Each chunk of units is
 // summed from zero: 2 sum v (1/2 - r), whose subtraction is exact where it cancels.
-template <class T, Range kRange, int kRows, int kVectors>
+template <class T, ExponentialForm kForm, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
                                 T* HWY_RESTRICT s, Index s_stride) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kAny = kRange == Range::kPowers;
+  constexpr bool kAny = kForm == ExponentialForm::kPowers;
   const Index units = by.units;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
@@ -291,7 +292,7 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
         const V a_power = kAny ? hn::Set(d, left[r * stride + units + u]) : zero;
 #pragma GCC unroll 8
         for (int x = 0; x < kVectors; ++x) {
-          const V sum = denominator<kRange>(d, a, a_power, b[x], b_power[x], one);
+          const V sum = denominator<kForm>(d, a, a_power, b[x], b_power[x], one);
           acc[r][x] = hn::MulAdd(weight, hn::Sub(half, reciprocal(d, sum)), acc[r][x]);
         }
       }
@@ -311,48 +312,48 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
 }
 
 // Computes keys n .. in tiles of kVectors registers, and the rest in narrower ones.
-template <class T, Range kRange, int kRows, int kVectors>
+template <class T, ExponentialForm kForm, int kRows, int kVectors>
 void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
                         const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   for (; n + (kVectors - 1) * kLanes < keys; n += kVectors * kLanes) {
-    additive_tile<T, kRange, kRows, kVectors>(left.data, left.stride, panel + n, by, scale,
-                                              s.data + n, s.stride);
+    additive_tile<T, kForm, kRows, kVectors>(left.data, left.stride, panel + n, by, scale,
+                                             s.data + n, s.stride);
   }
   if constexpr (kVectors > 1) {
-    additive_rows_from<T, kRange, kRows, kVectors / 2>(n, left, panel, keys, by, scale, s);
+    additive_rows_from<T, kForm, kRows, kVectors / 2>(n, left, panel, keys, by, scale, s);
   }
 }
 
-template <class T, Range kRange, int kRows>
+template <class T, ExponentialForm kForm, int kRows>
 void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
                    const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   // kVectors registers are independent sums, since each addition waits for the previous one.
-  constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kRange == Range::kPowers ? 1
-                           : kRows > 3                                        ? 2
-                                                                              : 4;
-  additive_rows_from<T, kRange, kRows, kVectors>(0, left, panel, keys, by, scale, s);
+  constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kForm == ExponentialForm::kPowers ? 1
+                           : kRows > 3                                                 ? 2
+                                                                                       : 4;
+  additive_rows_from<T, kForm, kRows, kVectors>(0, left, panel, keys, by, scale, s);
 }
 
-template <class T, Range kRange>
+template <class T, ExponentialForm kForm>
 void additive_scores(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
                      const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
   constexpr void (*kByRows[])(const RowsOf<const T>&, const T*, Index, const AdditiveUnits<T>&, T,
                               const RowsOf<T>&) = {
-      &additive_rows<T, kRange, 1>, &additive_rows<T, kRange, 2>, &additive_rows<T, kRange, 3>,
-      &additive_rows<T, kRange, 4>, &additive_rows<T, kRange, 5>, &additive_rows<T, kRange, 6>};
+      &additive_rows<T, kForm, 1>, &additive_rows<T, kForm, 2>, &additive_rows<T, kForm, 3>,
+      &additive_rows<T, kForm, 4>, &additive_rows<T, kForm, 5>, &additive_rows<T, kForm, 6>};
   kByRows[rows - 1](left, panel, keys, by, scale, s);
 }
 
 // ---- gradients ------------------------------------------------------------------------------
 
-template <class T, Range kRange, int kRows>
+template <class T, ExponentialForm kForm, int kRows>
 HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& right, Index keys,
                                 const T* HWY_RESTRICT ds, Index ds_stride, const PairSums<T>& to) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  constexpr bool kAny = kRange == Range::kPowers;
+  constexpr bool kAny = kForm == ExponentialForm::kPowers;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
   const V half = hn::Set(d, T(0.5));
@@ -378,7 +379,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         // tanh = 1 - 2 r, whose subtraction is exact where it cancels.
-        const V twice_r = reciprocal(d, denominator<kRange>(d, a[r], a_power[r], b, b_power, half));
+        const V twice_r = reciprocal(d, denominator<kForm>(d, a[r], a_power[r], b, b_power, half));
         const V tanh = hn::Sub(one, twice_r);
         const V gradient = hn::Set(d, ds[r * ds_stride + n]);
         const V weighted = hn::Mul(gradient, tanh);
@@ -398,19 +399,19 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
   }
 }
 
-template <class T, Range kRange>
+template <class T, ExponentialForm kForm>
 HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T>& right,
                               Index keys, const RowsOf<const T>& ds, PairSums<T> to) {
   using Tile = void (*)(const UnitColumn<T>&, const UnitColumn<T>&, Index, const T*, Index,
                         const PairSums<T>&);
   constexpr Tile kTiles[] = {
-    &add_pair_tile<T, kRange, 1>,
-    &add_pair_tile<T, kRange, 2>,
+    &add_pair_tile<T, kForm, 1>,
+    &add_pair_tile<T, kForm, 2>,
 #if HWY_TARGET == HWY_AVX3
-    &add_pair_tile<T, kRange, 3>,
-    &add_pair_tile<T, kRange, 4>,
-    &add_pair_tile<T, kRange, 5>,
-    &add_pair_tile<T, kRange, 6>,
+    &add_pair_tile<T, kForm, 3>,
+    &add_pair_tile<T, kForm, 4>,
+    &add_pair_tile<T, kForm, 5>,
+    &add_pair_tile<T, kForm, 6>,
 #endif
   };
   constexpr Index kMost = static_cast<Index>(std::size(kTiles));
@@ -419,7 +420,7 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
     kTiles[count - 1](left, right, keys, ds.data + r * ds.stride, ds.stride, to);
     const Index step = count * kUnitLanes;
     left.x += step;
-    if (kRange == Range::kPowers) left.power += step;
+    if (kForm == ExponentialForm::kPowers) left.power += step;
     to.left += step;
     to.weights += step;
     r += count;
@@ -427,15 +428,16 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
 }
 
 template <class T>
-void add_pairs(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,
-               Index keys, const RowsOf<const T>& ds, const PairSums<T>& to) {
-  switch (range) {
-    case Range::kSmall:
-      return add_any_pairs<T, kOwn<T, Range::kSmall>>(left, rows, right, keys, ds, to);
-    case Range::kWhole:
-      return add_any_pairs<T, Range::kWhole>(left, rows, right, keys, ds, to);
-    case Range::kPowers:
-      return add_any_pairs<T, Range::kPowers>(left, rows, right, keys, ds, to);
+void add_pairs(ExponentialForm form, const UnitColumn<T>& left, Index rows,
+               const UnitColumn<T>& right, Index keys, const RowsOf<const T>& ds,
+               const PairSums<T>& to) {
+  switch (form) {
+    case ExponentialForm::kSmall:
+      return add_any_pairs<T, kOwn<T, ExponentialForm::kSmall>>(left, rows, right, keys, ds, to);
+    case ExponentialForm::kWhole:
+      return add_any_pairs<T, ExponentialForm::kWhole>(left, rows, right, keys, ds, to);
+    case ExponentialForm::kPowers:
+      return add_any_pairs<T, ExponentialForm::kPowers>(left, rows, right, keys, ds, to);
   }
 }
 

@@ -22,9 +22,9 @@ namespace qkv::kernels::HWY_NAMESPACE {
 template <class T>
 constexpr AdditiveKernels<T> kAdditiveKernels{
     .exponentials = &exponentials<T>,
-    .scores_of_small = &additive_scores<T, kOwn<T, Range::kSmall>>,
-    .scores = &additive_scores<T, Range::kWhole>,
-    .scores_with_powers = &additive_scores<T, Range::kPowers>,
+    .scores_of_small = &additive_scores<T, kOwn<T, ExponentialForm::kSmall>>,
+    .scores = &additive_scores<T, ExponentialForm::kWhole>,
+    .scores_with_powers = &additive_scores<T, ExponentialForm::kPowers>,
     .add_pairs = &add_pairs<T>,
 };
 

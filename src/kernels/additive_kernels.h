@@ -10,14 +10,14 @@
 // no failure. T is float or double.
 //   tanh(a + b) = 1 - 2 r,  r = 1 / (1 + e^2a e^2b)
 // The exponentials are computed once for each row and unit and stored as x 2^power: a row [2 U]
-// holds all x, then all powers. Where |a| <= kPlainRange the power is 0.
+// holds all x, then all powers. Where |a| <= kPlainBound the power is 0.
 namespace qkv::kernels {
 
 // Largest |a| whose exp(2a) is stored whole: products of two of these overflow to infinity at
 // worst. If the other factor is so large that both powers overflow, at 2^128 (2^1024), this one is
 // at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh is 1.
 template <class T>
-inline constexpr T kPlainRange = sizeof(T) == 4 ? T(35) : T(330);
+inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 
 // Largest |a| of the form kSmall: the product of two such exponentials is below 2^100.
 template <class T>
@@ -26,7 +26,7 @@ inline constexpr T kSmallRange = T(16);
 // The form of a row's exponentials: of small values, stored whole, or with separate powers. A pair
 // of rows uses the more general form of the two. Where a simpler form suffices, a more general one
 // gives bit-identical results.
-enum class Range : std::uint8_t { kSmall, kWhole, kPowers };
+enum class ExponentialForm : std::uint8_t { kSmall, kWhole, kPowers };
 
 // Number of contiguous units in a block: a multiple of every target's registers.
 inline constexpr Index kUnitLanes = 16;
@@ -56,7 +56,7 @@ struct PairSums {
 template <class T>
 struct AdditiveKernels {
   // Computes exp(2 a_n) = x_n 2^power_n for n values; returns their form.
-  Range (*exponentials)(const T* a, Index n, T* x, T* power);
+  ExponentialForm (*exponentials)(const T* a, Index n, T* x, T* power);
   // Computes s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys`
   // keys of a panel [units][kPanel]. With powers these are at left + units, in panels [2
   // units][kPanel].
@@ -67,8 +67,9 @@ struct AdditiveKernels {
   Scores* scores_with_powers;
   // Adds the derivatives of the pairs of 1..kTileRows rows and `keys` keys, keys ascending, to
   // `to`. ds_rn is at data[r * stride + n].
-  void (*add_pairs)(Range range, const UnitColumn<T>& left, Index rows, const UnitColumn<T>& right,
-                    Index keys, const RowsOf<const T>& ds, const PairSums<T>& to);
+  void (*add_pairs)(ExponentialForm form, const UnitColumn<T>& left, Index rows,
+                    const UnitColumn<T>& right, Index keys, const RowsOf<const T>& ds,
+                    const PairSums<T>& to);
 };
 
 // The kernels of a target that is_supported.

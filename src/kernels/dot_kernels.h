@@ -69,7 +69,7 @@ struct ReadAhead {
 // The softmax state of rows of scores so far: sum = sum_j exp(s_j - max), arrays with an element
 // per row. A sum of NaN marks a row with an unmasked score of NaN or +inf.
 template <class T>
-struct SoftmaxState {
+struct PartialSoftmax {
   T* max = nullptr;
   T* sum = nullptr;
 };
@@ -123,7 +123,7 @@ struct DotKernels {
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
   // Merges the chunk states of n rows into the total; *_factor are the factors of the weighted
   // sums.
-  void (*merge)(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
+  void (*merge)(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
                 T* total_factor, T* chunk_factor);
   // Adds acc_rc += sum_n w_rn v_nc, n ascending, for all E channels and any number of rows (with
   // two-way dot products at most kTileRows).
@@ -141,10 +141,10 @@ struct DotKernels {
   // Converts rows of stored values to T.
   void (*widen)(const StoredRows& x, Index rows, Index width, const RowsOf<T>& to);
   // Rounds n weights, a multiple of kPanel, to BF16, joined two to a word; `to` may be `w`, or
-  // before it. Null except for two-way dot products (kernels/pair_kernels.h).
+  // before it. Null except for two-way dot products (kernels/dot2_kernels.h).
   void (*round_weights)(const T* w, Index n, T* to) = nullptr;
   // Joins the values of neighbouring keys in words. Null except for two-way dot products.
-  void (*pair_values)(const StoredRows& v, Index keys, Index E, const RowsOf<T>& to) = nullptr;
+  void (*join_values)(const StoredRows& v, Index keys, Index E, const RowsOf<T>& to) = nullptr;
   // Whether one of n values, a multiple of 16, is NaN.
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.

@@ -50,7 +50,7 @@ struct GradientKernels {
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);
   // Rounds rows of n values, a multiple of kPanel, to BF16 and joins rows 2m and 2m + 1. Null
-  // except for two-way dot products (kernels/pair_kernels.h).
+  // except for two-way dot products (kernels/dot2_kernels.h).
   void (*join_rows)(const RowsOf<const T>& w, Index rows, Index n, const RowsOf<T>& to) = nullptr;
 };
 

@@ -20,6 +20,7 @@
 
 #include <hwy/highway.h>
 
+#include "core/integers.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/stored-inl.h"
 #include "kernels/tile-inl.h"
@@ -167,10 +168,10 @@ inline void widen_q8(const StoredRows& x, Index rows, Index width, const RowsOf<
 // Of two blocks (64 channels), channel 4 n + m is byte m of word n of a register. So there is a
 // register of sums for each m, and no byte is moved to another word.
 inline constexpr int kWordBytes = 4;
-inline constexpr Index kPairNumbers = 2 * kQ8Numbers;
+inline constexpr Index kTwoBlocks = 2 * kQ8Numbers;
 
 // Loads the words of two blocks, or of one block twice, and their scales.
-template <bool kPair, Widen kWiden>
+template <bool kTwo, Widen kWiden>
 HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWiden>& scale) {
   const auto scales = [](const std::byte* block) HWY_ATTR {
     std::uint16_t bits;
@@ -182,7 +183,7 @@ HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWid
   };
   __m256i halves = scales(blocks);
   __m512i words = _mm512_castsi256_si512(numbers(blocks));
-  if constexpr (kPair) {
+  if constexpr (kTwo) {
     constexpr int kUpperHalf = 0xF0;
     halves = _mm256_blend_epi32(halves, scales(blocks + kQ8Bytes), kUpperHalf);
     words = _mm512_inserti64x4(words, numbers(blocks + kQ8Bytes), 1);
@@ -194,7 +195,7 @@ HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWid
 // Adds some rows' sums of one or two blocks of channels: those of bytes kFirst .. kFirst + kBytes -
 // 1. Row r's sum of byte m of word n is in sums[r][m][n].
 using Q8RowSums = float[kWordBytes][kFloats];
-template <int kRows, int kFirst, int kBytes, bool kPair, class Ahead>
+template <int kRows, int kFirst, int kBytes, bool kTwo, class Ahead>
 HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const std::byte* v,
                               Index stride, Index keys, Q8RowSums* HWY_RESTRICT sums,
                               Ahead& shared_ahead) {
@@ -208,10 +209,10 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
   }
   for (Index n = 0; n < keys; ++n, v += stride) {
     // Two blocks have 68 bytes: a cache line and sometimes one more; one block has half of that.
-    if (kPair || n % 2 == 0) ahead.ask();
+    if (kTwo || n % 2 == 0) ahead.ask();
     if (n % 16 == 0) ahead.ask();
     Q8Scale<widen_for(kRows)> scale;
-    const auto words = words_of_values<kPair>(v, scale);
+    const auto words = words_of_values<kTwo>(v, scale);
 #pragma GCC unroll 4
     for (int m = 0; m < kBytes; ++m) {
       const auto values = number_of_word(words, kFirst + m, scale);
@@ -232,34 +233,34 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
 // Largest number of rows of a tile: up to 6 with the sums of 4 bytes in registers, 7 and 8 with
 // those of 2 bytes at a time.
 inline constexpr int kMostQ8SumRows = 8;
-template <int kRows, bool kPair, class Ahead>
+template <int kRows, bool kTwo, class Ahead>
 void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index stride, Index keys,
                  Q8RowSums* sums, Ahead& ahead) {
   if constexpr (kRows <= 6) {
-    q8_sum_tile<kRows, 0, 4, kPair>(w, w_stride, v, stride, keys, sums, ahead);
+    q8_sum_tile<kRows, 0, 4, kTwo>(w, w_stride, v, stride, keys, sums, ahead);
   } else {
-    q8_sum_tile<kRows, 0, 2, kPair>(w, w_stride, v, stride, keys, sums, ahead);
+    q8_sum_tile<kRows, 0, 2, kTwo>(w, w_stride, v, stride, keys, sums, ahead);
     NoAhead none;
-    q8_sum_tile<kRows, 2, 2, kPair>(w, w_stride, v, stride, keys, sums, none);
+    q8_sum_tile<kRows, 2, 2, kTwo>(w, w_stride, v, stride, keys, sums, none);
   }
 }
 
 // Adds one or two blocks of channels of up to kMostQ8SumRows rows.
-template <bool kPair, class Ahead>
+template <bool kTwo, class Ahead>
 void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v, Index stride,
                    Index keys, const RowsOf<float>& acc, Ahead& ahead) {
   using Rows = void (*)(const float*, Index, const std::byte*, Index, Index, Q8RowSums*, Ahead&);
   constexpr auto kByRows = []<int... kRows>(std::integer_sequence<int, kRows...>) {
-    return std::array<Rows, kMostQ8SumRows>{&q8_sum_rows<kRows + 1, kPair, Ahead>...};
+    return std::array<Rows, kMostQ8SumRows>{&q8_sum_rows<kRows + 1, kTwo, Ahead>...};
   }(std::make_integer_sequence<int, kMostQ8SumRows>());
   const Floats d;
   alignas(64) Q8RowSums sums[kMostQ8SumRows];
-  alignas(64) float one[kPairNumbers] = {};  // one block's numbers, padded
+  alignas(64) float one[kTwoBlocks] = {};  // one block's numbers, padded
   hn::Vec<Floats> x[kWordBytes];
   for (Index r = 0; r < rows; ++r) {
     const float* const from = acc.data + r * acc.stride;
-    if (!kPair) std::copy_n(from, kQ8Numbers, one);
-    hn::LoadInterleaved4(d, kPair ? from : one, x[0], x[1], x[2], x[3]);
+    if (!kTwo) std::copy_n(from, kQ8Numbers, one);
+    hn::LoadInterleaved4(d, kTwo ? from : one, x[0], x[1], x[2], x[3]);
 #pragma GCC unroll 4
     for (int m = 0; m < kWordBytes; ++m) hn::Store(x[m], d, sums[r][m]);
   }
@@ -268,8 +269,8 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
     float* const to = acc.data + r * acc.stride;
 #pragma GCC unroll 4
     for (int m = 0; m < kWordBytes; ++m) x[m] = hn::Load(d, sums[r][m]);
-    hn::StoreInterleaved4(x[0], x[1], x[2], x[3], d, kPair ? to : one);
-    if (!kPair) std::copy_n(one, kQ8Numbers, to);
+    hn::StoreInterleaved4(x[0], x[1], x[2], x[3], d, kTwo ? to : one);
+    if (!kTwo) std::copy_n(one, kQ8Numbers, to);
   }
 }
 
@@ -280,12 +281,12 @@ inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v
   const Q8Rows from(v);
   LinesAhead lines(ahead, 0, w.data);
   NoAhead none;
-  const Index pieces = (rows + kMostQ8SumRows - 1) / kMostQ8SumRows;
-  const Index most = (rows + pieces - 1) / pieces;
-  for (Index c = 0; c < E; c += kPairNumbers) {
+  const Index pieces = core::divide_up(rows, kMostQ8SumRows);
+  const Index most = core::divide_up(rows, pieces);
+  for (Index c = 0; c < E; c += kTwoBlocks) {
     for (Index r = 0; r < rows; r += most) {
       const auto sum = [&](auto& asks) HWY_ATTR {
-        const auto blocks = E - c >= kPairNumbers
+        const auto blocks = E - c >= kTwoBlocks
                                 ? &q8_sum_blocks<true, std::remove_reference_t<decltype(asks)>>
                                 : &q8_sum_blocks<false, std::remove_reference_t<decltype(asks)>>;
         blocks({w.data + r * w.stride, w.stride}, std::min(most, rows - r), from.at(0, c),

@@ -15,6 +15,7 @@
 
 #include <hwy/highway.h>
 
+#include "core/integers.h"
 #include "core/order.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/q8-inl.h"
@@ -55,8 +56,8 @@ HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_
 #if HWY_TARGET == HWY_AVX3
 // Transposes the words of two blocks of each row of a register: 68 bytes, a cache line and one word
 // more. The scales are the lower half of word 0 and the upper half of word 8; numbers follow them.
-inline constexpr int kPairWords = 2 * kQ8Bytes / 4;
-HWY_INLINE void words_of_pair(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
+inline constexpr int kTwoBlockWords = 2 * kQ8Bytes / 4;
+HWY_INLINE void words_of_two_blocks(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_lines(rows, stride, words);
   hn::Vec<Floats> last[4];
   transpose_words(rows + 2 * kQ8Bytes - 16, stride, last);
@@ -72,12 +73,12 @@ HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floa
 }
 
 template <class Ahead>
-HWY_NOINLINE void transpose_pair(const std::byte* rows, Index stride, float* HWY_RESTRICT panel,
-                                 Ahead& shared_ahead) {
+HWY_NOINLINE void transpose_two_blocks(const std::byte* rows, Index stride,
+                                       float* HWY_RESTRICT panel, Ahead& shared_ahead) {
   const Floats d;
   Ahead ahead = shared_ahead;
-  hn::Vec<Floats> words[kPairWords];
-  words_of_pair(rows, stride, words);
+  hn::Vec<Floats> words[kTwoBlockWords];
+  words_of_two_blocks(rows, stride, words);
   const auto first = PanelScale::of_lower(words[0]);
   const auto second = PanelScale::of_upper(words[8]);
 #pragma GCC unroll 32
@@ -101,7 +102,7 @@ HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index chan
                                  float* HWY_RESTRICT panel, Ahead& ahead) {
 #if HWY_TARGET == HWY_AVX3
   for (; channels >= 2 * kQ8Numbers; channels -= 2 * kQ8Numbers) {
-    transpose_pair(rows, stride, panel, ahead);
+    transpose_two_blocks(rows, stride, panel, ahead);
     rows += 2 * kQ8Bytes;
     panel += 2 * kQ8Numbers * kPanel;
   }
@@ -151,7 +152,7 @@ inline void pack_q8(const StoredRows& k, Index keys, Index D, float* panel) {
 
 // The keys of a panel as words: words[word][key], of which some registers are filled.
 struct Q8Words {
-  alignas(64) float words[kPairWords][kPanel];
+  alignas(64) float words[kTwoBlockWords][kPanel];
 };
 
 // Loads the words of one or two blocks of channels of the keys.
@@ -173,20 +174,20 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
       }
       rows = copy;
     }
-    hn::Vec<Floats> words[kPairWords];
+    hn::Vec<Floats> words[kTwoBlockWords];
     if (pair) {
       transpose_lines(rows, stride, words);
       // The last word of each row is used last and is not worth vector instructions.
 #pragma GCC unroll 16
       for (Index r = 0; r < kFloats; ++r) {
-        std::memcpy(to.words[kPairWords - 1] + n + r, rows + r * stride + kLine, sizeof(float));
+        std::memcpy(to.words[kTwoBlockWords - 1] + n + r, rows + r * stride + kLine, sizeof(float));
       }
     } else {
       words_of_block(rows, stride, words);
     }
 #pragma GCC unroll 32
-    for (int x = 0; x + 1 < kPairWords; ++x) {
-      if (!pair && x > kPairWords / 2) break;
+    for (int x = 0; x + 1 < kTwoBlockWords; ++x) {
+      if (!pair && x > kTwoBlockWords / 2) break;
       if (x % 2 == 0) ahead.ask();
       hn::Store(words[x], d, to.words[x] + n);
     }
@@ -359,7 +360,7 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
       }
       // Only whole registers of scores may be written.
       alignas(64) float part[kTileRows * kPanel];
-      const Index whole = (some + kFloats - 1) / kFloats * kFloats;
+      const Index whole = core::round_up(some, kFloats);
       for (Index r = 0; r < rows; r += kTileRows) {
         const Index tile = std::min(kTileRows, rows - r);
         for (Index x = 0; x < tile && c > 0; ++x) {

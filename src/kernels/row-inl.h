@@ -125,7 +125,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
 
 // Merges as reference/softmax.h does, for n rows at once.
 template <class T>
-void merge(Index n, const SoftmaxState<T>& total, const SoftmaxState<const T>& chunk,
+void merge(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
            T* total_factor, T* chunk_factor) {
   for_each_vector<T>(n, [&](auto d, Index x) HWY_ATTR {
     const auto none = hn::Set(d, -kInfinity<T>);

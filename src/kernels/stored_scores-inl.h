@@ -14,6 +14,7 @@
 
 #include <hwy/highway.h>
 
+#include "core/integers.h"
 #include "core/order.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/stored-inl.h"
@@ -92,8 +93,8 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
 // Calls tile(r, rows) for all rows, divided evenly.
 template <class F>
 void for_each_stored_tile(Index rows, const F& tile) {
-  const Index pieces = (rows + kMostStoredRows - 1) / kMostStoredRows;
-  const Index most = (rows + pieces - 1) / pieces;
+  const Index pieces = core::divide_up(rows, kMostStoredRows);
+  const Index most = core::divide_up(rows, pieces);
   for (Index r = 0; r < rows; r += most) tile(r, std::min(most, rows - r));
 }
 
@@ -126,7 +127,7 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
   const auto add_copies = [&](Index n, Index from, Index count) HWY_ATTR {
     for (Index c = from; c < D; c += kBlock) {
       const Index channels = std::min(kBlock, D - c);
-      const Index padded = (channels + kStep - 1) / kStep * kStep;
+      const Index padded = core::round_up(channels, kStep);
       for (Index x = 0; x < kLanes; ++x) {
         Stored* row = copy + x * kBlock;
         const Index given = x < count ? channels : 0;

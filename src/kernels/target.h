@@ -8,7 +8,7 @@
 // The instruction sets that kernels are compiled for.
 
 // The list of targets, best first: X(with, enumerator, name, Highway's name). avx512bf16 has the
-// kernels of avx512, and its own for products of BF16 (kernels/pair_kernels.h).
+// kernels of avx512, and its own for products of BF16 (kernels/dot2_kernels.h).
 #define QKV_FOR_EACH_TARGET(X, with)       \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
   X(with, kAvx512, "avx512", AVX3)         \

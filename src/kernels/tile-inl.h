@@ -13,6 +13,7 @@
 
 #include <hwy/highway.h>
 
+#include "core/integers.h"
 #include "core/storage.h"
 #include "kernels/dot_kernels.h"
 #include "kernels/stored-inl.h"
@@ -322,8 +323,8 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
   constexpr std::array<Tile, kMost> kPart = tiles.template operator()<false>(kCounts);
   // Registers are divided evenly: 5 are 3 + 2, not 4 + 1, whose single register would be bound by
   // the latency of its additions.
-  const Index vectors = (E + kLanes - 1) / kLanes;
-  const Index pieces = (vectors + kMost - 1) / kMost;
+  const Index vectors = core::divide_up(E, kLanes);
+  const Index pieces = core::divide_up(vectors, kMost);
   Index begin = 0;
   for (Index p = 0; p < pieces; ++p) {
     const Index end = vectors * (p + 1) / pieces;
@@ -373,8 +374,8 @@ void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v,
   static constexpr auto kPart = table_of.template operator()<false>(kCounts);
   constexpr Index kRow = kWeights == Weights::kRows || kWeights == Weights::kRowsFromZero ? 0 : 1;
   NoAhead ahead;
-  const Index vectors = (E + kLanes - 1) / kLanes;
-  const Index pieces = (vectors + kMost - 1) / kMost;
+  const Index vectors = core::divide_up(E, kLanes);
+  const Index pieces = core::divide_up(vectors, kMost);
   Index begin = 0;
   for (Index p = 0; p < pieces; ++p) {
     const Index end = vectors * (p + 1) / pieces;

@@ -9,18 +9,18 @@
 namespace qkv::layers {
 namespace {
 
+using kernels::ExponentialForm;
 using kernels::kPanel;
 using kernels::kUnitLanes;
-using kernels::Range;
 using kernels::RowsOf;
 
 // Plain loops with the interface of kernels/additive_kernels.h. Where the kernels keep exponentials
 // of a number, these keep the number itself.
 template <class T>
-Range keep(const T* a, Index n, T* x, T* power) {
+ExponentialForm keep(const T* a, Index n, T* x, T* power) {
   std::copy_n(a, n, x);
   std::fill_n(power, n, T(0));
-  return Range::kSmall;
+  return ExponentialForm::kSmall;
 }
 
 template <class T>
@@ -39,7 +39,7 @@ void plain_scores(const RowsOf<const T>& left, Index rows, const T* panel, Index
 }
 
 template <class T>
-void plain_pairs(Range /*range*/, const kernels::UnitColumn<T>& left, Index rows,
+void plain_pairs(ExponentialForm /*form*/, const kernels::UnitColumn<T>& left, Index rows,
                  const kernels::UnitColumn<T>& right, Index keys, const RowsOf<const T>& ds,
                  const kernels::PairSums<T>& to) {
   for (Index r = 0; r < rows; ++r) {
@@ -84,11 +84,11 @@ void AdditiveLoops<T>::dots(const RowsOf<const T>& a, Index count, const T* b, I
 }
 
 template <class T>
-void AdditiveLoops<T>::scores(Range range, const T* query, const T* panels, Index stride,
+void AdditiveLoops<T>::scores(ExponentialForm form, const T* query, const T* panels, Index stride,
                               Index keys, const kernels::AdditiveUnits<T>& units, T* scores) const {
-  const auto run = range == Range::kSmall   ? by.scores_of_small
-                   : range == Range::kWhole ? by.scores
-                                            : by.scores_with_powers;
+  const auto run = form == ExponentialForm::kSmall   ? by.scores_of_small
+                   : form == ExponentialForm::kWhole ? by.scores
+                                                     : by.scores_with_powers;
   for (Index n = 0; n < keys; n += kPanel, panels += stride) {
     run({query, 0}, 1, panels, std::min(kPanel, keys - n), units, T(1), {scores + n, 0});
   }

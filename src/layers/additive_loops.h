@@ -24,8 +24,8 @@ struct AdditiveLoops {
   // Computes to_r = sum_n a_rn b_n.
   void dots(const dense::RowsOf<const T>& a, Index count, const T* b, Index n, T* to) const;
   // Computes the scores of `keys` keys in panels of kPanel keys; panels are `stride` numbers apart.
-  void scores(kernels::Range range, const T* query, const T* panels, Index stride, Index keys,
-              const kernels::AdditiveUnits<T>& units, T* scores) const;
+  void scores(kernels::ExponentialForm form, const T* query, const T* panels, Index stride,
+              Index keys, const kernels::AdditiveUnits<T>& units, T* scores) const;
 };
 
 extern template struct AdditiveLoops<float>;

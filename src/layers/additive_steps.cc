@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/integers.h"
+#include "core/storage.h"
 #include "layers/additive_loops.h"
 #include "layers/linear_products.h"
 #include "layers/packed.h"
@@ -13,20 +15,18 @@ namespace {
 
 using core::kGradientBlock;
 using dense::RowsOf;
+using kernels::ExponentialForm;
 using kernels::kPanel;
 using kernels::kUnitLanes;
-using kernels::Range;
 using runtime::Arena;
 using runtime::Call;
 
 constexpr Index kSourcesPerTask = 8;
 
-Index in_whole(Index n, Index length) { return (n + length - 1) / length * length; }
-
 // Calls f(b, arena) for all sources; the arena is empty.
 template <class F>
 void for_each_source(Call& call, Index B, const F& f) {
-  call.for_each_task((B + kSourcesPerTask - 1) / kSourcesPerTask, [&](Index task, Arena& arena) {
+  call.for_each_task(core::divide_up(B, kSourcesPerTask), [&](Index task, Arena& arena) {
     const Index first = task * kSourcesPerTask;
     for (Index b = first; b < std::min(first + kSourcesPerTask, B); ++b) {
       arena.reset();
@@ -84,16 +84,16 @@ AdditiveSteps::AdditiveSteps(const AdditiveAttention& layer, const StepSources& 
       context_(context),
       B_(sources.keys.size(0)),
       Ts_(sources.keys.size(1)),
-      units_(in_whole(parameters_.v.size(0), kUnitLanes)),
-      padded_(in_whole(Ts_, kPanel)),
+      units_(core::round_up(parameters_.v.size(0), kUnitLanes)),
+      padded_(core::round_up(Ts_, kPanel)),
       lengths_(static_cast<std::size_t>(B_)),
       query_(parameters_.w_q, no_bias_, context),
       v_(parameters_.v.dtype(), {units_}),
       panels_(dtype(), {B_, padded_ / kPanel, 2 * units_, kPanel}),
       columns_(dtype(), {2, B_, units_ / kUnitLanes, Ts_, kUnitLanes}),
-      ranges_(static_cast<std::size_t>(B_), Range::kSmall),
+      forms_(static_cast<std::size_t>(B_), ExponentialForm::kSmall),
       queries_(dtype(), {steps, B_, 2 * units_}),
-      query_ranges_(static_cast<std::size_t>(steps * B_), Range::kSmall),
+      query_forms_(static_cast<std::size_t>(steps * B_), ExponentialForm::kSmall),
       weights_(dtype(), {steps, B_, padded_}),
       projected_(dtype(), {1, B_, units_}) {
   for (Index b = 0; b < B_; ++b) {
@@ -110,21 +110,21 @@ void AdditiveSteps::project_keys() {
   Tensor projected(dtype(), {B_, Ts_, units_});
   linear_forward(kFunction, sources_.keys, {parameters_.w_k, no_bias_},
                  first_channels(projected, parameters_.v.size(0)), context_);
-  dispatch(dtype(), [&]<class T>() {
+  core::dispatch(dtype(), [&]<class T>() {
     Call call(context_, kFunction, 0, Arena::cost<T>(2 * units_));
     const AdditiveLoops<T> loops(context_, kFunction);
     const Arrays<T> at{*this};
     for_each_source(call, B_, [&](Index b, Arena& arena) {
       T* const x = arena.take<T>(2 * units_).data();
       T* const power = x + units_;
-      Range& range = ranges_[static_cast<std::size_t>(b)];
+      ExponentialForm& form = forms_[static_cast<std::size_t>(b)];
       for (Index j = 0; j < lengths_[static_cast<std::size_t>(b)]; ++j) {
-        const Range one = loops.by.exponentials(
+        const ExponentialForm one = loops.by.exponentials(
             projected.values<T>().data() + (b * Ts_ + j) * units_, units_, x, power);
-        range = std::max(range, one);
+        form = std::max(form, one);
         T* const panel = at.panels(b) + j / kPanel * at.panel_stride() + j % kPanel;
-        // The arrays are 0, so powers are written only if the range has them.
-        const Index numbers = one == Range::kPowers ? 2 * units_ : units_;
+        // The arrays are 0, so powers are written only if the form has them.
+        const Index numbers = one == ExponentialForm::kPowers ? 2 * units_ : units_;
         for (Index u = 0; u < numbers; ++u) panel[u * kPanel] = x[u];
         for (Index c = 0; c < units_ / kUnitLanes; ++c) {
           std::copy_n(x + c * kUnitLanes, kUnitLanes, at.column(b, c) + j * kUnitLanes);
@@ -138,7 +138,7 @@ void AdditiveSteps::project_keys() {
 void AdditiveSteps::attend(Index step, const ConstView& s, const View& out) {
   constexpr std::string_view kFunction = "AdditiveSteps::attend";
   query_.forward(s, first_channels(projected_, parameters_.v.size(0)));
-  dispatch(dtype(), [&]<class T>() {
+  core::dispatch(dtype(), [&]<class T>() {
     Call call(context_, kFunction, 0, 0);
     const AdditiveLoops<T> loops(context_, kFunction);
     const Arrays<T> at{*this};
@@ -147,11 +147,11 @@ void AdditiveSteps::attend(Index step, const ConstView& s, const View& out) {
       const Index length = lengths_[static_cast<std::size_t>(b)];
       T* const query = at.query(step, b);
       T* const w = at.weights(step, b);
-      Range& range = query_ranges_[static_cast<std::size_t>(step * B_ + b)];
-      range = loops.by.exponentials(projected_.values<T>().data() + b * units_, units_, query,
-                                    query + units_);
-      range = std::max(range, ranges_[static_cast<std::size_t>(b)]);
-      loops.scores(range, query, at.panels(b), at.panel_stride(), length,
+      ExponentialForm& form = query_forms_[static_cast<std::size_t>(step * B_ + b)];
+      form = loops.by.exponentials(projected_.values<T>().data() + b * units_, units_, query,
+                                   query + units_);
+      form = std::max(form, forms_[static_cast<std::size_t>(b)]);
+      loops.scores(form, query, at.panels(b), at.panel_stride(), length,
                    {v_.values<T>().data(), units_}, w);
       std::fill(w + length, w + padded_, -std::numeric_limits<T>::infinity());
       T max = 0;
@@ -177,7 +177,7 @@ void AdditiveSteps::begin_undoing() {
 void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
   constexpr std::string_view kFunction = "AdditiveSteps::undo";
   begin_undoing();
-  dispatch(dtype(), [&]<class T>() {
+  core::dispatch(dtype(), [&]<class T>() {
     Call call(context_, kFunction, 0, 0);
     const AdditiveLoops<T> loops(context_, kFunction);
     const Arrays<T> at{*this};
@@ -195,13 +195,13 @@ void AdditiveSteps::undo(Index step, const ConstView& d_out, const View& ds) {
       for (Index j = 0; j < length; ++j) d[j] = w[j] * (d[j] - mean);
       // The backward of e_j = v . tanh(p + Wk k_j):
       const T* const query = at.query(step, b);
-      const Range range = query_ranges_[static_cast<std::size_t>(step * B_ + b)];
+      const ExponentialForm form = query_forms_[static_cast<std::size_t>(step * B_ + b)];
       T* const left = d_left_.values<T>().data() + b * units_;
       T* const weights = d_v_.values<T>().data() + b * units_;
       std::fill_n(left, units_, T(0));
       for (Index c = 0; c < units_ / kUnitLanes; ++c) {
         const Index u = c * kUnitLanes;
-        loops.by.add_pairs(range, {query + u, query + units_ + u}, 1,
+        loops.by.add_pairs(form, {query + u, query + units_ + u}, 1,
                            {at.column(b, c), at.column_powers(b, c)}, length, {d, padded_},
                            {left + u, weights + u, at.d_column(b, c)});
       }
@@ -234,7 +234,7 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
   constexpr std::string_view kFunction = "AdditiveSteps::finish";
   const Index steps = queries_.size(0);
   const Index E = d_values.size(2);
-  dispatch(dtype(), [&]<class T>() {
+  core::dispatch(dtype(), [&]<class T>() {
     const Index scratch_size = dense::transposed_product_scratch(Ts_, E);
     Call call(context_, kFunction, 0, Arena::cost<T>(scratch_size));
     const AdditiveLoops<T> loops(context_, kFunction);
@@ -258,7 +258,7 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
 // Computes the gradient of Wk k_j, which is 0 beyond a source's end, and that of v.
 void AdditiveSteps::make_key_gradients(Tensor& d_projected, const View& d_v) {
   const Index U = parameters_.v.size(0);
-  dispatch(dtype(), [&]<class T>() {
+  core::dispatch(dtype(), [&]<class T>() {
     const Arrays<T> at{*this};
     const T* const v = v_.values<T>().data();
     T* const sum = d_v.as<T>();

@@ -70,14 +70,14 @@ class QKV_API AdditiveSteps {
   PackedLinear query_;
   Tensor v_;  // [units]
   // The exponentials of projected rows (kernels/additive_kernels.h): x and power.
-  Tensor panels_;                       // [B,padded/kPanel,2 units,kPanel]: keys, for scores
-  Tensor columns_;                      // [2,B,units/kUnitLanes,Ts,kUnitLanes]: for gradients
-  std::vector<kernels::Range> ranges_;  // [B]: the highest range of a source's keys
+  Tensor panels_;   // [B,padded/kPanel,2 units,kPanel]: keys, for scores
+  Tensor columns_;  // [2,B,units/kUnitLanes,Ts,kUnitLanes]: for gradients
+  std::vector<kernels::ExponentialForm> forms_;  // [B]: the highest form of a source's keys
   // The numbers that are kept of each step.
-  Tensor queries_;                            // [steps,B,2 units]
-  std::vector<kernels::Range> query_ranges_;  // [steps,B]
-  Tensor weights_;                            // [steps,B,padded]
-  Tensor d_projected_;                        // [steps,B,U]: the gradient of p
+  Tensor queries_;                                     // [steps,B,2 units]
+  std::vector<kernels::ExponentialForm> query_forms_;  // [steps,B]
+  Tensor weights_;                                     // [steps,B,padded]
+  Tensor d_projected_;                                 // [steps,B,U]: the gradient of p
   // Sums over the steps computed backward, before they are multiplied by v.
   Tensor d_columns_;  // [B,units/kUnitLanes,Ts,kUnitLanes]
   Tensor d_v_;        // [B,units]

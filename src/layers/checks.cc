@@ -5,7 +5,7 @@
 
 #include <qkv/error.h>
 
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/message.h"
 #include "core/overlap.h"
 

@@ -11,8 +11,10 @@
 #include <qkv/layers/cross_entropy.h>
 
 #include "core/elementary.h"
+#include "core/integers.h"
 #include "core/message.h"
 #include "core/order.h"
+#include "core/storage.h"
 #include "dense/rows.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
@@ -42,7 +44,7 @@ constexpr Index kLogitsPerTask = Index{1} << 14;
 template <class F>
 void for_each_row(Call& call, Index rows, Index V, const F& f) {
   const Index per_task = std::max<Index>(1, kLogitsPerTask / V);
-  call.for_each_task((rows + per_task - 1) / per_task, [&](Index task, Arena& arena) {
+  call.for_each_task(core::divide_up(rows, per_task), [&](Index task, Arena& arena) {
     const Index end = std::min(rows, (task + 1) * per_task);
     for (Index row = task * per_task; row < end; ++row) {
       arena.reset();
@@ -55,7 +57,7 @@ void for_each_row(Call& call, Index rows, Index V, const F& f) {
 template <class T>
 std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
-  const std::span<T> row = arena.take<T>((V + kPartialSums - 1) / kPartialSums * kPartialSums);
+  const std::span<T> row = arena.take<T>(core::round_up(V, kPartialSums));
   const T* x = logits.row(n);
   if (logits.stride() == 1) {
     std::copy_n(x, V, row.data());
@@ -370,7 +372,7 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
 void CrossEntropy::forward(const ConstView& logits, const ConstView& targets, Saved& saved,
                            const CrossEntropyOutputs& outputs, Context& context) const {
   prepare(kCrossEntropyForward, logits, targets, saved, outputs);
-  layers::dispatch(logits.dtype(), [&]<class T>() {
+  core::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyForward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyForward).dot);
     Forward<T>(logits, saved, label_smoothing_, by, class_weights_).run(call, outputs, ignore_);
@@ -385,7 +387,7 @@ void CrossEntropy::forward_and_backward(const View& logits, const ConstView& tar
   Saved saved;
   prepare(kCrossEntropyBoth, logits, targets, saved, outputs);
   saved.logits = logits;
-  layers::dispatch(logits.dtype(), [&]<class T>() {
+  core::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyBoth, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBoth).dot);
     const Forward<T> forward(logits, saved, label_smoothing_, by, class_weights_);
@@ -410,7 +412,7 @@ void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const 
     layers::check_apart(kCrossEntropyBackward, {"dlogits", dlogits}, {{"logits", logits}});
   }
 
-  layers::dispatch(logits.dtype(), [&]<class T>() {
+  core::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyBackward, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBackward).dot);
     Backward<T>(saved, label_smoothing_, by, class_weights_)

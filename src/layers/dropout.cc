@@ -7,6 +7,7 @@
 
 #include "core/philox.h"
 #include "core/shapes.h"
+#include "core/storage.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
 #include "layers/packed.h"
@@ -140,7 +141,7 @@ void apply(std::string_view function, const Dropout& dropout, const ConstView& f
 
 void apply(std::string_view function, const Dropout& dropout, const ConstView& from, const View& to,
            Write write) {
-  layers::dispatch(from.dtype(), [&]<class T>() { apply<T>(function, dropout, from, to, write); });
+  core::dispatch(from.dtype(), [&]<class T>() { apply<T>(function, dropout, from, to, write); });
 }
 
 }  // namespace

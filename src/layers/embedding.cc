@@ -5,7 +5,9 @@
 
 #include <qkv/layers/embedding.h>
 
+#include "core/integers.h"
 #include "core/message.h"
+#include "core/storage.h"
 #include "dense/rows.h"
 #include "layers/checks.h"
 #include "layers/gradients.h"
@@ -27,7 +29,7 @@ constexpr Index kRowsPerTask = 64;
 // The columns of the table's gradient that one of several tasks owns: a cache line of float32.
 constexpr Index kColumnsPerTask = 16;
 
-Index tasks_of(Index count, Index per_task) { return (count + per_task - 1) / per_task; }
+Index tasks_of(Index count, Index per_task) { return core::divide_up(count, per_task); }
 
 // Computes out[n,:] = weight[ids[n],:].
 template <class T>
@@ -118,7 +120,7 @@ void Embedding::forward(const ConstView& ids, Saved& saved, const View& out,
 
   Call call(context, kEmbeddingForward, 0, 0);
   const std::span<const std::int64_t> kept = saved.ids.values<std::int64_t>();
-  layers::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, kept, out); });
+  core::dispatch(weight.dtype(), [&]<class T>() { look_up<T>(call, weight, kept, out); });
   saved.tokens = tokens();
 }
 
@@ -138,8 +140,8 @@ void Embedding::backward(const Saved& saved, const ConstView& dout, Parameters& 
 
   Call call(context, kEmbeddingBackward, 0, 0);
   const std::span<const std::int64_t> ids = saved.ids.values<std::int64_t>();
-  layers::dispatch(dtype,
-                   [&]<class T>() { add_rows<T>(call, ids, padding_, dout, gradient, write); });
+  core::dispatch(dtype,
+                 [&]<class T>() { add_rows<T>(call, ids, padding_, dout, gradient, write); });
 }
 
 }  // namespace qkv

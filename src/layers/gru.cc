@@ -117,7 +117,7 @@ void Gru::forward(const GruInputs& inputs, const Packed& packed, const GruOutput
 
 Gru::Packed Gru::pack(Context& context) const {
   Packed packed{.config = config_};
-  layers::dispatch(config_.dtype, [&]<class T>() {
+  core::dispatch(config_.dtype, [&]<class T>() {
     layers::pack_gru<T>(kGruPack, parameters_.forward, packed.ih[0], packed.hh[0], context);
     if (config_.bidirectional) {
       layers::pack_gru<T>(kGruPack, parameters_.backward, packed.ih[1], packed.hh[1], context);
@@ -166,7 +166,7 @@ void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
     tensors.states = saved.states.view();
     tensors.gates = saved.gates.view();
   }
-  layers::dispatch(config_.dtype, [&]<class R>() {
+  core::dispatch(config_.dtype, [&]<class R>() {
     layers::GruSequence sequence = sequence_of(config_, parameters_, lengths, T);
     sequence.packed = packed;
     layers::gru_forward<R>(sequence, tensors, inputs.state, outputs, context);
@@ -210,7 +210,7 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
                                         config_.dtype, saved.gates.element_count())));
   const View dgates(lent.memory(), config_.dtype, gates_shape, contiguous_strides(gates_shape));
   const layers::GruSequence sequence = sequence_of(config_, parameters_, saved.lengths, T);
-  layers::dispatch(config_.dtype, [&]<class R>() {
+  core::dispatch(config_.dtype, [&]<class R>() {
     layers::gru_backward<R>(sequence, saved, output_gradients, dgates, d, context);
   });
   for (Index direction = 0; direction < directions(); ++direction) {

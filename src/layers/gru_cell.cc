@@ -3,7 +3,9 @@
 
 #include <qkv/layers/gru.h>
 
+#include "core/integers.h"
 #include "core/message.h"
+#include "core/storage.h"
 #include "layers/checks.h"
 #include "layers/gru_loops.h"
 #include "layers/gru_parameters.h"
@@ -40,7 +42,7 @@ RowsOf<T> rows_of(const AnyView& view, Index first) {
 // Calls f(first row, rows, arena) for blocks of kGruRows rows.
 template <class F>
 void for_each_row_block(Call& call, Index rows, const F& f) {
-  call.for_each_task((rows + kGruRows - 1) / kGruRows, [&](Index task, Arena& arena) {
+  call.for_each_task(core::divide_up(rows, kGruRows), [&](Index task, Arena& arena) {
     const Index first = task * kGruRows;
     f(first, std::min(kGruRows, rows - first), arena);
   });
@@ -97,7 +99,7 @@ struct GruCell::Steps::State {
 GruCell::Steps::Steps(const GruCell& cell, Context& context) {
   constexpr std::string_view kFunction = "GruCell::Steps";
   const GruParameters& p = cell.parameters();
-  layers::dispatch(p.weight_ih.dtype(), [&]<class T>() {
+  core::dispatch(p.weight_ih.dtype(), [&]<class T>() {
     state_ = std::make_unique<State>(State{cell, context, std::make_shared<State::Packed>()});
     layers::pack_gru<T>(kFunction, p, state_->packed->ih, state_->packed->hh, context);
   });
@@ -121,7 +123,7 @@ void GruCell::Steps::forward(const ConstView& x, const ConstView& h, const View&
     check_rows(kFunction, {"gates", gates}, state_->dtype(), {B, 4 * H});
     layers::check_apart(kFunction, {"gates", gates}, {{"x", x}, {"h", h}, {"next", next}});
   }
-  layers::dispatch(state_->dtype(), [&]<class T>() {
+  core::dispatch(state_->dtype(), [&]<class T>() {
     const GruWeights<T> w = state_->weights<T>();
     Context& context = state_->context;
     Call call(context, kFunction, 0, 2 * Arena::cost<T>(kGruRows * 3 * H));
@@ -162,7 +164,7 @@ void GruCell::Steps::backward(const ConstView& gates, const ConstView& h, const 
     layers::check_apart(kFunction, {"dx", dx},
                         {inputs[0], inputs[1], inputs[2], {"dh", dh}, {"dgates", dgates}});
   }
-  layers::dispatch(state_->dtype(), [&]<class T>() {
+  core::dispatch(state_->dtype(), [&]<class T>() {
     Context& context = state_->context;
     Call call(context, kFunction, 0, 0);
     const GruWeights<T> w = state_->transposed<T>(call);

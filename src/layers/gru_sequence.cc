@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/integers.h"
+
 namespace qkv::layers {
 namespace {
 
@@ -39,7 +41,7 @@ struct Entries {
 
 template <class F>
 void for_each_entries(Call& call, const GruSequence& s, const F& f) {
-  const Index blocks = (s.B + kGruRows - 1) / kGruRows;
+  const Index blocks = core::divide_up(s.B, kGruRows);
   call.for_each_task(s.directions * blocks, [&](Index task, Arena& arena) {
     Entries e;
     e.direction = task / blocks;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/shapes.h"
+#include "core/storage.h"
 #include "layers/checks.h"
 #include "layers/packed.h"
 
@@ -97,7 +98,7 @@ Tensor with_row(const Tensor& x, const Tensor& row) {
 void give(const Tensor& from, const View& to, Write write) {
   if (write == Write::kOverwrite) return copy(from, to);
   Tensor sum = contiguous(to);
-  dispatch(from.dtype(), [&]<class R>() {
+  core::dispatch(from.dtype(), [&]<class R>() {
     auto result = sum.values<R>();
     std::ranges::transform(result, from.values<R>(), result.begin(), std::plus<>());
   });
@@ -110,7 +111,7 @@ Tensor without_row(const Tensor& x, const View& row, Write write) {
   if (row.given()) {
     const Tensor rows = contiguous(slice(ConstView(x), axis, T, T + 1));
     Tensor sum(row.dtype(), row.shape());
-    dispatch(x.dtype(), [&]<class R>() {
+    core::dispatch(x.dtype(), [&]<class R>() {
       const auto from = rows.values<R>();
       auto to = sum.values<R>();
       for (std::size_t n = 0; n < from.size(); ++n) to[n % to.size()] += from[n];
@@ -138,7 +139,7 @@ void give_bias_gradient(const Tensor& extended, const View& to, Write write) {
   const Index Tk = extended.size(-1) - 1;
   const bool summed = to.rank() == 0 || to.size(-1) != Tk;
   Tensor given(to.dtype(), to.shape());
-  dispatch(extended.dtype(), [&]<class R>() {
+  core::dispatch(extended.dtype(), [&]<class R>() {
     const auto from = extended.values<R>();
     auto result = given.values<R>();
     const auto row = static_cast<std::size_t>(Tk + 1);

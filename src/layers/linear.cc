@@ -5,6 +5,7 @@
 
 #include "core/message.h"
 #include "core/shapes.h"
+#include "core/storage.h"
 #include "layers/checks.h"
 #include "layers/gradients.h"
 #include "layers/linear_products.h"
@@ -155,7 +156,7 @@ PackedLinear::PackedLinear(const Tensor& weight, const Tensor& bias, Context& co
   }
   const Index inputs = w.size(1);
   Tensor panels(w.dtype(), {dense::Panels<float>::size(outputs, inputs)});
-  layers::dispatch(w.dtype(), [&]<class T>() {
+  core::dispatch(w.dtype(), [&]<class T>() {
     runtime::Call call(context, kFunction, 0, 0);
     layers::pack(call, layers::kernels_in_use<T>(context, kFunction), w, panels.values<T>().data());
   });

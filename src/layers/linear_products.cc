@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <span>
 
+#include "core/integers.h"
 #include "core/order.h"
 #include "core/stop.h"
+#include "core/storage.h"
 #include "dense/panels.h"
 #include "dense/rows.h"
 #include "layers/packed.h"
@@ -27,8 +29,6 @@ constexpr Index kColumnsPerTask = 256;       // four panels
 constexpr Index kMostGradientColumns = 192;  // columns of dy in a task of the parameters' gradients
 constexpr Index kLeastGradientColumns = 24;  // four tiles
 constexpr Index kGradientNumbers = 128 << 10;  // the sums of such a task fit in the caches
-
-Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
 // Rows of an input in the form that tiles read: in place, or copied.
 template <class T>
@@ -102,7 +102,8 @@ class ResultRows {
 Index rows_per_task(const Call& call, Index rows, Index across) {
   constexpr Index kTasks = 4;
   for (Index some = kMostRows; some > kLeastRows; some /= 2) {
-    if (call.concurrency() == 1 || pieces(rows, some) * across >= kTasks * call.concurrency()) {
+    if (call.concurrency() == 1 ||
+        core::divide_up(rows, some) * across >= kTasks * call.concurrency()) {
       return some;
     }
   }
@@ -113,9 +114,9 @@ Index rows_per_task(const Call& call, Index rows, Index across) {
 // Blocks of the same columns are consecutive.
 template <class F>
 void for_each_block(Call& call, Index rows, Index columns, const F& f) {
-  const Index across = pieces(columns, kColumnsPerTask);
+  const Index across = core::divide_up(columns, kColumnsPerTask);
   const Index each = rows_per_task(call, rows, across);
-  const Index down = pieces(rows, each);
+  const Index down = core::divide_up(rows, each);
   call.for_each_task(down * across, [&](Index task, Arena& arena) {
     const Index row = task % down * each;
     const Index column = task / down * kColumnsPerTask;
@@ -154,7 +155,7 @@ void forward_few_rows(Call& call, const Kernels<T>& by, const ConstView& x_view,
   const T* const weight = p.weight.values<T>().data();
   const T* const bias = values_or_null<T>(p.bias);
   const core::StopPoint stop = call.stop_point();
-  call.for_each_task(pieces(y.channels, dense::kPanel), [&](Index panel, Arena& arena) {
+  call.for_each_task(core::divide_up(y.channels, dense::kPanel), [&](Index panel, Arena& arena) {
     const Index o = panel * dense::kPanel;
     const Index columns = std::min(dense::kPanel, y.channels - o);
     T* const data = arena.take<T>(dense::kPanel * x.channels).data();
@@ -174,7 +175,7 @@ void backward_few_rows(Call& call, const Kernels<T>& by, const ConstView& dy_vie
   if (dx.count == 0) return;  // dx may be a null pointer
   const T* const weight = p.weight.values<T>().data();
   const core::StopPoint stop = call.stop_point();
-  call.for_each_task(pieces(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
+  call.for_each_task(core::divide_up(dx.channels, dense::kPanel), [&](Index panel, Arena& arena) {
     const Index i = panel * dense::kPanel;
     const Index columns = std::min(dense::kPanel, dx.channels - i);
     const RowsOf<const T> w{weight + i, dx.channels};
@@ -289,8 +290,8 @@ Index gradient_columns(const Context& context, Index columns, Index width) {
   const Index most =
       std::clamp(kGradientNumbers / width, kLeastGradientColumns, kMostGradientColumns);
   const Index workers = context.executor().concurrency();
-  const Index tasks = pieces(pieces(columns, most), workers) * workers;
-  const Index tiles = pieces(pieces(columns, tasks), kernels::kTileRows);
+  const Index tasks = core::divide_up(core::divide_up(columns, most), workers) * workers;
+  const Index tiles = core::divide_up(core::divide_up(columns, tasks), kernels::kTileRows);
   return std::max(kLeastGradientColumns, tiles * kernels::kTileRows);
 }
 
@@ -301,9 +302,9 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const EvenRows<T> x(x_view);
   const EvenRows<T> dy(dy_view);
   const Kernels<T> by = kernels_in_use<T>(context, function);
-  const Index blocks = pieces(dy.count, kGradientBlock);
+  const Index blocks = core::divide_up(dy.count, kGradientBlock);
   const Index each = gradient_columns(context, dy.channels, x.channels);
-  const Index tasks = pieces(dy.channels, each);
+  const Index tasks = core::divide_up(dy.channels, each);
   const Index columns = std::min(each, dy.channels);
   const bool by_panels = by.given() && columns >= dense::kStripColumns;
   const bool copies = by_panels && dense::reads_copies<T>(x.from(0).stride);
@@ -343,7 +344,7 @@ void pack(Call& call, const Kernels<T>& by, const Tensor& weight, T* panels) {
   const Index outputs = weight.size(0);
   const Index inputs = weight.size(1);
   const RowsOf<const T> rows{weight.values<T>().data(), inputs};
-  call.for_each_task(pieces(outputs, dense::kPanel), [&](Index panel, Arena&) {
+  call.for_each_task(core::divide_up(outputs, dense::kPanel), [&](Index panel, Arena&) {
     dense::pack_panel(by, rows, outputs, inputs, panel, panels);
   });
 }
@@ -355,7 +356,7 @@ void pack_transposed(Call& call, const Tensor& weight, T* panels) {
   const Index outputs = weight.size(0);
   const Index inputs = weight.size(1);
   const RowsOf<const T> w{weight.values<T>().data(), inputs};
-  call.for_each_task(pieces(inputs, dense::kPanel), [&](Index panel, Arena&) {
+  call.for_each_task(core::divide_up(inputs, dense::kPanel), [&](Index panel, Arena&) {
     dense::copy_panel(w, outputs, inputs, panel, panels);
   });
 }
@@ -364,7 +365,7 @@ template void pack_transposed(Call&, const Tensor&, double*);
 
 void linear_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const View& y, Context& context) {
-  dispatch(x.dtype(), [&]<class T>() {
+  core::dispatch(x.dtype(), [&]<class T>() {
     const Index outputs = p.weight.size(0);
     const Index inputs = p.weight.size(1);
     const Kernels<T> by = kernels_in_use<T>(context, function);
@@ -383,7 +384,7 @@ void linear_forward(std::string_view function, const ConstView& x, const LinearP
 
 void packed_forward(std::string_view function, const ConstView& x, const LinearPair& p,
                     const Tensor& panels, const View& y, Context& context) {
-  dispatch(x.dtype(), [&]<class T>() {
+  core::dispatch(x.dtype(), [&]<class T>() {
     Call call(context, function, 0, 0);
     forward<T>(call, kernels_in_use<T>(context, function), x,
                {p.weight.size(0), p.weight.size(1), panels.values<T>().data()},
@@ -393,7 +394,7 @@ void packed_forward(std::string_view function, const ConstView& x, const LinearP
 
 void linear_backward_input(std::string_view function, const ConstView& dy, const LinearPair& p,
                            const View& dx, Write write, Context& context) {
-  dispatch(dx.dtype(), [&]<class T>() {
+  core::dispatch(dx.dtype(), [&]<class T>() {
     const Kernels<T> by = kernels_in_use<T>(context, function);
     const Index outputs = p.weight.size(0);
     const Index inputs = p.weight.size(1);
@@ -414,7 +415,7 @@ void linear_backward_input(std::string_view function, const ConstView& dy, const
 void pack_backward(std::string_view function, const Tensor& weight, Tensor& panels,
                    Context& context) {
   panels = Tensor(weight.dtype(), {dense::Panels<float>::size(weight.size(1), weight.size(0))});
-  dispatch(weight.dtype(), [&]<class T>() {
+  core::dispatch(weight.dtype(), [&]<class T>() {
     Call call(context, function, 0, 0);
     pack_transposed(call, weight, panels.values<T>().data());
   });
@@ -422,7 +423,7 @@ void pack_backward(std::string_view function, const Tensor& weight, Tensor& pane
 
 void packed_backward_input(std::string_view function, const ConstView& dy, const Tensor& panels,
                            const View& dx, Write write, Context& context) {
-  dispatch(dx.dtype(), [&]<class T>() {
+  core::dispatch(dx.dtype(), [&]<class T>() {
     Call call(context, function, 0, 0);
     forward<T>(call, kernels_in_use<T>(context, function), dy,
                {dx.size(-1), dy.size(-1), panels.values<T>().data()}, nullptr, dx, write);
@@ -439,8 +440,9 @@ void linear_backward_parameters(std::string_view function, const ConstView& x, c
                                 const LinearGradientViews& gradients, Write write,
                                 Context& context) {
   if (!gradients.weight.given() && !gradients.bias.given()) return;
-  dispatch(x.dtype(),
-           [&]<class T>() { backward_parameters<T>(context, function, x, dy, gradients, write); });
+  core::dispatch(x.dtype(), [&]<class T>() {
+    backward_parameters<T>(context, function, x, dy, gradients, write);
+  });
 }
 
 }  // namespace qkv::layers

@@ -14,16 +14,6 @@
 
 namespace qkv::layers {
 
-// Calls f.operator()<T>() for the dtype of a layer with parameters, float32 or float64.
-template <class F>
-void dispatch(DType dtype, const F& f) {
-  if (dtype == DType::kFloat64) {
-    f.template operator()<double>();
-  } else {
-    f.template operator()<float>();
-  }
-}
-
 using dense::kernels_in_use;
 
 // Packs weight [outputs,inputs] to Panels<T>::size() numbers at `panels`, in tasks of `call`.

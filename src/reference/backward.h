@@ -25,15 +25,15 @@ inline constexpr Index kQueriesPerBackwardTask = 32;
 template <class T>
 class Backward {
  public:
-  // `pairs` requests two-way dot products of bfloat16 (core/bfloat16_pairs.h).
+  // `is_dot2` requests two-way dot products of bfloat16 (core/bfloat16_dot2.h).
   Backward(const Problem& p, const GradientSources& from, const GradientResults& to,
-           bool pairs = false)
-      : p_(p), from_(from), to_(to), pairs_(pairs), own_(p, to) {}
+           bool is_dot2 = false)
+      : p_(p), from_(from), to_(to), is_dot2_(is_dot2), own_(p, to) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
-    x_.pairs = pairs_;
+    x_.is_dot2 = is_dot2_;
     const auto take = [&](Index width, Index heads, Index total) {
       RowsOf<T> rows{nullptr, width, heads, total, p_.packed()};
       rows.data = arena.template take<T>(rows.count(p_.B) * width).data();
@@ -128,7 +128,7 @@ class Backward {
   const Problem& p_;
   const GradientSources& from_;
   const GradientResults& to_;
-  bool pairs_ = false;
+  bool is_dot2_ = false;
   Prepared<T> x_;
   // Flags of queries and keys (a key as seen from one query head) that belong to an unmasked pair.
   // A row without one is skipped everywhere, whatever it holds: 0 * NaN would be NaN.
@@ -146,12 +146,12 @@ void Backward<T>::run(Call& call) {
   take_shared(call.shared());
   x_.stop = call.stop_point();
   prepare(p_, x_, call);
-  const Index q_blocks = (p_.Tq + kQueriesPerBackwardTask - 1) / kQueriesPerBackwardTask;
+  const Index q_blocks = core::divide_up(p_.Tq, kQueriesPerBackwardTask);
   call.for_each_task(p_.B * p_.H * q_blocks, [&](Index task, core::Arena& arena) {
     const Index head = task / q_blocks;
     query_sweep(head / p_.H, head % p_.H, task % q_blocks * kQueriesPerBackwardTask, arena);
   });
-  const Index k_blocks = (p_.Tk + kGradientBlock - 1) / kGradientBlock;
+  const Index k_blocks = core::divide_up(p_.Tk, kGradientBlock);
   call.for_each_task(p_.B * p_.G * k_blocks, [&](Index task, core::Arena& arena) {
     const Index head = task / k_blocks;
     key_sweep(head / p_.G, head % p_.G, task % k_blocks * kGradientBlock, arena);
@@ -202,7 +202,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
     std::fill(w.block, w.block + width, T(0));
     std::fill(w.block_v, w.block_v + (sums_v ? width : 0), T(0));
     const Index end = std::min(w.row.scores.count, j0 + kGradientBlock);
-    core::for_each_term(x_.pairs, j0, end, [&](Index j) {
+    core::for_each_term(x_.is_dot2, j0, end, [&](Index j) {
       if (!w.row.scores.live[j]) return;
       const T draw = w.row.draw[j];
       const T* right_j = right + j * width;
@@ -268,7 +268,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
   const Index q0 = p_.sequence(first.b).q0;
   const T* right = x_.right_of(p_, first.b, first.h) + j0 * width;
   const T keep = static_cast<T>(1 - p_.dropout);
-  core::for_each_term(x_.pairs, first.i, first.i + queries, [&](Index i) {
+  core::for_each_term(x_.is_dot2, first.i, first.i + queries, [&](Index i) {
     x_.stop();
     const QueryAt at{first.b, first.h, i, first.o};
     if (!weight_gradients(p_, x_, from_, at, j0, count, *factor_.of(at.b, at.h, q0 + i), w.row)) {
@@ -305,6 +305,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
 
 }  // namespace qkv::reference
 
+#include "core/integers.h"
 #include "reference/backward_parameters.h"  // the rest of the class
 
 #endif  // QKV_REFERENCE_BACKWARD_H_

@@ -2,6 +2,7 @@
 #ifndef QKV_REFERENCE_BACKWARD_PARAMETERS_H_
 #define QKV_REFERENCE_BACKWARD_PARAMETERS_H_
 
+#include "core/integers.h"
 #include "reference/backward.h"
 
 // The second half of Backward: from the results of the sweeps to the gradients of parameters and
@@ -112,7 +113,7 @@ void Backward<T>::maps_back(const Side& side, Call& call) {
 // unmasked pair, each (b, h) summed from zero.
 template <class T>
 void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker& w) {
-  const bool turned = side.maps.product.turned;
+  const bool transposed = side.maps.product.transposed;
   const Index width = side.to.w.given() ? side.width : 0;
   for (Index b = 0; b < p_.B; ++b) {
     for (Index h = 0; h < p_.H; ++h) {
@@ -130,7 +131,7 @@ void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker&
         for (Index c = 0; c < width; ++c) w.sums[c] = fused_multiply_add(dy, w.row[c], w.sums[c]);
       }
       for (Index c = 0; c < width; ++c) {
-        *own_.at(side.to.w, b, h, turned ? c : u, turned ? u : c) += w.sums[c];
+        *own_.at(side.to.w, b, h, transposed ? c : u, transposed ? u : c) += w.sums[c];
       }
       if (side.to.b.given()) *own_.at(side.to.b, b, h, 0, u) += sum;
     }
@@ -160,7 +161,7 @@ void Backward<T>::parameter_gradients(Call& call) {
   if (to_.bias.given() && p_.Tq > 0) {
     // There is one task per query, or one for all if the bias has no query axis.
     const Index rows = to_.bias.own.row_stride == 0 ? p_.Tq : 1;
-    call.for_each_task((p_.Tq + rows - 1) / rows, [&](Index task, core::Arena& arena) {
+    call.for_each_task(core::divide_up(p_.Tq, rows), [&](Index task, core::Arena& arena) {
       bias_gradient(task * rows, task * rows + rows, arena);
     });
   }

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/cells.h"
-#include "core/length.h"
+#include "core/floats.h"
+#include "core/integers.h"
 #include "core/results.h"
 #include "reference/row.h"
 #include "reference/softmax.h"
@@ -85,7 +85,7 @@ template <class T>
 template <class Call>
 void Columns<T>::run(Call& call, const Prepared<T>& x) const {
   if (sums_.given()) {
-    const Index blocks = (p_.Tk + core::kGradientBlock - 1) / core::kGradientBlock;
+    const Index blocks = core::divide_up(p_.Tk, core::kGradientBlock);
     call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
       const Index head = task / blocks;
       sum_keys(x, head / p_.H, head % p_.H, task % blocks * core::kGradientBlock,
@@ -123,14 +123,15 @@ void Columns<T>::sum_keys(const Prepared<T>& x, Index b, Index h, Index j0, Work
   if (j0 >= s.Tk) return;
   const Index offset = p_.diagonal_offset(b, s);
   const Index count = std::min(s.Tk - j0, core::kGradientBlock);
-  const Index queries = sums_.names.given() ? sums_.count : s.Tq;
+  const Index queries = sums_.indices.given() ? sums_.count : s.Tq;
   std::fill(w.total, w.total + count, T(0));
   for (Index n0 = 0; n0 < queries; n0 += core::kGradientBlock) {
     std::fill(w.block, w.block + count, T(0));
     for (Index n = n0; n < std::min(queries, n0 + core::kGradientBlock); ++n) {
-      const Index i = sums_.names.given() ? core::load<Index>(sums_.names.dtype, sums_.names.data,
-                                                              n * sums_.names.row_stride)
-                                          : n;
+      const Index i = sums_.indices.given()
+                          ? core::load<Index>(sums_.indices.dtype, sums_.indices.data,
+                                              n * sums_.indices.row_stride)
+                          : n;
       add_query(x, {b, h, i, offset}, j0, count, w);
     }
     for (Index n = 0; n < count; ++n) w.total[n] += w.block[n];

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "core/integers.h"
 #include "core/results.h"
 #include "core/stop.h"
 #include "reference/columns.h"
@@ -32,14 +33,14 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  // `pairs` requests two-way dot products of bfloat16 (core/bfloat16_pairs.h).
-  Forward(const Problem& p, const Results& results, bool pairs = false)
-      : p_(p), to_(results), pairs_(pairs), columns_(p, results.columns, results.pooled) {}
+  // `is_dot2` requests two-way dot products of bfloat16 (core/bfloat16_dot2.h).
+  Forward(const Problem& p, const Results& results, bool is_dot2 = false)
+      : p_(p), to_(results), is_dot2_(is_dot2), columns_(p, results.columns, results.pooled) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
-    x_.pairs = pairs_;
+    x_.is_dot2 = is_dot2_;
     columns_.take_shared(arena);
   }
   std::size_t worker_bytes() const {
@@ -55,13 +56,13 @@ class Forward {
     take_shared(call.shared());
     x_.stop = call.stop_point();
     prepare(p_, x_, call);
-    const Index blocks = (p_.Tq + kQueriesPerTask - 1) / kQueriesPerTask;
+    const Index blocks = core::divide_up(p_.Tq, kQueriesPerTask);
     call.for_each_task(p_.B * p_.H * blocks, [&](Index task, core::Arena& arena) {
       const Index head = task / blocks;
       queries(head / p_.H, head % p_.H, task % blocks * kQueriesPerTask, arena);
     });
     for (const RowsResult* m : matrices()) {
-      if (!m->given() || !m->names.given()) continue;
+      if (!m->given() || !m->indices.given()) continue;
       call.for_each_task(p_.B * p_.H * m->count, [&](Index task, core::Arena& arena) {
         const Index head = task / m->count;
         named_row(head / p_.H, head % p_.H, *m, task % m->count, arena);
@@ -105,7 +106,7 @@ class Forward {
     dropout_row(p_, at, 0, s.Tk, w.kept);
     WeightedSum<T> values;
     if (to_.out.given())
-      values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, pairs_};
+      values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, is_dot2_};
     Softmax<T> state = softmax_row(scores(w.row), values, x_.stop);
     if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
     return state;
@@ -126,7 +127,7 @@ class Forward {
       const Softmax<T> state = process(at, w);
       write_row(at, s.q0 + i, state, w);
       for (const RowsResult* m : matrices()) {
-        if (m->given() && !m->names.given()) write_matrix_row(at, *m, i, state, w);
+        if (m->given() && !m->indices.given()) write_matrix_row(at, *m, i, state, w);
       }
       if (to_.top > 0) write_top(at, s.q0 + i, state, w);
     }
@@ -173,8 +174,8 @@ class Forward {
 
   void named_row(Index b, Index h, const RowsResult& m, Index r, core::Arena& arena) const {
     Worker w = take_worker(arena);
-    const QueryAt at =
-        query_at(b, h, core::load<Index>(m.names.dtype, m.names.data, r * m.names.row_stride));
+    const QueryAt at = query_at(
+        b, h, core::load<Index>(m.indices.dtype, m.indices.data, r * m.indices.row_stride));
     const Softmax<T> state = process(at, w);
     write_matrix_row(at, m, r, state, w);
   }
@@ -201,7 +202,7 @@ class Forward {
 
   const Problem& p_;
   const Results& to_;
-  const bool pairs_;
+  const bool is_dot2_;
   Prepared<T> x_;
   Columns<T> columns_;
 };

@@ -55,9 +55,9 @@ void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& 
       to[n] += element<T>(p, m.matrix, at.b, at.h, row, begin + n);
     }
   };
-  if (!m.names.given()) return add_row(at.i);
+  if (!m.indices.given()) return add_row(at.i);
   for (Index r = 0; r < m.count; ++r) {
-    const Index name = core::load<Index>(m.names.dtype, m.names.data, r * m.names.row_stride);
+    const Index name = core::load<Index>(m.indices.dtype, m.indices.data, r * m.indices.row_stride);
     if (name == at.i) add_row(r);
   }
 }

@@ -64,7 +64,7 @@ struct Prepared {
   RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
-  bool pairs = false;    // two-way dot products of bfloat16: core/bfloat16_pairs.h
+  bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
   core::StopPoint stop;  // of the call: rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {

@@ -34,33 +34,33 @@ inline Index position(const core::RotatedRows& map, Index b, Index row, Index pl
 }
 
 template <class T>
-struct Turn {
+struct CosSin {
   T cos, sin;
 };
 
 template <class T>
-Turn<T> turn_by(double position, double frequency) {
-  const core::SinCos turn = core::portable_sin_cos(position * frequency);
-  return {static_cast<T>(turn.cos), static_cast<T>(turn.sin)};
+CosSin<T> cos_sin_of(double position, double frequency) {
+  const core::SinCos angle = core::portable_sin_cos(position * frequency);
+  return {static_cast<T>(angle.cos), static_cast<T>(angle.sin)};
 }
 
-// Calls f(u, v, turn) with the indices of each pair's two values and its rotation.
+// Calls f(u, v, angle) with the indices of each pair's two values and its rotation.
 template <class T, class F>
 void for_each_pair(const core::RotatedRows& map, const RowAt<T>& at, const F& f) {
   const Index pairs = map.width / 2;
   const auto p = static_cast<double>(position(map, at.b, at.row, at.place));
   const core::Powers base = powers_of_base(map);
   for (Index m = 0; m < pairs; ++m) {
-    const Turn<T> turn = at.turns != nullptr ? Turn<T>{at.turns[2 * m], at.turns[2 * m + 1]}
-                                             : turn_by<T>(p, frequency(map, base, m));
-    f(map.halves ? m : 2 * m, map.halves ? m + pairs : 2 * m + 1, turn);
+    const CosSin<T> angle = at.angles != nullptr ? CosSin<T>{at.angles[2 * m], at.angles[2 * m + 1]}
+                                                 : cos_sin_of<T>(p, frequency(map, base, m));
+    f(map.halves ? m : 2 * m, map.halves ? m + pairs : 2 * m + 1, angle);
   }
 }
 
 template <class T>
 void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, Index n, T* y) {
   if (y != x) std::copy_n(x, n, y);
-  for_each_pair(map, at, [&](Index u, Index v, const Turn<T>& by) {
+  for_each_pair(map, at, [&](Index u, Index v, const CosSin<T>& by) {
     const T first = y[u];
     y[u] = first * by.cos - y[v] * by.sin;
     y[v] = first * by.sin + y[v] * by.cos;
@@ -71,7 +71,7 @@ void change_row(const core::RotatedRows& map, const RowAt<T>& at, const T* x, In
 template <class T>
 void change_back(const core::RotatedRows& map, const RowAt<T>& at, const T*, const T*, Index, T* d,
                  T*) {
-  for_each_pair(map, at, [&](Index u, Index v, const Turn<T>& by) {
+  for_each_pair(map, at, [&](Index u, Index v, const CosSin<T>& by) {
     const T first = d[u];
     d[u] = first * by.cos + d[v] * by.sin;
     d[v] = d[v] * by.cos - first * by.sin;

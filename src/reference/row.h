@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "core/masks.h"
 #include "core/order.h"
 #include "reference/prepared.h"
@@ -56,9 +56,9 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
 
 // Computes sum_c a_c b_c as a two-way dot product of bfloat16.
 template <class T>
-T paired_dot(const T* a, const T* b, Index n) {
+T two_way_dot(const T* a, const T* b, Index n) {
   if constexpr (std::is_same_v<T, float>) {
-    return core::dot_of_pairs(a, b, n);
+    return core::dot2(a, b, n);
   } else {
     return dot(a, b, n);
   }
@@ -67,14 +67,14 @@ T paired_dot(const T* a, const T* b, Index n) {
 // Computes sum_c a_c b_c in the order of the call: two-way or plain.
 template <class T>
 T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
-  return x.pairs ? paired_dot(a, b, n) : dot(a, b, n);
+  return x.is_dot2 ? two_way_dot(a, b, n) : dot(a, b, n);
 }
 
 // Adds factor * row to `to`. In two-way products the factor is rounded to bfloat16.
 template <class T>
 void add_multiple(const Prepared<T>& x, const T& factor, const T* row, Index n, T* to) {
   if constexpr (std::is_same_v<T, float>) {
-    if (x.pairs) {
+    if (x.is_dot2) {
       const float rounded = core::rounded_weight(factor);
       for (Index c = 0; c < n; ++c) to[c] = core::add_flushed_product(rounded, row[c], to[c]);
       return;

@@ -18,7 +18,7 @@ struct RowAt {
   Index place = 0;  // position on the diagonal's axis: i + o of a query, j of a key
   // The cos and sin of the row's angles, pair by pair, if a path has computed them already; else
   // null.
-  const T* turns = nullptr;
+  const T* angles = nullptr;
 };
 
 // Loads an element of a parameter, which has no batch axes.

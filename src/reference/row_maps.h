@@ -58,7 +58,7 @@ void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, I
 // Returns w_uc of head h.
 template <class T>
 T product_weight(const RowProduct& by, Index h, Index u, Index c) {
-  return by.turned ? parameter<T>(by.w, h, c, u) : parameter<T>(by.w, h, u, c);
+  return by.transposed ? parameter<T>(by.w, h, c, u) : parameter<T>(by.w, h, u, c);
 }
 
 // Computes y_u = sum_c w_uc x_c + b_u over n values of x. `stop` is polled for each value of y.

@@ -10,7 +10,7 @@
 
 #include <qkv/view.h>
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "core/order.h"
 #include "core/stop.h"
 #include "reference/scalar.h"
@@ -49,7 +49,7 @@ struct WeightedSum {
   Index width = 0;
   T* acc = nullptr;
   T* chunk_acc = nullptr;
-  bool pairs = false;  // two-way dot products of bfloat16: core/bfloat16_pairs.h
+  bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
 };
 
 // Adds weight v_c to chunk_acc_c.
@@ -63,7 +63,7 @@ void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
 
 // Adds weight v_c to chunk_acc_c as one of the two products of a two-way dot product.
 template <class T>
-void add_paired_value(const WeightedSum<T>& values, const T& weight, Index j) {
+void add_two_way_value(const WeightedSum<T>& values, const T& weight, Index j) {
   if constexpr (std::is_same_v<T, float>) {
     const float* v = values.v + j * values.width;
     const float rounded = core::rounded_weight(weight);
@@ -99,15 +99,15 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   if (c.empty || c.nan) return c;
   T partial[core::kPartialSums] = {};
   // Keys 2m and 2m + 1 are a pair; the product of the odd one comes first.
-  for (Index n = j0; n < (values.pairs ? j1 + 1 : j1); ++n) {
-    const Index j = values.pairs ? n ^ 1 : n;
+  for (Index n = j0; n < (values.is_dot2 ? j1 + 1 : j1); ++n) {
+    const Index j = values.is_dot2 ? n ^ 1 : n;
     if (j >= j1 || !x.live[j]) continue;
     const T e = exp_from<T>(x.least, x.s[j] - c.max);
     partial[j % core::kPartialSums] += e;
     if (values.width == 0) continue;
     const T weight = values.kept[j] ? e : T(0);
-    if (values.pairs) {
-      add_paired_value(values, weight, j);
+    if (values.is_dot2) {
+      add_two_way_value(values, weight, j);
     } else {
       add_value(values, weight, j);
     }

@@ -43,7 +43,7 @@ class Reference {
       : call_(call),
         overflows_(overflows),
         pairs_(pairs),
-        path_(pairs ? kPairedReferencePath : kReferencePath),
+        path_(pairs ? kDot2ReferencePath : kReferencePath),
         saved_(call, path_) {}
 
   // Returns how the path's gradients differ from the reference's, or nothing.
@@ -121,11 +121,11 @@ void check_call(const RandomBackward& random, const std::vector<std::string>& pa
 
 // Expects that the calls have met every feature, and that most of them are compared tightly.
 void expect_met(Findings& findings, const std::string& path, ScoreKind kind, int calls,
-                bool of_pairs) {
+                bool of_dot2) {
   EXPECT_LT(findings.counts[path]["ill-conditioned"], calls / 2) << path;
   for (const std::string_view features :
        {kCoveredOfCalls, kCoveredGradients, covered_of(kind), asked_of(kind)}) {
-    findings.expect_met(path, features, least_of_each(), of_pairs);
+    findings.expect_met(path, features, least_of_each(), of_dot2);
   }
 }
 
@@ -154,15 +154,15 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
 // BF16 two-way dot products, compared with the reference that has them.
-TEST(PairBackwardConformance, AgreesWithTheReferenceOfPairs) {
+TEST(Dot2BackwardConformance, AgreesWithTheDot2Reference) {
   const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
-  if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+  if (paths.empty() || !is_dot2_path(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
   const int calls = at_scale(240, 24);
   Findings findings;
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    const RandomBackward random(seed, index, RandomCall::Draw::kPairs);
-    check_call(random, {paths.front(), std::string(kPairedReferencePath)},
-               replay_of(random.describe(), seed, index, "PairBackwardConformance*"), findings,
+    const RandomBackward random(seed, index, RandomCall::Draw::kDot2);
+    check_call(random, {paths.front(), std::string(kDot2ReferencePath)},
+               replay_of(random.describe(), seed, index, "Dot2BackwardConformance*"), findings,
                true);
   };
   if (!run_part(kSeed, 0, calls, findings, check)) return;

@@ -35,16 +35,16 @@ struct Plain {
     return sum_in_blocks<float>(
         n, [&](Index c, float sum) { return plus(a[c * a_step], b[c * b_step], sum); });
   }
-  // Computes x w^T of [rows,n] and [columns,n]; of [n,columns] if w is transposed (`turned`).
-  Tensor product(const Tensor& x, const Tensor& w, bool turned) const {
+  // Computes x w^T of [rows,n] and [columns,n]; of [n,columns] if w is transposed (`transposed`).
+  Tensor product(const Tensor& x, const Tensor& w, bool transposed) const {
     const Index n = x.size(1);
-    const Index columns = w.size(turned ? 1 : 0);
+    const Index columns = w.size(transposed ? 1 : 0);
     Tensor y(DType::kFloat32, {x.size(0), columns});
     for (Index r = 0; r < x.size(0); ++r) {
       for (Index o = 0; o < columns; ++o) {
-        const float* const to = w.values<float>().data() + (turned ? o : o * n);
+        const float* const to = w.values<float>().data() + (transposed ? o : o * n);
         y.view().at<float>({r, o}) =
-            dot(x.values<float>().data() + r * n, 1, to, turned ? columns : 1, n);
+            dot(x.values<float>().data() + r * n, 1, to, transposed ? columns : 1, n);
       }
     }
     return y;

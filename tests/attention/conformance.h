@@ -62,12 +62,12 @@ struct Findings {
   }
   // Expects that a path has met each of these features `least` times; a brief run has too few
   // calls.
-  void expect_met(const std::string& path, std::string_view features, int least, bool of_pairs) {
+  void expect_met(const std::string& path, std::string_view features, int least, bool of_dot2) {
     for (std::size_t from = 0; from < features.size();) {
       const std::string_view name = features.substr(from, features.find(", ", from) - from);
       from += name.size() + 2;
       // Calls of BF16 two-way dot products have neither other dtypes nor numbers of 1e30.
-      if (of_pairs && (name.starts_with("float") || name.ends_with(" 1e30"))) continue;
+      if (of_dot2 && (name.starts_with("float") || name.ends_with(" 1e30"))) continue;
       EXPECT_GE(counts[path][std::string(name)], least) << path << " hardly met: " << name;
     }
   }

@@ -93,14 +93,14 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(Part, Conformance, testing::Range(0, kParts));
 
 // BF16 two-way dot products, compared with the reference that has them.
-TEST(PairConformance, AgreesWithTheReferenceOfPairs) {
+TEST(Dot2Conformance, AgreesWithTheDot2Reference) {
   const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
-  if (paths.empty() || !is_of_pairs(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+  if (paths.empty() || !is_dot2_path(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
   Findings findings;
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    const RandomCall call(seed, index, RandomCall::Draw::kPairs);
-    check_paths(call, kPairedReferencePath, {paths.front()},
-                replay_of(call.describe(), seed, index, "PairConformance*"), findings);
+    const RandomCall call(seed, index, RandomCall::Draw::kDot2);
+    check_paths(call, kDot2ReferencePath, {paths.front()},
+                replay_of(call.describe(), seed, index, "Dot2Conformance*"), findings);
   };
   if (!run_part(kSeed, 0, at_scale(400, 24), findings, check)) return;
   for (const std::string_view features :

@@ -31,7 +31,7 @@ inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType
   const auto has = [](const auto& list, const auto& one) {
     return std::find(list.begin(), list.end(), one) != list.end();
   };
-  const bool pairs = is_of_pairs(x.name) || x.name == kPairedReferencePath;
+  const bool pairs = is_dot2_path(x.name) || x.name == kDot2ReferencePath;
   if (x.target && !has(cpu_targets(), kernels::name_of(*x.target))) return "not on this CPU";
   if (x.target && dense::unsupported(*x.target) != nullptr) return "not the target asked for";
   if (!has(x.products,

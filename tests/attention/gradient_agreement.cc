@@ -29,8 +29,8 @@ Same same_on(std::string_view path, const Options& options) {
 template <class T>
 class GradientBounds::Pass {
  public:
-  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, bool pairs)
-      : to_(to), same_(same == Same::kScores), pairs_(pairs), shapes_(call), scores_(p_, same) {
+  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, bool is_dot2)
+      : to_(to), same_(same == Same::kScores), is_dot2_(is_dot2), shapes_(call), scores_(p_, same) {
     attn::resolve("bounds", {}, call.inputs, call.options, p_);
     from_ = attn::bind_sources(p_, saved, call.sources);
     targets_ = attn::bind_gradients(p_, call.inputs, call.options, shapes_.views());
@@ -47,7 +47,7 @@ class GradientBounds::Pass {
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
     scores_.begin(targets_, to_.bounds_);
     begin(v_sum_, "v", targets_.v, p_.G * p_.k_rows * p_.E, queries);
-    if (pairs_) scores_.set_tiny(v_sum_.tiny = kSmallest);
+    if (is_dot2_) scores_.set_tiny(v_sum_.tiny = kSmallest);
     begin(bias_sum_, "bias", targets_.bias, p_.H * p_.Tq * p_.Tk, 1);
     begin(alibi_sum_, "alibi", targets_.alibi, p_.H, p_.q_rows * p_.Tk);
     begin(sink_sum_, "sinks", targets_.sinks, p_.H, p_.q_rows);
@@ -74,7 +74,7 @@ class GradientBounds::Pass {
   template <class AnyArena>
   void take(AnyArena& arena) {
     x_ = reference::take_prepared<T>(p_, arena);
-    x_.pairs = pairs_;
+    x_.is_dot2 = is_dot2_;
     row_ = GradientRow<T>::take(arena, p_.Tk, p_.E);
   }
 
@@ -164,7 +164,8 @@ class GradientBounds::Pass {
     const double growth = r < 1e-3 ? 1.001 * r : std::expm1(r);
     const double change = r < 40 ? std::min(1.0, w * growth) : 1;
     if (change > w && change > 1e-3) to_.ill_conditioned_ = true;
-    return change + kSmallest;
+    const double least = std::exp(double{core::kLeastExponent<T>});
+    return change + (w <= 2 * least ? 2 * least : kSmallest);
   }
 
   void set_weight(const QueryAt& at, Index j) {
@@ -246,7 +247,7 @@ class GradientBounds::Pass {
 
   // The change that its own rounding makes in a factor of a product.
   double rounding(double size, double change) const {
-    return pairs_ ? 0x1p-8 * (size + change) + kSmallest : 0;
+    return is_dot2_ ? 0x1p-8 * (size + change) + kSmallest : 0;
   }
 
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {
@@ -270,7 +271,7 @@ class GradientBounds::Pass {
 
   GradientBounds& to_;
   bool same_;
-  bool pairs_;
+  bool is_dot2_;
   Gradients shapes_;
   core::ResolvedProblem p_;
   core::GradientSources from_;
@@ -288,12 +289,13 @@ class GradientBounds::Pass {
   double kept_ = 1;
 };
 
-GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool pairs)
+GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same,
+                               bool is_dot2)
     : write_(call.write) {
   if (accumulator_of(call.inputs.q.dtype()) == DType::kFloat64) {
     Pass<double>(*this, call, saved, same, false).run();
   } else {
-    Pass<float>(*this, call, saved, same, pairs).run();
+    Pass<float>(*this, call, saved, same, is_dot2).run();
   }
 }
 

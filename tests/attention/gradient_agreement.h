@@ -32,7 +32,8 @@ Same same_on(std::string_view path, const Options& options);
 //   (e^r - 1), and by no more than 1, since on either path w_j <= 1. Where lse is large the weights
 //   are divided by their sum (core/weight_factor.h): it changes by the mean of r, at most 28 eps,
 //   as the mean of |log w_j| under w is below 8; and by itself where one path may find it too far
-//   from 1. Numbers below 1.2 of the smallest normal number may become 0.
+//   from 1. Weights below 2^-72 (float64: 2^-968) are 0 on one path where rounding, or another type
+//   of sums, keeps them on the other; numbers below 1.2 of the smallest normal one may become 0.
 // - dw_j = z g . v_j + dweights_j: a sum of E terms, sum_c |g_c v_jc| <= |g| |v_j|.
 // - delta = g . out + sum_j w_j dweights_j - dlse: two sums, the change of every w_j, and, where
 //   scores differ, the bound of out in agreement.h.
@@ -55,8 +56,8 @@ Same same_on(std::string_view path, const Options& options);
 // was there before.
 class GradientBounds {
  public:
-  // `saved` comes from the reference; with `pairs`, from the one with BF16 two-way dot products.
-  GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool pairs = false);
+  // `saved` comes from the reference; with `is_dot2`, from the one with BF16 two-way dot products.
+  GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool is_dot2 = false);
 
   // Returns the first difference of `got` from `want`, or nothing. NaN must match NaN; where
   // numbers overflow, NaN or an infinity matches either, because exponentials that became 0 make

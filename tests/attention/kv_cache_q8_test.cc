@@ -84,11 +84,11 @@ TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
   dequantize_q8(v, v_numbers);
   KvCache cache(sizes(1)), plain(sizes(1, 0, DType::kFloat32));
   for (const auto& [begin, end] : {std::pair<Index, Index>{0, 17}, {17, 20}}) {
-    const auto turned = [&, from = begin, to = end](const Tensor& x) {
+    const auto transposed = [&, from = begin, to = end](const Tensor& x) {
       return permute(slice(ConstView(x), 1, from, to), {0, 2, 1, 3});
     };
-    cache.append(turned(k), turned(v));
-    plain.append(turned(k_numbers), turned(v_numbers));
+    cache.append(transposed(k), transposed(v));
+    plain.append(transposed(k_numbers), transposed(v_numbers));
   }
   const KvCacheContents got = cache.contents(), want = plain.contents();
   Tensor k_pages(DType::kFloat32, want.k_pages.shape());

@@ -189,9 +189,9 @@ TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
         if (queries == 2) {
           expect_equal(x, {16, 64}, {.score = score.score(), .masks = {Causal{}}}, path, 1);
         } else {
-          const Options turned{
+          const Options transposed{
               .qk_norm = QkNorm{.q = gain, .k = gain}, .rotary = Rotary{}, .score = score.score()};
-          expect_equal(x, {32}, turned, path, 2);
+          expect_equal(x, {32}, transposed, path, 2);
         }
       }
     }
@@ -240,9 +240,9 @@ TEST(Pages, MayBeStridedOnEveryPath) {
     const Index count = pages.k.size(0);
     Tensor both(DType::kFloat32, {count, kKeyHeads, kWidth + kValueWidth, 32});
     fill_with_nan(both);
-    const View turned = permute(both.view(), {0, 3, 1, 2});
-    const View k = slice(turned, 3, 0, kWidth);
-    const View v = slice(turned, 3, kWidth, kWidth + kValueWidth);
+    const View transposed = permute(both.view(), {0, 3, 1, 2});
+    const View k = slice(transposed, 3, 0, kWidth);
+    const View v = slice(transposed, 3, kWidth, kWidth + kValueWidth);
     copy(pages.k, k);
     copy(pages.v, v);
     for (const std::string& path : all_paths()) {

@@ -168,11 +168,11 @@ void for_each_path(Passes passes, const F& test) {
     }
   }
   for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
-    if (!is_of_pairs(path)) continue;
-    for (const std::string& of_pairs : {path, std::string(kPairedReferencePath)}) {
-      if (is_brief() && of_pairs != path) continue;
-      SCOPED_TRACE(of_pairs + ", bfloat16");
-      test(Walk{of_pairs, ScoreKind::kDot, DType::kBFloat16});
+    if (!is_dot2_path(path)) continue;
+    for (const std::string& of_dot2 : {path, std::string(kDot2ReferencePath)}) {
+      if (is_brief() && of_dot2 != path) continue;
+      SCOPED_TRACE(of_dot2 + ", bfloat16");
+      test(Walk{of_dot2, ScoreKind::kDot, DType::kBFloat16});
     }
   }
 }

@@ -33,11 +33,11 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
 }
 
 // Whether a path belongs to avx512bf16, which is avx512 except for BF16
-// (PairKernels.OtherKernelsAreThoseOfAvx512).
-inline bool is_of_pairs(std::string_view path) { return path.ends_with("/avx512bf16"); }
+// (Dot2Kernels.OtherKernelsAreThoseOfAvx512).
+inline bool is_dot2_path(std::string_view path) { return path.ends_with("/avx512bf16"); }
 
 // The reference with the BF16 two-way dot products of avx512bf16.
-inline constexpr std::string_view kPairedReferencePath = "reference/bf16";
+inline constexpr std::string_view kDot2ReferencePath = "reference/bf16";
 
 // The paths other than the reference that this processor can run and that support a plain call with
 // a score of this kind; those of avx512bf16 for BF16 only.
@@ -48,7 +48,7 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
   std::vector<std::string> names;
   for (const attn::Implementation* one : attn::implementations()) {
     if (!one->target) continue;
-    if (is_of_pairs(one->name) && dtype != DType::kBFloat16) continue;
+    if (is_dot2_path(one->name) && dtype != DType::kBFloat16) continue;
     const Options options{.score = score.score()};
     if (!refusal(one->name, {x, x, x}, options).has_value()) names.emplace_back(one->name);
   }

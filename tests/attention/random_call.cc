@@ -46,12 +46,12 @@ RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw)
                               DType::kFloat32, DType::kFloat64, DType::kFloat64, DType::kFloat64,
                               DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   dtype_ = one_of(kTypes);
-  if (draw == Draw::kPairs) dtype_ = DType::kBFloat16;
+  if (draw == Draw::kDot2) dtype_ = DType::kBFloat16;
   note(std::string(name_of(dtype_)));
   constexpr ScoreKind kScores[] = {ScoreKind::kDot, ScoreKind::kBilinear, ScoreKind::kAdditive};
   score_ = one_of(kScores);
   if (score_ == ScoreKind::kDot && chance(0.3)) score_ = ScoreKind::kCosine;
-  if (draw == Draw::kPairs) score_ = ScoreKind::kDot;
+  if (draw == Draw::kDot2) score_ = ScoreKind::kDot;
   draw_kind();
   packed_ = chance(0.15);
   draw_sizes();

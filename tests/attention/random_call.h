@@ -21,8 +21,8 @@ namespace qkv::test {
 // The parts of one random call, which depend on (seed, index) alone.
 class RandomCall {
  public:
-  // kPairs: dot products of BF16, for which avx512bf16 has two-way dot products.
-  enum class Draw { kAnything, kPairs };
+  // kDot2: dot products of BF16, for which avx512bf16 has two-way dot products.
+  enum class Draw { kAnything, kDot2 };
   RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
   RandomCall& operator=(const RandomCall&) = delete;

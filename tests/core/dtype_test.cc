@@ -11,7 +11,7 @@
 
 #include <qkv/dtype.h>
 
-#include "core/rounding.h"
+#include "core/floats.h"
 
 namespace qkv {
 namespace {

@@ -122,19 +122,19 @@ TEST(Views, RefuseWhatCannotBe) {
 
 TEST(Views, ElementsByIndex) {
   std::vector<float> x{0, 1, 2, 3, 4, 5};
-  const View turned(x.data(), {3, 2}, {1, 3});
-  EXPECT_EQ(turned.at<float>({2, 1}), 5);
-  turned.at<float>({1, 0}) = 7;
+  const View transposed(x.data(), {3, 2}, {1, 3});
+  EXPECT_EQ(transposed.at<float>({2, 1}), 5);
+  transposed.at<float>({1, 0}) = 7;
   EXPECT_EQ(x[1], 7);
   const View backwards(x.data() + 5, {6}, {-1});
   EXPECT_EQ(backwards.at<float>({5}), 0);
   EXPECT_EQ(error_of([&] {
-              turned.at<float>({3, 0});
+              transposed.at<float>({3, 0});
             }),
             "View: index must lie inside the array, got [3,0] for float32 [3,2]");
-  EXPECT_NE(error_of([&] { turned.at<float>({0, -1}); }), "");
-  EXPECT_NE(error_of([&] { turned.at<float>({0}); }), "");
-  EXPECT_EQ(error_of([&] { turned.as<double>(); }),
+  EXPECT_NE(error_of([&] { transposed.at<float>({0, -1}); }), "");
+  EXPECT_NE(error_of([&] { transposed.at<float>({0}); }), "");
+  EXPECT_EQ(error_of([&] { transposed.as<double>(); }),
             "TypeError: View: dtype must be float64 here, got float32 [3,2]");
   EXPECT_EQ(describe(ConstView{}), "absent");
 }
@@ -262,14 +262,15 @@ TEST(Reshape, WithoutACopy) {
 
 TEST(Reshape, SaysWhichAxesCannotBeMerged) {
   Tensor x = counting({2, 3, 4});
-  const View turned = permute(View(x), {0, 2, 1});
+  const View transposed = permute(View(x), {0, 2, 1});
   EXPECT_EQ(error_of([&] {
-              reshape(turned, {2, 12});
+              reshape(transposed, {2, 12});
             }),
             "reshape: view axes 1 and 2 (sizes 4 and 3, strides 1 and 4) cannot be merged without "
             "a copy to reshape float64 [2,4,3] to [2,12]; reshape contiguous(view)");
-  EXPECT_EQ(test::values_of(reshape(View(contiguous(turned)), {2, 12})), test::values_of(turned));
-  EXPECT_EQ(reshape(turned, {2, 2, 2, 3}).strides(), Dims(12, 2, 1, 4));
+  EXPECT_EQ(test::values_of(reshape(View(contiguous(transposed)), {2, 12})),
+            test::values_of(transposed));
+  EXPECT_EQ(reshape(transposed, {2, 2, 2, 3}).strides(), Dims(12, 2, 1, 4));
 }
 
 TEST(Reshape, Counts) {

@@ -9,7 +9,7 @@
 #include <system_error>
 #include <type_traits>
 
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/shapes.h"
 #include "core/storage.h"
 

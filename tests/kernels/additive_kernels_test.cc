@@ -121,8 +121,8 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
 
 // Gradients of some pairs of x, in one form.
 template <class T>
-std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x, Range form,
-                         std::size_t i, std::size_t j) {
+std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x,
+                         ExponentialForm form, std::size_t i, std::size_t j) {
   constexpr Index kRows = kTileRows;
   constexpr Index kKeys = 16;
   const auto column = [&](const std::vector<T>& from, std::size_t first, Index rows) {
@@ -132,7 +132,7 @@ std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x, 
     }
     return to;
   };
-  const bool apart = form == Range::kPowers;
+  const bool apart = form == ExponentialForm::kPowers;
   const auto left = column(apart ? x.part : x.whole, i, kRows);
   const auto left_power = column(x.power, i, kRows);
   const auto right = column(apart ? x.part : x.whole, j, kKeys);
@@ -155,16 +155,16 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
     if (x <= most && x >= 1 / most) small.add(x);
   }
   this->for_each_target([&](const AdditiveKernels<T>& k) {
-    const auto check = [&](const Exponentials<T>& x, Range form) {
+    const auto check = [&](const Exponentials<T>& x, ExponentialForm form) {
       for (std::size_t i = 0; i < x.whole.size(); i += kTileRows * kUnitLanes) {
         for (std::size_t j = 1; j < x.whole.size(); j += 37) {  // pairs of all kinds, not all pairs
-          ASSERT_EQ(gradients(k, x, form, i, j), gradients(k, x, Range::kPowers, i, j))
+          ASSERT_EQ(gradients(k, x, form, i, j), gradients(k, x, ExponentialForm::kPowers, i, j))
               << i << ", " << j;
         }
       }
     };
-    check(all, Range::kWhole);
-    check(small, Range::kSmall);
+    check(all, ExponentialForm::kWhole);
+    check(small, ExponentialForm::kSmall);
   });
 }
 
@@ -173,7 +173,7 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
 TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
-  const T whole = kPlainRange<T>;
+  const T whole = kPlainBound<T>;
   std::vector<T> a;
   for (const T size : {T(0.3), T(20), whole - 1, whole, std::nextafter(whole, 2 * whole), whole + 1,
                        whole + 2, whole + 5, whole + 9, 2 * whole, 10 * whole, T(1e5), T(3e6)}) {
@@ -226,20 +226,22 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
     for (std::size_t n = 0; n < a.size(); n += 37) {  // in pieces that fill no register
       const auto count = std::min<std::size_t>(37, a.size() - n);
       std::vector<T> x(count), power(count);
-      const Range range = k.exponentials(&a[n], static_cast<Index>(count), x.data(), power.data());
-      Range highest = Range::kSmall;
+      const ExponentialForm form =
+          k.exponentials(&a[n], static_cast<Index>(count), x.data(), power.data());
+      ExponentialForm highest = ExponentialForm::kSmall;
       for (std::size_t m = 0; m < count; ++m) {
-        if (std::fabs(a[n + m]) > kSmallRange<T>) highest = std::max(highest, Range::kWhole);
-        if (power[m] != 0) highest = Range::kPowers;
+        if (std::fabs(a[n + m]) > kSmallRange<T>)
+          highest = std::max(highest, ExponentialForm::kWhole);
+        if (power[m] != 0) highest = ExponentialForm::kPowers;
         EXPECT_EQ(power[m], std::round(power[m]));
-        if (std::fabs(a[n + m]) <= kPlainRange<T>) {
+        if (std::fabs(a[n + m]) <= kPlainBound<T>) {
           EXPECT_EQ(power[m], 0) << a[n + m];
         }
         const long double log = std::log2(static_cast<long double>(x[m])) + power[m];
         const long double want = 2 * log2e * a[n + m];
         EXPECT_LE(std::fabs(static_cast<double>((log - want) / log2e)), 3 * kEps) << a[n + m];
       }
-      EXPECT_EQ(range, highest) << a[n];
+      EXPECT_EQ(form, highest) << a[n];
     }
   });
 }

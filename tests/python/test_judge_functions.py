@@ -98,12 +98,12 @@ def test_batch_dot(block: int) -> None:
         n, depth, m = (int(size) for size in draw.rng.integers(0, (4, 40)[seed % 8 > 0], 3))
         batch = tuple(int(size) for size in draw.rng.integers(1, 4, draw.rng.integers(0, 3)))
         left = tuple(1 if draw.rng.random() < 0.3 else size for size in batch)
-        turned = [bool(flag) for flag in draw.rng.integers(0, 2, 2)]
-        a, a_exact = draw.array(left + ((depth, n) if turned[0] else (n, depth)))
-        b, b_exact = draw.array(batch + ((m, depth) if turned[1] else (depth, m)))
-        x = a_exact.transpose(-1, -2) if turned[0] else a_exact
-        y = b_exact.transpose(-1, -2) if turned[1] else b_exact
-        got = qkv.batch_dot(a, b, transpose_a=turned[0], transpose_b=turned[1])
+        transposed = [bool(flag) for flag in draw.rng.integers(0, 2, 2)]
+        a, a_exact = draw.array(left + ((depth, n) if transposed[0] else (n, depth)))
+        b, b_exact = draw.array(batch + ((m, depth) if transposed[1] else (depth, m)))
+        x = a_exact.transpose(-1, -2) if transposed[0] else a_exact
+        y = b_exact.transpose(-1, -2) if transposed[1] else b_exact
+        got = qkv.batch_dot(a, b, transpose_a=transposed[0], transpose_b=transposed[1])
         size = float((x.abs() @ y.abs()).max()) if n * m * x.numel() else 0.0
         wrong += draw.complain(f"batch_dot {seed}", got, x @ y, size)
     assert not wrong, "\n".join(wrong)

@@ -282,8 +282,8 @@ def test_any_strides_will_do(name):
     layer, arrays = case.make(), case.arrays(1)
     out = layer.forward(*arrays)
     want = layer.backward(np.ones_like(out))
-    turned = [np.asfortranarray(array[::-1])[::-1] for array in arrays]
-    np.testing.assert_array_equal(layer.forward(*turned), out)
+    transposed = [np.asfortranarray(array[::-1])[::-1] for array in arrays]
+    np.testing.assert_array_equal(layer.forward(*transposed), out)
     got = layer.backward(np.broadcast_to(1.0, out.shape))
     for one, other in zip(of_inputs(got), of_inputs(want)):
         np.testing.assert_array_equal(one, other)

@@ -72,8 +72,8 @@ def test_top_left_causal_is_torchs():
 
 def test_bthd_is_bhtd_permuted():
     q, k, v = qkv()
-    turned = Call(*(x.transpose(1, 2) for x in (q, k, v)), layout="bthd")
-    assert worst(evaluate(turned)["out"].transpose(1, 2), sdpa(q, k, v)) < 1e-14
+    transposed = Call(*(x.transpose(1, 2) for x in (q, k, v)), layout="bthd")
+    assert worst(evaluate(transposed)["out"].transpose(1, 2), sdpa(q, k, v)) < 1e-14
 
 
 def test_gradients_are_torchs():

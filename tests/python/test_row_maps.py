@@ -27,8 +27,8 @@ def rotate_every_two(x):
     return torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
 
 
-def turned(x, positions, pairs, width, frequencies):
-    """The first `width` values turned, positions [T] or [B,1,T]."""
+def rotated(x, positions, pairs, width, frequencies):
+    """The first `width` values rotated, positions [T] or [B,1,T]."""
     angles = positions[..., None].double() * frequencies
     angles = (
         torch.cat([angles, angles], -1) if pairs == "halves" else angles.repeat_interleave(2, -1)
@@ -91,8 +91,8 @@ def test_agrees_with_the_models_formulas(pairs, width, positions, norm, dtype):
     q, k, v = leaves
     if norm:
         q, k = rms_norm(q, gains[0], 1e-3), rms_norm(k, gains[1][:, None], 1e-3)
-    q = turned(q, at_q, pairs, width, frequencies)
-    k = turned(k, at_k, pairs, width, frequencies).repeat_interleave(2, dim=1)
+    q = rotated(q, at_q, pairs, width, frequencies)
+    k = rotated(k, at_k, pairs, width, frequencies).repeat_interleave(2, dim=1)
     weights = torch.softmax(q @ k.transpose(-1, -2) / 4, dim=-1)
     theirs = weights @ v.repeat_interleave(2, dim=1)
     ours = qkv_torch.attention(*(x.to(dtype) for x in leaves), **options).to(exact)

@@ -76,11 +76,11 @@ def test_numbers_to_add_are_of_the_querys_dtype(monkeypatch, dtype):
 
 def test_any_strides(monkeypatch):
     given = inputs()
-    turned = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in given.items()}
-    turned["key"] = turned["key"].flip(-1).clone().flip(-1)
-    turned["value"] = turned["value"][:, :, :1].expand(B, H, TK, E)
-    turned["attn_mask"] = SEEN.T.contiguous().T
-    assert torch.equal(bare(**turned), on_the_long_way(monkeypatch, **turned))
+    transposed = {name: x.transpose(1, 2).contiguous().transpose(1, 2) for name, x in given.items()}
+    transposed["key"] = transposed["key"].flip(-1).clone().flip(-1)
+    transposed["value"] = transposed["value"][:, :, :1].expand(B, H, TK, E)
+    transposed["attn_mask"] = SEEN.T.contiguous().T
+    assert torch.equal(bare(**transposed), on_the_long_way(monkeypatch, **transposed))
 
 
 class Own(torch.Tensor):

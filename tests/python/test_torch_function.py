@@ -107,13 +107,13 @@ def test_packed_sequences_and_other_memory_orders():
     dout = draw(*out.shape, seed=5, wants=False)
     want = torch.autograd.grad(out, (q, k, v), dout)
 
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
-    other = qkv.torch.attention(*turned, layout="bthd")
+    transposed = [x.transpose(1, 2) for x in (q, k, v)]
+    other = qkv.torch.attention(*transposed, layout="bthd")
     torch.testing.assert_close(other.transpose(1, 2), out, rtol=0, atol=0)
     for got, x in zip(torch.autograd.grad(other, (q, k, v), dout.transpose(1, 2)), want):
         torch.testing.assert_close(got, x, rtol=0, atol=0)
 
-    packed = [x.flatten(0, 1) for x in turned]
+    packed = [x.flatten(0, 1) for x in transposed]
     starts = {f"cu_seqlens_{x}": [0, t, 2 * t] for x, t in (("q", TQ), ("k", TK))}
     other = qkv.torch.attention(*packed, **starts)
     torch.testing.assert_close(other, out.transpose(1, 2).flatten(0, 1), rtol=0, atol=0)

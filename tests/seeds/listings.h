@@ -57,7 +57,7 @@ inline Tensor linear(const ConstView& x, const Tensor& weight, const Tensor& bia
 }
 
 // x.transpose(1, 2).contiguous().view(shape)
-inline Tensor turned(const ConstView& x, const Dims& shape) {
+inline Tensor transposed(const ConstView& x, const Dims& shape) {
   const Tensor copied = contiguous(transpose(x, 1, 2));
   return contiguous(reshape(ConstView(copied), shape));
 }
@@ -75,15 +75,15 @@ inline WideForm literal_wide_form(const Tensor& x, const MultiHeadAttention::Par
   const Index H = p.q.weight.size(0) / n;
   const auto heads_of = [&](const LinearParameters& projection) {
     const Tensor projected = linear(x, projection.weight);
-    return turned(reshape(ConstView(projected), {1, T, H, n}), {H, T, n});
+    return transposed(reshape(ConstView(projected), {1, T, H, n}), {H, T, n});
   };
   const double root = std::pow(static_cast<double>(n), 0.25);
   const Tensor queries = divided(heads_of(p.q), root);
   const Tensor keys = divided(heads_of(p.k), root);
   const Tensor weights = softmax_of(bmm(queries, keys, Transpose::kYes));
   const Tensor out = bmm(weights, heads_of(p.v));
-  const Tensor merged = turned(reshape(ConstView(out), {1, H, T, n}), {1, T, H * n});
-  const Tensor typed = turned(out, {1, T, H * n});
+  const Tensor merged = transposed(reshape(ConstView(out), {1, H, T, n}), {1, T, H * n});
+  const Tensor typed = transposed(out, {1, T, H * n});
   return {linear(merged, p.o.weight, p.o.bias), linear(typed, p.o.weight, p.o.bias)};
 }
 
@@ -147,7 +147,7 @@ inline Tensor literal_split_form(const Tensor& x, const MultiHeadAttention::Para
   Tensor alpha = zeros({x.size(0), heads, x.size(1), x.size(1)});
   attention({Q, K, V}, {.dropout = dropout}, {.dropped_weights = View(alpha)});
   const Tensor a = bmm(alpha, V);
-  return linear(turned(a, x.shape()), p.o.weight, p.o.bias);
+  return linear(transposed(a, x.shape()), p.o.weight, p.o.bias);
 }
 
 }  // namespace qkv::test

@@ -65,14 +65,14 @@ TEST(Compare, ReadsEveryDTypeAndMemoryOrder) {
   const std::vector<double> want{1, 0, 1, 1, 0, 0};
   Tensor model(DType::kFloat64, {2, 3});
   std::copy(want.begin(), want.end(), model.values<double>().begin());
-#define QKV_CHECK(name, type, text)                                                     \
-  {                                                                                     \
-    Tensor x(DType::name, {3, 2});                                                      \
-    const View turned = transpose(View(x), 0, 1);                                       \
-    for (Index i = 0; i < 6; ++i) turned.at<type>({i / 3, i % 3}) = type(want[i] != 0); \
-    EXPECT_TRUE(compare(text, turned, want, {}, ""));                                   \
-    turned.at<type>({1, 2}) = type(true);                                               \
-    EXPECT_FALSE(compare(text, turned, want, {}, ""));                                  \
+#define QKV_CHECK(name, type, text)                                                         \
+  {                                                                                         \
+    Tensor x(DType::name, {3, 2});                                                          \
+    const View transposed = transpose(View(x), 0, 1);                                       \
+    for (Index i = 0; i < 6; ++i) transposed.at<type>({i / 3, i % 3}) = type(want[i] != 0); \
+    EXPECT_TRUE(compare(text, transposed, want, {}, ""));                                   \
+    transposed.at<type>({1, 2}) = type(true);                                               \
+    EXPECT_FALSE(compare(text, transposed, want, {}, ""));                                  \
   }
   QKV_FOR_EACH_DTYPE(QKV_CHECK)
 #undef QKV_CHECK

@@ -178,8 +178,8 @@ ConstView with_heads(const Tensor& projected) {
 }
 // Splits the heads and makes them the first axis: [1,6,400] -> [8,6,50].
 Tensor heads_first(const Tensor& projected) {
-  const Tensor turned = contiguous(transpose(with_heads(projected), 1, 2));
-  return contiguous(reshape(ConstView(turned), {-1, projected.size(1), 50}));
+  const Tensor transposed = contiguous(transpose(with_heads(projected), 1, 2));
+  return contiguous(reshape(ConstView(transposed), {-1, projected.size(1), 50}));
 }
 
 Dims head_weights_shape() {

@@ -116,12 +116,6 @@ Json json_array(const qkv::app::ArrayView& array) {
   return labelled(strings.shape, "text", nested(strings.shape, 0, data));
 }
 
-Json json_arrays(std::span<const qkv::app::NamedView> arrays) {
-  Json result = Json::object();
-  for (const qkv::app::NamedView& array : arrays) result[array.name] = json_array(array.array);
-  return result;
-}
-
 std::string json_text(const Json& value) {
   if (!value.is_object() || value.empty()) return compact(value) + "\n";
   std::string text = "{";

@@ -20,9 +20,6 @@ nlohmann::ordered_json json_array(const qkv::app::ArrayView& array);
 // The numbers of an array as nested lists: [[...],[...]].
 nlohmann::ordered_json json_data(const qkv::ConstView& view);
 
-// An object with one json_array() for each name: {"out": {...}, "weights": {...}}.
-nlohmann::ordered_json json_arrays(std::span<const qkv::app::NamedView> arrays);
-
 // JSON text with one line for each member of the outermost object. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const nlohmann::ordered_json& value);
 

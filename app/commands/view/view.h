@@ -141,14 +141,9 @@ struct Shown {
 Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
            const ViewOptions& options);
 
-// The first step of show(): the selected part with its tokens and titles.
-Shown part_of(const qkv::app::AttentionFile& file, const ViewOptions& options);
-// The second step of show(): applies the reductions to `shown` and returns notes on them.
-std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown);
-
-// Turns `shown` into its difference from the same part of the other file, with notes on how they
+// Makes `shown` its difference from the same part of the other file, with notes on how the two
 // differ in tokens and masks. Throws InputError if the parts are not the same.
-void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, Shown& shown);
+void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
 
 // The quantity that the numbers of the input's array are: "weight", "score", or the array's name.
 std::string quantity_of(const AttentionInput& input);

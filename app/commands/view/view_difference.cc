@@ -78,18 +78,13 @@ void join_masks(const Shown& other, Shown& shown) {
 
 }  // namespace
 
-void subtract(const qkv::app::AttentionFile& other, const ViewOptions& options, Shown& shown) {
-  ViewOptions same = options;
-  same.input.spec = options.minus;
-  same.choice.example = shown.selection.example;
-  Shown part = part_of(other, same);
+void subtract(const Shown& part, const ViewOptions& options, Shown& shown) {
   const Selection& ours = shown.selection;
   const Selection& theirs = part.selection;
   check_same(options, "layers", ours.layers, theirs.layers);
   check_same(options, "heads", ours.heads, theirs.heads);
   check_same(options, "queries", ours.named, theirs.named);
   check_same(options, "keys", ours.keys, theirs.keys);
-  static_cast<void>(reduce_all(options.reductions, part));  // `shown` has these notes already
 
   shown.notes.insert(
       shown.notes.begin(),

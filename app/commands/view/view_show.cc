@@ -120,6 +120,51 @@ void note_faults(const AttentionFile& file, Shown& shown) {
   }
 }
 
+qkv::app::Strings one_of(const qkv::app::Strings& sentences, Index example) {
+  if (sentences.values.empty()) return {};
+  return {qkv::Dims(1), {sentences.values[static_cast<std::size_t>(example)]}};
+}
+
+std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown) {
+  std::vector<Note> notes;
+  for (const Reduction& reduction : reductions) {
+    std::string text = reduce(reduction, shown);
+    if (!text.empty()) notes.push_back({std::move(text)});
+  }
+  return notes;
+}
+
+Shown part_of(const AttentionFile& file, const ViewOptions& options) {
+  Shown shown;
+  shown.selection = select(file, options);
+  const Selection& part = shown.selection;
+  shown.weights = gathered(file.attn, part);
+  if (file.mask.given()) shown.allowed = gathered(file.mask, part);
+  shown.layers = names(file, LeadingAxis::kLayers, "layer", part.layers);
+  shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
+  shown.src = chosen(file.src, part.example, part.keys);
+  shown.tgt = chosen(file.tgt, part.example, part.queries);
+  if (!file.rows.empty() && std::is_sorted(part.named.begin(), part.named.end())) {
+    shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(part.named)});
+    std::copy(part.named.begin(), part.named.end(), shown.rows.values<std::int64_t>().begin());
+  }
+  if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
+  shown.line = one_of(file.line, part.example);
+  shown.translation = one_of(file.translation, part.example);
+  shown.stored_rank = static_cast<int>(file.order.size()) + 2;
+  return shown;
+}
+
+// The part of the file that is subtracted, reduced as the other one is.
+Shown other_part(const AttentionFile& file, const ViewOptions& options, Index example) {
+  ViewOptions other = options;
+  other.input.spec = options.minus;
+  other.choice.example = example;
+  Shown part = part_of(file, other);
+  static_cast<void>(reduce_all(options.reductions, part));  // the notes are those of the first file
+  return part;
+}
+
 void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
   const Selection& part = shown.selection;
   if (options.choice.example >= 0 && file.attn.size(0) > 1) {
@@ -175,11 +220,6 @@ std::string sentences(const Shown& shown) {
   return fmt::format("{} → {}", shown.line.values[0], shown.translation.values[0]);
 }
 
-qkv::app::Strings one_of(const qkv::app::Strings& sentences, Index example) {
-  if (sentences.values.empty()) return {};
-  return {qkv::Dims(1), {sentences.values[static_cast<std::size_t>(example)]}};
-}
-
 void set_style(const PictureStyle& style, const std::string& quantity, Shown& shown) {
   using qkv::app::Colours;
   qkv::app::Picture& picture = shown.picture;
@@ -201,46 +241,17 @@ void set_style(const PictureStyle& style, const std::string& quantity, Shown& sh
 
 }  // namespace
 
-std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown) {
-  std::vector<Note> notes;
-  for (const Reduction& reduction : reductions) {
-    std::string text = reduce(reduction, shown);
-    if (!text.empty()) notes.push_back({std::move(text)});
-  }
-  return notes;
-}
-
 std::string quantity_of(const AttentionInput& input) {
   const std::string name = split_spec(input.spec).name;
   if (name.empty() || name == "attn" || name == "weights" || name == "dropped") return "weight";
   return name == "scores" ? "score" : name;
 }
 
-Shown part_of(const AttentionFile& file, const ViewOptions& options) {
-  Shown shown;
-  shown.selection = select(file, options);
-  const Selection& part = shown.selection;
-  shown.weights = gathered(file.attn, part);
-  if (file.mask.given()) shown.allowed = gathered(file.mask, part);
-  shown.layers = names(file, LeadingAxis::kLayers, "layer", part.layers);
-  shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
-  shown.src = chosen(file.src, part.example, part.keys);
-  shown.tgt = chosen(file.tgt, part.example, part.queries);
-  if (!file.rows.empty() && std::is_sorted(part.named.begin(), part.named.end())) {
-    shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(part.named)});
-    std::copy(part.named.begin(), part.named.end(), shown.rows.values<std::int64_t>().begin());
-  }
-  if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
-  shown.line = one_of(file.line, part.example);
-  shown.translation = one_of(file.translation, part.example);
-  shown.stored_rank = static_cast<int>(file.order.size()) + 2;
-  return shown;
-}
-
 Shown show(const AttentionFile& file, const AttentionFile* minus, const ViewOptions& options) {
   Shown shown = part_of(file, options);
   add_notes(file, options, shown);
-  if (minus != nullptr) subtract(*minus, options, shown);
+  if (minus != nullptr)
+    subtract(other_part(*minus, options, shown.selection.example), options, shown);
   const std::string quantity = minus != nullptr ? "difference" : quantity_of(options.input);
   if (quantity == "difference") shown.array = quantity;
   set_style(options.style, quantity, shown);

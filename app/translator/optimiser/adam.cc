@@ -9,6 +9,7 @@
 
 #include "core/adam_factors.h"
 #include "core/elementary.h"
+#include "core/storage.h"
 #include "translator/optimiser/parameter_lists.h"
 #include "translator/optimiser/pieces.h"
 
@@ -81,8 +82,7 @@ void Adam::step(std::span<const TrainedParameter> list, const AdamStep& step,
   for_each_piece(executor, pieces_of(list), [&](const Piece& piece, std::size_t) {
     const TrainedParameter& p = list[piece.parameter];
     AdamMoments& moments = moments_[piece.parameter];
-    with_real_type(p.value.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    core::dispatch(p.value.dtype(), [&]<class T>() {
       const auto at = [&](const View& view) { return view.as<T>() + piece.first; };
       kernels.of<T>().adam(factors<T>(options_, step, updates_, p.value.rank()), at(p.gradient),
                            at(moments.m.view()), at(moments.v.view()), at(p.value), piece.count);

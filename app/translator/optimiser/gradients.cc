@@ -11,6 +11,7 @@
 #include <qkv/error.h>
 #include <qkv/target.h>
 
+#include "core/storage.h"
 #include "reference/update.h"
 #include "translator/optimiser/parameter_lists.h"
 #include "translator/optimiser/pieces.h"
@@ -77,8 +78,7 @@ double gradient_norm(std::span<const TrainedParameter> list, const Executor& exe
   std::vector<double> squares(pieces.size());
   for_each_piece(executor, pieces, [&](const Piece& piece, std::size_t n) {
     const View& gradient = list[piece.parameter].gradient;
-    with_real_type(gradient.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    core::dispatch(gradient.dtype(), [&]<class T>() {
       squares[n] = kernels.template of<T>().squares(gradient.as<T>() + piece.first, piece.count);
     });
   });
@@ -88,8 +88,7 @@ double gradient_norm(std::span<const TrainedParameter> list, const Executor& exe
 void scale_gradients(std::span<const TrainedParameter> list, double factor) {
   check_parameters("scale_gradients", list);
   for (const TrainedParameter& p : list) {
-    with_real_type(p.gradient.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    core::dispatch(p.gradient.dtype(), [&]<class T>() {
       for (T& g : elements<T>(p.gradient)) g = static_cast<T>(g * factor);
     });
   }
@@ -132,8 +131,7 @@ void sum_tree(std::span<const std::vector<TrainedParameter>> sets, const Executo
   const ForTypes<Pointers> starts{starts_in<float>(sets), starts_in<double>(sets)};
   const auto count = static_cast<Index>(sets.size());
   for_each_piece(executor, pieces_of(sets[0]), [&](const Piece& piece, std::size_t) {
-    with_real_type(sets[0][piece.parameter].gradient.dtype(), [&](auto zero) {
-      using T = decltype(zero);
+    core::dispatch(sets[0][piece.parameter].gradient.dtype(), [&]<class T>() {
       T* const* const parts = starts.of<T>().data() + piece.parameter * sets.size();
       kernels.of<T>().sum_sets(parts, count, piece.first, piece.count);
     });

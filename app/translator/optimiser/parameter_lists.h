@@ -14,12 +14,6 @@ namespace qkv::app {
 // TrainedParameter requires.
 void check_parameters(std::string_view function, std::span<const TrainedParameter> list);
 
-// Calls f(T{}) with T = float or double, according to `dtype`, which must be one of the two.
-template <class F>
-decltype(auto) with_real_type(DType dtype, F&& f) {
-  return dtype == DType::kFloat32 ? f(float{}) : f(double{});
-}
-
 template <class T>
 std::span<T> elements(const View& view) {
   return {view.as<T>(), static_cast<std::size_t>(view.element_count())};

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "translator/passes/encoder_pass.h"
+
 #include <utility>
 
 #include "core/elementary.h"
-#include "translator/passes/translator_pass.h"
+#include "core/storage.h"
 #include "translator/passes/values.h"
 
 namespace qkv::app {
@@ -52,7 +54,7 @@ void EncoderPass::backward(const Tensor& d_states, const Tensor& d_last,
 
 void EncoderPass::start(const View& state) {
   layers_.start.forward(entry(of_last_layer(ConstView(last_)), 1), saved_start_, state, context_);
-  with_type(config_.dtype, [&]<class T>() {
+  core::dispatch(config_.dtype, [&]<class T>() {
     for_each_row<T>(state, state, [&](T* s, const T*) {
       for (Index u = 0; u < config_.hidden; ++u) s[u] = core::portable_tanh(s[u]);
     });
@@ -61,7 +63,7 @@ void EncoderPass::start(const View& state) {
 
 void EncoderPass::start_backward(const ConstView& state, const View& d_state, const View& d_last,
                                  TranslatorGradients& gradients) {
-  with_type(config_.dtype, [&]<class T>() {
+  core::dispatch(config_.dtype, [&]<class T>() {
     for_each_row<T>(d_state, state, [&](T* d, const T* s) {
       for (Index u = 0; u < config_.hidden; ++u) d[u] *= T(1) - s[u] * s[u];
     });

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/order.h"
+#include "core/storage.h"
 #include "translator/passes/output_layer.h"
 #include "translator/passes/values.h"
 
@@ -73,7 +74,7 @@ TranslationLoss OutputPass::predict(TranslatorGradients* gradients) {
 TranslationLoss OutputPass::sum(const Tensor& losses) const {
   TranslationLoss sums;
   sums.tokens = static_cast<Index>(targets_.size());
-  with_type(losses.dtype(), [&]<class T>() {
+  core::dispatch(losses.dtype(), [&]<class T>() {
     const std::span<const T> values = losses.values<T>();
     for (std::size_t n = 0; n < targets_.size(); ++n) {
       sums.loss += static_cast<double>(values[n]);

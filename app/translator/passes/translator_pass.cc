@@ -7,6 +7,7 @@
 #include <qkv/app/vocabulary.h>
 
 #include "core/order.h"
+#include "core/storage.h"
 #include "translator/passes/output_layer.h"
 #include "translator/passes/values.h"
 
@@ -48,7 +49,7 @@ void for_each_live(const std::vector<Index>& live, const F& f) {
 // The live rows of `from` [N,C], as [n,C].
 Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
   Tensor to(from.dtype(), {std::ssize(live), from.size(1)});
-  with_type(from.dtype(), [&]<class T>() {
+  core::dispatch(from.dtype(), [&]<class T>() {
     for_each_live(live, [&](Index position, Index n) {
       const T* const row = from.as<T>() + position * from.stride(0);
       std::copy_n(row, from.size(1), to.values<T>().data() + n * from.size(1));
@@ -59,7 +60,7 @@ Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
 
 // Copies the rows of `from` [n,C] to the live rows of `to` [N,C]; its other rows stay unchanged.
 void scatter(const Tensor& from, const std::vector<Index>& live, const View& to) {
-  with_type(to.dtype(), [&]<class T>() {
+  core::dispatch(to.dtype(), [&]<class T>() {
     for_each_live(live, [&](Index position, Index n) {
       const T* const row = from.values<T>().data() + n * to.size(1);
       std::copy_n(row, to.size(1), to.as<T>() + position * to.stride(0));

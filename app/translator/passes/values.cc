@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "translator/passes/values.h"
 
+#include "core/storage.h"
+
 namespace qkv::app {
 namespace {
 
@@ -14,7 +16,7 @@ bool is_first(T a, T b) {
 }  // namespace
 
 void larger_of_pairs(const ConstView& pairs, const View& to) {
-  with_type(to.dtype(), [&]<class T>() {
+  core::dispatch(to.dtype(), [&]<class T>() {
     const T* from = pairs.as<T>();
     T* const target = to.as<T>();
     const Index count = to.element_count();
@@ -27,7 +29,7 @@ void larger_of_pairs(const ConstView& pairs, const View& to) {
 }
 
 void larger_of_pairs_backward(const ConstView& d, const View& pairs) {
-  with_type(pairs.dtype(), [&]<class T>() {
+  core::dispatch(pairs.dtype(), [&]<class T>() {
     const T* const from = d.as<T>();
     T* const pair = pairs.as<T>();
     const Index count = d.element_count();

@@ -4,18 +4,10 @@
 
 #include <qkv/tensor.h>
 
+#include "core/storage.h"
+
 // Small operations between layers, on arrays of rows.
 namespace qkv::app {
-
-// Calls f.operator()<T>() with T = float or double, according to `dtype`.
-template <class F>
-void with_type(DType dtype, const F& f) {
-  if (dtype == DType::kFloat64) {
-    f.template operator()<double>();
-  } else {
-    f.template operator()<float>();
-  }
-}
 
 // Row (a, b) of an array [A,B,C] with contiguous channels.
 template <class T, class AnyView>
@@ -34,7 +26,7 @@ void for_each_row(const View& to, const ConstView& from, const F& f) {
 // Adds `from` to `to`, both [A,B,C].
 inline void add(const View& to, const ConstView& from) {
   const Index width = to.size(2);
-  with_type(to.dtype(), [&]<class T>() {
+  core::dispatch(to.dtype(), [&]<class T>() {
     for_each_row<T>(to, from, [width](T* sum, const T* x) {
       for (Index c = 0; c < width; ++c) sum[c] += x[c];
     });

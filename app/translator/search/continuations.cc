@@ -61,7 +61,7 @@ bool Normaliser::given() const { return !std::isnan(log_sum); }
 
 template <class T>
 Normaliser normaliser(const T* logits, Index V, RowScores scores,
-                      const kernels::ChoiceKernels<T>& by) {
+                      const kernels::LogitKernels<T>& by) {
   const auto largest = static_cast<double>(by.largest(logits, V));
   if (!std::isfinite(largest)) return {largest, std::numeric_limits<double>::quiet_NaN()};
   if (scores == RowScores::kOnlyOrder) return {largest, 0};
@@ -70,7 +70,7 @@ Normaliser normaliser(const T* logits, Index V, RowScores scores,
 
 template <class T>
 std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index V, Index wanted,
-                                    const kernels::ChoiceKernels<T>& by) {
+                                    const kernels::LogitKernels<T>& by) {
   Best best(wanted);
   for (std::size_t k = 0; k < rows.size(); ++k) {
     const auto& [logits, normaliser, so_far] = rows[k];
@@ -92,10 +92,10 @@ std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index
 }
 
 // NOLINTBEGIN(bugprone-macro-parentheses): T is a type
-#define QKV_CONTINUATION_INSTANCES(T)                                                           \
-  template Normaliser normaliser(const T*, Index, RowScores, const kernels::ChoiceKernels<T>&); \
-  template std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>>, Index, Index,  \
-                                               const kernels::ChoiceKernels<T>&)
+#define QKV_CONTINUATION_INSTANCES(T)                                                          \
+  template Normaliser normaliser(const T*, Index, RowScores, const kernels::LogitKernels<T>&); \
+  template std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>>, Index, Index, \
+                                               const kernels::LogitKernels<T>&)
 QKV_CONTINUATION_INSTANCES(float);
 QKV_CONTINUATION_INSTANCES(double);
 #undef QKV_CONTINUATION_INSTANCES

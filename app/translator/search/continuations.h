@@ -8,7 +8,7 @@
 
 #include <qkv/view.h>
 
-#include "kernels/choice_kernels.h"
+#include "kernels/logit_kernels.h"
 
 // The likeliest next tokens of a source's hypotheses, found in the logits themselves: no row of
 // log-probabilities is written, and nearly all logits are compared with only one number.
@@ -36,7 +36,7 @@ struct Normaliser {
 enum class RowScores { kLogProbabilities, kOnlyOrder };
 template <class T>
 Normaliser normaliser(const T* logits, Index V, RowScores scores,
-                      const kernels::ChoiceKernels<T>& by);
+                      const kernels::LogitKernels<T>& by);
 
 // A hypothesis to be continued: the logits of its next token, and its log-probability.
 template <class T>
@@ -52,7 +52,7 @@ struct ContinuedRow {
 // chosen.
 template <class T>
 std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index V, Index wanted,
-                                    const kernels::ChoiceKernels<T>& by);
+                                    const kernels::LogitKernels<T>& by);
 
 }  // namespace qkv::app
 

@@ -6,6 +6,7 @@
 
 #include <qkv/app/vocabulary.h>
 
+#include "core/storage.h"
 #include "translator/passes/values.h"
 
 namespace qkv::app {
@@ -67,7 +68,7 @@ void SearchGroup::begin_step(const View& rows, const View& states, Index first) 
                 weights_.given() ? slice(weights_, 2, 0, K) : View());
   first_ = first;
   Index r = first;
-  with_type(model_.config.dtype, [&]<class T>() {
+  core::dispatch(model_.config.dtype, [&]<class T>() {
     const T* const table = model_.layers.target_embedding.parameters().weight.values<T>().data();
     for_each_waiting([&](Index b) {
       rows_[static_cast<std::size_t>(b)] = r;
@@ -107,7 +108,7 @@ std::vector<float> SearchGroup::attention(Index b) const {
 
 template <class T>
 void SearchGroup::advance(Index b, const T* logits, std::span<const Normaliser> normalisers,
-                          const kernels::ChoiceKernels<T>& by) {
+                          const kernels::LogitKernels<T>& by) {
   if (of(b).done()) return;
   const Index V = model_.config.target_tokens;
   std::vector<ContinuedRow<T>> rows;
@@ -123,7 +124,7 @@ void SearchGroup::advance(Index b, const T* logits, std::span<const Normaliser> 
 }
 
 void SearchGroup::end_step(const View& rows, std::vector<Translation>& results) {
-  with_type(model_.config.dtype, [&]<class T>() {
+  core::dispatch(model_.config.dtype, [&]<class T>() {
     for (Index b = 0; b < sources(); ++b) {
       std::int32_t& seen = seen_lengths_[static_cast<std::size_t>(b)];
       if (of(b).done() && seen > 0) {
@@ -142,8 +143,8 @@ void SearchGroup::end_step(const View& rows, std::vector<Translation>& results) 
 }
 
 template void SearchGroup::advance(Index, const float*, std::span<const Normaliser>,
-                                   const kernels::ChoiceKernels<float>&);
+                                   const kernels::LogitKernels<float>&);
 template void SearchGroup::advance(Index, const double*, std::span<const Normaliser>,
-                                   const kernels::ChoiceKernels<double>&);
+                                   const kernels::LogitKernels<double>&);
 
 }  // namespace qkv::app

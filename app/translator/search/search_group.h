@@ -10,6 +10,7 @@
 
 #include <qkv/app/translator.h>
 
+#include "translator/passes/encoder_pass.h"
 #include "translator/passes/source_memory.h"
 #include "translator/passes/token_batch.h"
 #include "translator/passes/translator_pass.h"
@@ -50,7 +51,7 @@ class SearchGroup {
   // Continues source b. `logits` and `normalisers` are those of the group's rows.
   template <class T>
   void advance(Index b, const T* logits, std::span<const Normaliser> normalisers,
-               const kernels::ChoiceKernels<T>& by);
+               const kernels::LogitKernels<T>& by);
   // Ends a step after all waiting sources have been continued: takes the new states from the rows
   // that begin_step() wrote to, and writes translations that are known to their places in
   // `results`.

@@ -5,7 +5,9 @@
 #include <numeric>
 #include <utility>
 
-#include "layers/choice.h"
+#include "core/integers.h"
+#include "core/storage.h"
+#include "layers/logit_kernels.h"
 #include "translator/passes/parallel.h"
 #include "translator/passes/values.h"
 
@@ -19,8 +21,6 @@ constexpr Index kLeastRoom = kRowsAtOnce / 2;  // room for which encoding more s
 constexpr Index kMostTokensAtOnce = 1024;      // tokens of sources encoded together, with padding
 constexpr Index kLeastAtOnce = 8;  // sources per decoding batch when the queue is nearly empty
 constexpr Index kRowsPerTask = 8;  // rows of logits per task
-
-Index pieces(Index size, Index length) { return (size + length - 1) / length; }
 
 }  // namespace
 
@@ -38,7 +38,7 @@ std::vector<std::size_t> SearchQueue::take(Index most) {
   const std::lock_guard lock(mutex_);
   const Index left = std::ssize(order_) - static_cast<Index>(next_);
   if (left == 0) return {};
-  const Index share = std::max(kLeastAtOnce, pieces(left, lanes_));
+  const Index share = std::max(kLeastAtOnce, core::divide_up(left, lanes_));
   const Index longest = std::ssize(sources_[order_[next_]]);
   const Index count =
       std::max<Index>(1, std::min({left, most, share, kMostTokensAtOnce / longest}));
@@ -103,7 +103,7 @@ void SearchLane::step() {
   decoder_.cell.forward(slice(rows, 1, H, rows.size(1)), slice(states_, 0, 0, count),
                         slice(rows, 1, 0, H), {});
   read_out(count);
-  with_type(model_.config.dtype, [&]<class T>() { choose<T>(count); });
+  core::dispatch(model_.config.dtype, [&]<class T>() { choose<T>(count); });
 }
 
 void SearchLane::read_out(Index count) {
@@ -116,7 +116,7 @@ void SearchLane::read_out(Index count) {
 
 template <class T>
 void SearchLane::choose(Index count) {
-  const auto by = layers::choice_kernels_in_use<T>(context_, kTranslate);
+  const auto by = layers::logit_kernels_in_use<T>(context_, kTranslate);
   const Index V = model_.config.target_tokens;
   const T* const logits = logits_.values<T>().data();
   const SearchOptions& options = model_.options;
@@ -124,7 +124,7 @@ void SearchLane::choose(Index count) {
                                ? RowScores::kOnlyOrder
                                : RowScores::kLogProbabilities;
   normalisers_.resize(static_cast<std::size_t>(count));
-  for_each_task(context_.executor(), pieces(count, kRowsPerTask), [&](Index task) {
+  for_each_task(context_.executor(), core::divide_up(count, kRowsPerTask), [&](Index task) {
     const Index end = std::min(count, (task + 1) * kRowsPerTask);
     for (Index r = task * kRowsPerTask; r < end; ++r) {
       normalisers_[static_cast<std::size_t>(r)] = normaliser(logits + r * V, V, scores, by);

@@ -13,6 +13,7 @@
 #include <qkv/app/vocabulary.h>
 #include <qkv/error.h>
 
+#include "core/integers.h"
 #include "files/parallel_text.h"
 #include "translator/data/numbered_tokens.h"
 #include "translator/passes/parallel.h"
@@ -109,7 +110,7 @@ class PairSplitter {
   // `style`, which may be null.
   SplitPairs split(TextPairs& read, TextStyleBuilder* style) const {
     const auto lines = static_cast<Index>(read.pairs.size());
-    std::vector<SplitBlock> blocks(static_cast<std::size_t>((lines + kLines - 1) / kLines));
+    std::vector<SplitBlock> blocks(static_cast<std::size_t>(core::divide_up(lines, kLines)));
     for_each_task(options_.executor, std::ssize(blocks), [&](Index n) {
       const Index first = n * kLines;
       const auto some = std::span(read.pairs)

@@ -4,6 +4,7 @@
 
 #include "attention/tiles/additive_scores.h"
 #include "attention/tiles/key_units.h"
+#include "core/integers.h"
 #include "core/order.h"
 
 // The derivative of the additive score for a block of queries and a block of keys in step 2: with t
@@ -21,7 +22,7 @@ class AdditivePairs {
   AdditivePairs() = default;
   template <class AnyArena>
   AdditivePairs(const AdditiveScores<T>& scores, AnyArena& arena)
-      : scores_(&scores), columns_(pieces(scores.units, kUnitLanes)) {
+      : scores_(&scores), columns_(core::divide_up(scores.units, kUnitLanes)) {
     for (T** array : {&left_, &left_powers_, &right_, &right_powers_, &sums_.left, &sums_.weights,
                       &sums_.right}) {
       *array = arena.template take<T>(columns_ * kColumn).data();
@@ -31,14 +32,14 @@ class AdditivePairs {
   Index columns() const { return columns_; }
 
   // Loads the block of keys: rows as in AdditiveScores.
-  void load_keys(const RowsOf<const T>& rows, Index count, Range range) {
-    key_range_ = range;
+  void load_keys(const RowsOf<const T>& rows, Index count, ExponentialForm form) {
+    key_form_ = form;
     keys_ = count;
     load(rows, count, right_, right_powers_);
   }
   // Loads the next block of queries and resets the sums.
-  void load_queries(const RowsOf<const T>& rows, Index count, Range range) {
-    range_ = std::max(range, key_range_);
+  void load_queries(const RowsOf<const T>& rows, Index count, ExponentialForm form) {
+    form_ = std::max(form, key_form_);
     load(rows, count, left_, left_powers_);
     for (Index c = 0; c < columns_; ++c) {
       std::fill_n(sums_.left + c * kColumn, count * kUnitLanes, T(0));
@@ -52,7 +53,7 @@ class AdditivePairs {
            const RowsOf<const T>& ds) const {
     const Index left = column * kColumn + r * kUnitLanes;
     const Index right = column * kColumn + n * kUnitLanes;
-    scores_->kernels->add_pairs(range_, {left_ + left, left_powers_ + left}, rows,
+    scores_->kernels->add_pairs(form_, {left_ + left, left_powers_ + left}, rows,
                                 {right_ + right, right_powers_ + right}, keys, ds,
                                 {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
@@ -107,8 +108,8 @@ class AdditivePairs {
   const AdditiveScores<T>* scores_ = nullptr;
   Index columns_ = 0;
   Index keys_ = 0;
-  Range key_range_ = Range::kSmall;
-  Range range_ = Range::kSmall;
+  ExponentialForm key_form_ = ExponentialForm::kSmall;
+  ExponentialForm form_ = ExponentialForm::kSmall;
   T* left_ = nullptr;
   T* left_powers_ = nullptr;
   T* right_ = nullptr;

@@ -87,7 +87,7 @@ void AdditiveProducts<T>::sum_tile(const GradientPairs<T>& pairs, const Gradient
   const Index first = pairs.queries.tile_begin(t);
   const Index rows = pairs.queries.tile_end(t) - first;
   const Index end = std::min(keys.end, pairs.keys.count());
-  if (!pairs.need_care()) {
+  if (!pairs.need_elementwise()) {
     sums_.add(column, first, rows, keys.begin, end - keys.begin,
               {scores.gradients(first) + keys.begin, kGradientStride});
     return;
@@ -117,7 +117,7 @@ void AdditiveProducts<T>::store_queries(const GradientPairs<T>& pairs,
     const KeyRange keys = pairs.keys_of(r / kTileRows);
     const std::uint8_t* const alive = pairs.allowed(r);
     const bool any_live =
-        !scores.is_odd(queries.head()) ||
+        !scores.is_non_finite(queries.head()) ||
         std::find(alive + keys.begin, alive + keys.end, std::uint8_t{1}) != alive + keys.end;
     scores.multiply_by_v(queries.head(), any_live, g_, to.dq(r));
   }

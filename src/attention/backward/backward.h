@@ -7,6 +7,7 @@
 
 #include "attention/backward/gradient_block.h"
 #include "attention/backward/query_preparation.h"
+#include "core/integers.h"
 
 // The fused backward pass of attention, from out and lse alone (Dao et al. 2022, appendix B.2).
 // Step 1 computes, for each query,
@@ -91,14 +92,14 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
   if (x_.sums_bias_rows()) take(x_.bias_rows, queries);
   if (to_.sinks.given()) take(x_.sink_sums, x_.blocks());
   take(x_.finite, x_.blocks());
-  if (x_.names_rows()) take(x_.named, from_.dweights.count);
+  if (x_.lists_rows()) take(x_.named, from_.dweights.count);
   take(x_.key_blocks, x_.blocks());
   if (x_.tells_live) {
     take(x_.row_live, queries);
     take(x_.key_live, x_.key_places.count(x_.entries));
   }
   if (x_.sums_v) take(x_.v_sums, x_.key_block_count() * x_.width());
-  x_.turns = runtime::Turns::take(arena, x_.blocks());
+  x_.order = runtime::TaskOrder::take(arena, x_.blocks());
   if (to_.q.given() && !x_.dq.is_in_place()) x_.dq.take(arena, x_.entries);
   if (keeps_rows(x_.dk, x_.width())) x_.dk.take(arena, x_.entries);
   if (keeps_rows(x_.dv, p_.E)) x_.dv.take(arena, x_.entries);
@@ -131,7 +132,7 @@ void FusedBackward<T>::start(runtime::Call& call) {
   x_.own.clear(x_.dot.stop, [&](const GradientTarget& target) {
     return &target != &to_.bias || !x_.stores_bias();
   });
-  if (x_.names_rows()) {
+  if (x_.lists_rows()) {
     const Index count = from_.dweights.count;
     for (Index n = 0; n < count; ++n) x_.named[n] = n;
     std::sort(x_.named, x_.named + count, [&](Index a, Index b) {
@@ -183,11 +184,11 @@ template <class F>
 void FusedBackward<T>::for_each_query_block(const Entries& entries, runtime::Call& call,
                                             const F& f) {
   const auto run = [&](const KeyUnit& unit, Index task, core::Arena& arena) {
-    const Index blocks = pieces(unit.s.Tq, kGradientBlock);
+    const Index blocks = core::divide_up(unit.s.Tq, kGradientBlock);
     f(unit.b, unit.first_head + task / blocks, task % blocks, arena);
   };
   const auto tasks_of = [](const KeyUnit& unit) {
-    return unit.heads * pieces(unit.s.Tq, kGradientBlock);
+    return unit.heads * core::divide_up(unit.s.Tq, kGradientBlock);
   };
   if (p_.packed()) {
     return for_each_unit_block(call, tasks_of,
@@ -214,14 +215,16 @@ void FusedBackward<T>::for_each_unit_block(runtime::Call& call, const Tasks& tas
 
 template <class T>
 void FusedBackward<T>::key_blocks(const Entries& entries, runtime::Call& call) {
-  const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tk, kGradientBlock); };
+  const auto blocks_of = [](const KeyUnit& unit) {
+    return core::divide_up(unit.s.Tk, kGradientBlock);
+  };
   if (p_.packed()) {
     return for_each_unit_block(call, blocks_of,
                                [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
                                  FusedGradientBlock<T>(x_, arena).run(unit, block);
                                });
   }
-  const Index blocks = pieces(p_.Tk, kGradientBlock);
+  const Index blocks = core::divide_up(p_.Tk, kGradientBlock);
   const auto fills = [](const GradientRows<T>& rows) { return rows.given() && !rows.is_summed(); };
   if (blocks == 0 || unit_count(p_) == 0) return;
   if (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv)) return;

@@ -3,7 +3,8 @@
 #define QKV_ATTENTION_BACKWARD_GRADIENT_BLOCK_H_
 
 #include "attention/backward/additive_products.h"
-#include "attention/backward/careful_products.h"
+#include "attention/backward/elementwise_products.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -24,7 +25,7 @@ class FusedGradientBlock {
         keys_(call, arena),
         queries_(call, arena),
         scores_(call, arena),
-        careful_(call, arena),
+        elementwise_(call, arena),
         additive_(call, arena) {}
 
   // Runs keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
@@ -34,7 +35,7 @@ class FusedGradientBlock {
     additive_.start(pairs_.keys);
     for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
       const KeyRange* const live_blocks = call_.key_blocks + call_.block_of(unit.b, h, unit.s, 0);
-      for (Index n = 0; n < pieces(unit.s.Tq, kGradientBlock); ++n) {
+      for (Index n = 0; n < core::divide_up(unit.s.Tq, kGradientBlock); ++n) {
         if (block < live_blocks[n].begin || block >= live_blocks[n].end) continue;
         if (pairs_.go_to(h, n)) add_products();
         if (!queries_.deliver(pairs_, scores_.options())) return false;
@@ -50,9 +51,9 @@ class FusedGradientBlock {
     scores_.compute(pairs_);
     if (call_.to.q.given()) queries_.start(pairs_.queries.count());
     if (additive_.are_needed()) additive_.add(pairs_, scores_, queries_, keys_);
-    if (pairs_.need_care()) {
-      if (call_.multiplies_queries()) careful_.add(pairs_, scores_, queries_);
-      careful_.add(pairs_, scores_, keys_);
+    if (pairs_.need_elementwise()) {
+      if (call_.multiplies_queries()) elementwise_.add(pairs_, scores_, queries_);
+      elementwise_.add(pairs_, scores_, keys_);
     } else {
       if (call_.multiplies_queries()) queries_.add(pairs_, scores_);
       keys_.add(pairs_, scores_);
@@ -64,7 +65,7 @@ class FusedGradientBlock {
   KeyGradients<T> keys_;
   QueryGradients<T> queries_;
   GradientScores<T> scores_;
-  CarefulProducts<T> careful_;
+  ElementwiseProducts<T> elementwise_;
   AdditiveProducts<T> additive_;
 };
 

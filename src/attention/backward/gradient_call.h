@@ -4,8 +4,9 @@
 
 #include "attention/backward/gradient_rows.h"
 #include "attention/tiles/call.h"
+#include "core/integers.h"
 #include "kernels/gradient_kernels.h"
-#include "runtime/turns.h"
+#include "runtime/task_order.h"
 
 // State that all tasks of a fused backward pass share.
 namespace qkv::attn {
@@ -15,11 +16,11 @@ using core::GradientSources;
 using core::kGradientBlock;
 
 inline constexpr Index kGradientPanels = kGradientBlock / kPanel;
-inline constexpr Index kGradientTiles = pieces(kGradientBlock, kTileRows);
+inline constexpr Index kGradientTiles = core::divide_up(kGradientBlock, kTileRows);
 // Distance between rows of scores, in elements: one cache line more than a block (float32), so that
 // rows do not map to the same cache sets.
 inline constexpr Index kGradientStride = kGradientBlock + 16;
-// Distance between rows of words of two keys (kernels/pair_kernels.h).
+// Distance between rows of words of two keys (kernels/dot2_kernels.h).
 inline constexpr Index kGradientWords = kGradientStride / 2;
 
 // The arrays that step 1 writes and step 2 reads, each for `entries` batch entries, and the rows of
@@ -46,7 +47,7 @@ struct FusedGradientCall {
   T* sink_sums = nullptr;  // [blocks()]: part of dsinks of each block of queries
   std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
   KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
-  runtime::Turns turns;            // counters of blocks(), for ordered accumulation in their rows
+  runtime::TaskOrder order;        // counters of blocks(), for ordered accumulation in their rows
   Index* named = nullptr;          // indices of listed rows of dweights, sorted by query
 
   // For scores with input transforms: further results that the gradients of the transforms need.
@@ -82,9 +83,9 @@ struct FusedGradientCall {
     for (GradientRows<T>* rows : {&dq, &dk, &dv}) rows->go_to(b);
   }
 
-  Products products() const { return dot.pairs ? Products::kPairs : Products::kPlain; }
+  Products products() const { return dot.is_dot2 ? Products::kDot2 : Products::kPlain; }
   // Number of elements, or of words, that hold `width` channels.
-  Index terms(Index width) const { return dot.pairs ? kernels::words_of(width) : width; }
+  Index terms(Index width) const { return dot.is_dot2 ? kernels::words_of(width) : width; }
   // Number of elements of a row of dq and dk.
   Index width() const { return width_of(p, dot.additive); }
 
@@ -121,27 +122,30 @@ struct FusedGradientCall {
     return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
            !p.alibi.given() && p.dropout == 0 && !from.dweights.given();
   }
-  bool names_rows() const { return from.dweights.given() && from.dweights.names.given(); }
+  bool lists_rows() const { return from.dweights.given() && from.dweights.indices.given(); }
 
   // ---- blocks of queries --------------------------------------------------------------------
 
   Index block_of(Index b, Index h, const Sequence& s, Index block) const {
-    if (!p.packed()) return (nth(b) * p.H + h) * pieces(p.Tq, kGradientBlock) + block;
+    if (!p.packed()) return (nth(b) * p.H + h) * core::divide_up(p.Tq, kGradientBlock) + block;
     // Each sequence starts a new block, so it may need one more than its rows fill.
     return h * blocks_of_head() + s.q0 / kGradientBlock + b + block;
   }
   Index blocks() const {
-    return p.packed() ? p.H * blocks_of_head() : entries * p.H * pieces(p.Tq, kGradientBlock);
+    return p.packed() ? p.H * blocks_of_head()
+                      : entries * p.H * core::divide_up(p.Tq, kGradientBlock);
   }
 
   // ---- blocks of keys -----------------------------------------------------------------------
 
   Index key_block_of(const KeyUnit& unit, Index block) const {
-    if (!p.packed()) return (nth(unit.b) * p.G + unit.g) * pieces(p.Tk, kGradientBlock) + block;
+    if (!p.packed())
+      return (nth(unit.b) * p.G + unit.g) * core::divide_up(p.Tk, kGradientBlock) + block;
     return unit.g * key_blocks_of_head() + unit.s.k0 / kGradientBlock + unit.b + block;
   }
   Index key_block_count() const {
-    return p.packed() ? p.G * key_blocks_of_head() : entries * p.G * pieces(p.Tk, kGradientBlock);
+    return p.packed() ? p.G * key_blocks_of_head()
+                      : entries * p.G * core::divide_up(p.Tk, kGradientBlock);
   }
 
   // The state of the queries from `place` on.
@@ -160,8 +164,8 @@ struct FusedGradientCall {
     }
   }
   Index name_of_row(Index n) const {
-    const Operand& names = from.dweights.names;
-    return core::load<Index>(names.dtype, names.data, n * names.row_stride);
+    const Operand& indices = from.dweights.indices;
+    return core::load<Index>(indices.dtype, indices.data, n * indices.row_stride);
   }
   // Adds dweights of query `at` and keys j0 .. j0 + n - 1 to `to_values`. `spare` holds 2 n
   // elements.
@@ -173,7 +177,7 @@ struct FusedGradientCall {
       load_values(m.matrix, core::offset_of(m.matrix, entry, at.h, row, j0), m.matrix.col_stride, n,
                   values);
     };
-    if (!names_rows()) {
+    if (!lists_rows()) {
       load_row(at.i, spare);
     } else {
       std::fill_n(spare, n, T(0));
@@ -185,8 +189,8 @@ struct FusedGradientCall {
     kernels.add(to_values, spare, n);
   }
   bool has_dweights(Index i) const {
-    bool has = from.dweights.given() && !names_rows();
-    if (names_rows()) for_each_named(i, [&](Index) { has = true; });
+    bool has = from.dweights.given() && !lists_rows();
+    if (lists_rows()) for_each_named(i, [&](Index) { has = true; });
     return has;
   }
 

@@ -7,7 +7,8 @@
 #include "attention/backward/gradient_call.h"
 #include "attention/tiles/key_set.h"
 #include "attention/tiles/pack.h"
-#include "core/finite.h"
+#include "core/floats.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -24,7 +25,7 @@ class GradientKeys {
     key_panels_ = take(kGradientBlock * p_.Dk);
     value_panels_ = take(kGradientBlock * p_.E);
     if (copies_rows()) copies_ = take(kGradientBlock * p_.Dk);
-    if (call.dot.pairs) words_ = take(kGradientBlock / 2 * p_.Dk);
+    if (call.dot.is_dot2) words_ = take(kGradientBlock / 2 * p_.Dk);
   }
 
   // Goes to keys block * kGradientBlock .. of a unit.
@@ -35,7 +36,7 @@ class GradientKeys {
   Index first() const { return first_; }
   Index row() const { return unit_.s.k0 + first_; }
   Index count() const { return count_; }
-  Index panels() const { return pieces(count_, kPanel); }
+  Index panels() const { return core::divide_up(count_, kPanel); }
 
   // Panels for scores and for gradients into weights: kPanel keys, or values, transposed.
   const T* key_panel(Index n) const {
@@ -48,23 +49,23 @@ class GradientKeys {
   // Whether all packed keys and values are finite.
   bool are_finite() const { return finite_; }
   // Whether there are non-finite keys that may be left out.
-  bool have_odd() const { return !finite_ && leaves_out_odd(); }
-  // If have_odd(): the first non-finite key in begin .. end-1, or `end`.
-  Index next_odd(Index begin, Index end) const { return odd_.next(begin, end); }
-  // If have_odd(): prepares values and words for a block of queries: with the rows of non-finite
-  // keys if one of the queries attends to such a key (`keep`), else with zeros for them.
-  void keep_odd(bool keep);
+  bool have_non_finite() const { return !finite_ && leaves_out_non_finite(); }
+  // If have_non_finite(): the first non-finite key in begin .. end-1, or `end`.
+  Index next_non_finite(Index begin, Index end) const { return non_finite_.next(begin, end); }
+  // If have_non_finite(): prepares values and words for a block of queries: with the rows of
+  // non-finite keys if one of the queries attends to such a key (`keep`), else with zeros for them.
+  void keep_non_finite(bool keep);
 
  private:
   bool copies_rows() const {
-    return !call_.dot.pairs && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
+    return !call_.dot.is_dot2 && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
   }
-  bool leaves_out_odd() const { return call_.dot.additive == nullptr; }
+  bool leaves_out_non_finite() const { return call_.dot.additive == nullptr; }
   void pack(const Operand& x, Index offset, Index width, T* panels);
   void pack_values();
-  void pair_rows(Index offset);
-  void find_odd();
-  void find_odd(const T* panels, Index terms);
+  void join_rows(Index offset);
+  void find_non_finite();
+  void find_non_finite(const T* panels, Index terms);
   Index key_offset() const {
     return core::offset_of(p_.k, core::batch_offset(p_.k, p_.batch, unit_.b), unit_.g, row(), 0);
   }
@@ -76,8 +77,9 @@ class GradientKeys {
   Index first_ = 0;
   Index count_ = 0;
   bool finite_ = true;
-  bool has_odd_values_ = true;  // value_panels_ and words_ hold the non-finite rows, not zeros
-  KeySet odd_;
+  bool has_non_finite_values_ =
+      true;  // value_panels_ and words_ hold the non-finite rows, not zeros
+  KeySet non_finite_;
   RowsOf<const T> rows_;
   T* key_panels_ = nullptr;
   T* value_panels_ = nullptr;
@@ -92,13 +94,13 @@ void GradientKeys<T>::start(const KeyUnit& unit, Index block) {
   first_ = block * kGradientBlock;
   count_ = std::min(kGradientBlock, unit.s.Tk - first_);
   finite_ = true;
-  has_odd_values_ = true;
+  has_non_finite_values_ = true;
   const Index offset = key_offset();
   pack(p_.k, offset, call_.dot.score_width(), key_panels_);
   pack_values();
-  if (have_odd()) find_odd();
-  if (call_.dot.pairs) {
-    pair_rows(offset);
+  if (have_non_finite()) find_non_finite();
+  if (call_.dot.is_dot2) {
+    join_rows(offset);
     rows_ = {words_, p_.Dk};
   } else if (copies_rows()) {
     for (Index n = 0; n < count_; ++n) {
@@ -133,7 +135,7 @@ void GradientKeys<T>::pack_values() {
 }
 
 template <class T>
-void GradientKeys<T>::pair_rows(Index offset) {
+void GradientKeys<T>::join_rows(Index offset) {
   if (!call_.multiplies_queries()) return;
   for (Index n = 0; n < count_; n += 2) {
     call_.dot.stop();
@@ -141,9 +143,9 @@ void GradientKeys<T>::pair_rows(Index offset) {
     const Index count = std::min<Index>(2, count_ - n);
     T* to = words_ + n / 2 * p_.Dk;
     if (is_readable<T>(p_.k)) {
-      call_.dot.kernels.pair_values(stored_rows(p_.k, row), count, p_.Dk, {to, p_.Dk});
+      call_.dot.kernels.join_values(stored_rows(p_.k, row), count, p_.Dk, {to, p_.Dk});
     } else {
-      pair_strided_values(p_.k, row, count, p_.Dk, to);
+      join_strided_values(p_.k, row, count, p_.Dk, to);
     }
   }
 }
@@ -152,20 +154,20 @@ void GradientKeys<T>::pair_rows(Index offset) {
 // ------------------------------------------------------------------------------
 
 template <class T>
-void GradientKeys<T>::find_odd() {
-  odd_ = {};
-  find_odd(key_panels_, call_.terms(p_.Dk));
-  if (call_.multiplies_values()) find_odd(value_panels_, call_.terms(p_.E));
+void GradientKeys<T>::find_non_finite() {
+  non_finite_ = {};
+  find_non_finite(key_panels_, call_.terms(p_.Dk));
+  if (call_.multiplies_values()) find_non_finite(value_panels_, call_.terms(p_.E));
 }
 
 template <class T>
-void GradientKeys<T>::find_odd(const T* panels, Index terms) {
+void GradientKeys<T>::find_non_finite(const T* panels, Index terms) {
   for (Index n = 0; n < this->panels(); ++n) {
     call_.dot.stop();
-    core::OddColumns<T, kPanel> columns;
+    core::NonFiniteColumns<T, kPanel> columns;
     for (Index c = 0; c < terms; ++c) {
       const T* row = panels + (n * terms + c) * kPanel;
-      if (!call_.dot.pairs) {
+      if (!call_.dot.is_dot2) {
         columns.add(row);
         continue;
       }
@@ -176,27 +178,27 @@ void GradientKeys<T>::find_odd(const T* panels, Index terms) {
       }
     }
     for (Index x = 0; x < kPanel; ++x) {
-      if (columns.is_odd(x)) odd_.insert(n * kPanel + x);
+      if (columns.is_non_finite(x)) non_finite_.insert(n * kPanel + x);
     }
   }
 }
 
 template <class T>
-void GradientKeys<T>::keep_odd(bool keep) {
-  if (keep == has_odd_values_) return;
-  has_odd_values_ = keep;
+void GradientKeys<T>::keep_non_finite(bool keep) {
+  if (keep == has_non_finite_values_) return;
+  has_non_finite_values_ = keep;
   if (keep) {
     pack_values();
-    if (call_.dot.pairs) pair_rows(key_offset());
+    if (call_.dot.is_dot2) join_rows(key_offset());
     return;
   }
-  for (Index n = next_odd(0, count_); n < count_; n = next_odd(n + 1, count_)) {
+  for (Index n = next_non_finite(0, count_); n < count_; n = next_non_finite(n + 1, count_)) {
     if (call_.multiplies_values()) {
       const Index terms = call_.terms(p_.E);
       T* const column = value_panels_ + n / kPanel * kPanel * terms + n % kPanel;
       for (Index c = 0; c < terms; ++c) column[c * kPanel] = T(0);
     }
-    if (call_.dot.pairs && call_.multiplies_queries()) {
+    if (call_.dot.is_dot2 && call_.multiplies_queries()) {
       T* const row = words_ + n / 2 * p_.Dk;
       for (Index c = 0; c < p_.Dk; ++c) row[c] = word_without(row[c], n % 2);
     }

@@ -84,7 +84,7 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   std::fill(s + (end - keys.begin), s + keys.size(), kMasked);
   // 0 times a slope of NaN would be NaN.
   if (slopes != nullptr) g_.clear_masked(slopes, s, keys.size());
-  if (!pairs.need_care()) return;
+  if (!pairs.need_elementwise()) return;
   std::uint8_t* const alive = pairs.allowed(r);
   std::fill_n(alive, kGradientBlock, std::uint8_t{0});
   for (Index n = 0; n < keys.size(); ++n) {

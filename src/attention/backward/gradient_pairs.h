@@ -7,6 +7,7 @@
 
 #include "attention/backward/gradient_keys.h"
 #include "attention/backward/gradient_queries.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -32,7 +33,7 @@ class GradientPairs {
 
   // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
   // infinity is NaN.
-  bool need_care() const { return need_care_; }
+  bool need_elementwise() const { return need_elementwise_; }
   // Whether panel n of tile t has live pairs; whether any panel of it has.
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
@@ -96,14 +97,14 @@ class GradientPairs {
 
  private:
   // Whether keys that interval masks allow no row of a tile are left out within its panels.
-  bool trims_keys() const { return !call_.dot.pairs && call_.dot.additive == nullptr; }
+  bool trims_keys() const { return !call_.dot.is_dot2 && call_.dot.additive == nullptr; }
   void find_live(Index t);
   void ask_masks(Index t);
-  bool sees_odd_key() const;
+  bool sees_non_finite_key() const;
 
   const FusedGradientCall<T>& call_;
   const Problem& p_;
-  bool need_care_ = false;
+  bool need_elementwise_ = false;
   KeyRange range_[kGradientBlock];        // each row's keys, counted from the block's first
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};
@@ -122,10 +123,11 @@ bool GradientPairs<T>::go_to(Index h, Index block) {
   }
   if (any_live == 0) return false;
   queries.find_rows();
-  const bool odd_key = !keys.are_finite() && (!keys.have_odd() || sees_odd_key());
-  if (keys.have_odd()) keys.keep_odd(odd_key);
-  need_care_ = odd_key || call_.finite[queries.place()] == 0 ||
-               (call_.dot.additive != nullptr && call_.dot.additive->is_odd(h));
+  const bool non_finite_key =
+      !keys.are_finite() && (!keys.have_non_finite() || sees_non_finite_key());
+  if (keys.have_non_finite()) keys.keep_non_finite(non_finite_key);
+  need_elementwise_ = non_finite_key || call_.finite[queries.place()] == 0 ||
+                      (call_.dot.additive != nullptr && call_.dot.additive->is_non_finite(h));
   return true;
 }
 
@@ -135,7 +137,7 @@ void GradientPairs<T>::find_live(Index t) {
   const Index first = queries.tile_begin(t);
   const Index end = queries.tile_end(t);
   const auto panels_between = [](const KeyRange& some) {
-    return (1U << pieces(some.end, kPanel)) - (1U << some.begin / kPanel);
+    return (1U << core::divide_up(some.end, kPanel)) - (1U << some.begin / kPanel);
   };
   partial_[t] = false;
   if (p_.masks.empty()) {
@@ -197,9 +199,10 @@ void GradientPairs<T>::ask_masks(Index t) {
 }
 
 template <class T>
-bool GradientPairs<T>::sees_odd_key() const {
+bool GradientPairs<T>::sees_non_finite_key() const {
   const Index count = keys.count();
-  for (Index n = keys.next_odd(0, count); n < count; n = keys.next_odd(n + 1, count)) {
+  for (Index n = keys.next_non_finite(0, count); n < count;
+       n = keys.next_non_finite(n + 1, count)) {
     for (Index r = 0; r < queries.count(); ++r) {
       if (may_see(r, n)) return true;
     }

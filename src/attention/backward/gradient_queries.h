@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/backward/gradient_call.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -16,7 +17,7 @@ class GradientQueries {
  public:
   template <class AnyArena>
   GradientQueries(const FusedGradientCall<T>& call, AnyArena& arena) : call_(call) {
-    if (!call.dot.pairs) return;
+    if (!call.dot.is_dot2) return;
     q_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.Dk).data();
     dout_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.E).data();
   }
@@ -37,7 +38,7 @@ class GradientQueries {
     q_ = call_.q.from(unit_.b, h_, row());
     if (call_.dout.given()) dout_ = call_.dout.from(unit_.b, h_, row());
     state_ = call_.state_of(call_.query_places.of(unit_.b, h_, row()));
-    if (call_.dot.pairs) pair_rows();
+    if (call_.dot.is_dot2) join_rows();
   }
 
   Index head() const { return h_; }
@@ -55,10 +56,10 @@ class GradientQueries {
   RowsOf<const T> dout(Index r) const { return {dout_.data + r * dout_.stride, dout_.stride}; }
   // All rows for sums over queries; with two-way dot products, words of two rows.
   RowsOf<const T> q_of_sums() const {
-    return call_.dot.pairs ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
+    return call_.dot.is_dot2 ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
   }
   RowsOf<const T> dout_of_sums() const {
-    return call_.dot.pairs ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
+    return call_.dot.is_dot2 ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
   }
   // lse, factor and delta of the rows from r on.
   kernels::QueryState<T> state(Index r) const {
@@ -66,15 +67,15 @@ class GradientQueries {
   }
 
   // The rows divided into tiles of kTileRows.
-  Index tiles() const { return pieces(count_, kTileRows); }
+  Index tiles() const { return core::divide_up(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
 
  private:
-  void pair_rows() {
+  void join_rows() {
     const auto pair = [&](const RowsOf<const T>& rows, Index width, T* to) {
       call_.dot.stop();
-      call_.dot.kernels.pair_values({rows.data, DType::kBFloat16, 2 * rows.stride}, count_, width,
+      call_.dot.kernels.join_values({rows.data, DType::kBFloat16, 2 * rows.stride}, count_, width,
                                     {to, width});
     };
     if (call_.sums_values()) pair(dout_, call_.p.E, dout_words_);

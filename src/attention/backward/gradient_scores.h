@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/backward/gradient_options.h"
+#include "core/integers.h"
 #include "core/prefetch.h"
 
 namespace qkv::attn {
@@ -26,7 +27,7 @@ class GradientScores {
         s_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
         dw_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
         options_(call, arena) {
-    if (!call.dot.pairs) return;
+    if (!call.dot.is_dot2) return;
     const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     words_.w = take(kGradientBlock / 2 * kGradientStride);
     words_.ds = take(kGradientBlock / 2 * kGradientStride);
@@ -45,12 +46,12 @@ class GradientScores {
   const T* gradients(Index r) const { return dw_ + r * kGradientStride; }
   // For sums over queries: [queries][kGradientStride], or with two-way dot products (not on the
   // slow path) [pairs of queries][kGradientStride], a word for each key.
-  const T* weights_of_sums() const { return call_.dot.pairs ? words_.w : s_; }
-  const T* gradients_of_sums() const { return call_.dot.pairs ? words_.ds : dw_; }
+  const T* weights_of_sums() const { return call_.dot.is_dot2 ? words_.w : s_; }
+  const T* gradients_of_sums() const { return call_.dot.is_dot2 ? words_.ds : dw_; }
   // For sums over keys, row r from `key` on: an element for each key, or with two-way dot products
   // a word for two keys.
   RowsOf<const T> gradients_of_keys(Index r, Index key) const {
-    if (!call_.dot.pairs) return {gradients(r) + key, kGradientStride};
+    if (!call_.dot.is_dot2) return {gradients(r) + key, kGradientStride};
     return {words_.ds_of_keys + r * kGradientWords + key / 2, kGradientWords};
   }
   const GradientOptions<T>& options() const { return options_; }
@@ -76,7 +77,7 @@ class GradientScores {
   const kernels::GradientKernels<T>& g_;
   T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
   T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds before scale
-  struct {  // two-way dot products: words (kernels/pair_kernels.h)
+  struct {  // two-way dot products: words (kernels/dot2_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;
     T* ds_of_keys = nullptr;  // [queries][kGradientWords]
@@ -89,7 +90,7 @@ template <class T>
 void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(pairs, t0, t1);
   // The words of a row are made of all panels, so all need numbers.
-  const Index panels = call_.dot.pairs ? kGradientPanels : pairs.keys.panels();
+  const Index panels = call_.dot.is_dot2 ? kGradientPanels : pairs.keys.panels();
   for (Index n = 0; n < panels; ++n) {
     // The end of the run of live tiles from t.
     const auto live_end = [&](Index t) {
@@ -118,7 +119,7 @@ void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   }
   for (Index t = t0; t < t1; ++t) {
     if (pairs.is_live(t)) weigh_tile(pairs, t);
-    if (call_.dot.pairs && !pairs.need_care()) round_tile(pairs, t);
+    if (call_.dot.is_dot2 && !pairs.need_elementwise()) round_tile(pairs, t);
   }
 }
 
@@ -133,12 +134,12 @@ void GradientScores<T>::score_panel(const GradientPairs<T>& pairs, Index t0, Ind
   const Index rows = queries.tile_end(t1 - 1) - r;
   const Index keys = pairs.keys_of_panel(t0, t1, n);
   const AdditiveScores<T>* additive = call_.dot.additive;
-  const Range range =
+  const ExponentialForm form =
       additive == nullptr
-          ? Range::kSmall
+          ? ExponentialForm::kSmall
           : std::max(additive->of_queries(unit.b, queries.head(), queries.row() + r, rows),
                      additive->of_keys(unit.b, unit.g, pairs.keys.row() + n * kPanel, keys));
-  call_.dot.scores(queries.head(), queries.q(r), rows, pairs.keys.key_panel(n), keys, range,
+  call_.dot.scores(queries.head(), queries.q(r), rows, pairs.keys.key_panel(n), keys, form,
                    {scores(r) + n * kPanel, kGradientStride});
 }
 
@@ -159,8 +160,8 @@ void GradientScores<T>::weigh_tile(GradientPairs<T>& pairs, Index t) {
   const Index first = pairs.queries.tile_begin(t);
   const Index end = pairs.queries.tile_end(t);
   const Index count =
-      std::min(keys.end, pieces(pairs.keys.count(), kMostLanes) * kMostLanes) - keys.begin;
-  const bool plain = call_.is_plain() && pairs.is_full(t) && !pairs.need_care();
+      std::min(keys.end, core::divide_up(pairs.keys.count(), kMostLanes) * kMostLanes) - keys.begin;
+  const bool plain = call_.is_plain() && pairs.is_full(t) && !pairs.need_elementwise();
   for (Index r = first; !plain && r < end; ++r) {
     options_.change(pairs, t, r, scores(r) + keys.begin, into_weights(r) + keys.begin);
   }

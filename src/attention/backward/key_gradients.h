@@ -105,8 +105,8 @@ void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& ke
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
   // All keys are summed in one call, unless interval masks allow them only some of the rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
-  const Index step = call_.dot.pairs ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
-  const Index each = call_.dot.pairs ? 2 : 1;  // rows per word of weights
+  const Index step = call_.dot.is_dot2 ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
+  const Index each = call_.dot.is_dot2 ? 2 : 1;  // rows per word of weights
   for (Index n = keys.begin; n < keys.end; n += step) {
     call_.dot.stop();
     const Index end = std::min(n + step, keys.end);

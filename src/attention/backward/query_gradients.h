@@ -44,7 +44,7 @@ template <class T>
 void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores) {
   const GradientQueries<T>& queries = pairs.queries;
   const RowsOf<const T>& rows = pairs.keys.rows();
-  const Index each = call_.dot.pairs ? 2 : 1;  // keys per row of pairs.keys.rows()
+  const Index each = call_.dot.is_dot2 ? 2 : 1;  // keys per row of pairs.keys.rows()
   const Index width = call_.p.Dk;
   for (Index t = 0; t < queries.tiles(); ++t) {
     if (!pairs.is_live(t)) continue;
@@ -53,21 +53,21 @@ void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<
     const Index begin = pairs.keys_of(t).begin;
     const Index end = pairs.end_of(t);
     // Tiles with the same keys are summed in one call.
-    while (!call_.dot.pairs && t + 1 < queries.tiles() && pairs.has_same_panels(t, t + 1) &&
+    while (!call_.dot.is_dot2 && t + 1 < queries.tiles() && pairs.has_same_panels(t, t + 1) &&
            pairs.end_of(t + 1) == end) {
       ++t;
     }
     // With two-way dot products the words of non-finite keys are zeros; else the sum skips these
     // keys.
-    const bool goes_around = pairs.keys.have_odd() && !call_.dot.pairs;
+    const bool goes_around = pairs.keys.have_non_finite() && !call_.dot.is_dot2;
     for (Index n = begin; n < end; ++n) {
-      const Index odd = goes_around ? pairs.keys.next_odd(n, end) : end;
-      if (n < odd) {
+      const Index non_finite = goes_around ? pairs.keys.next_non_finite(n, end) : end;
+      if (n < non_finite) {
         k_.weighted_sum(scores.gradients_of_keys(r, n), queries.tile_end(t) - r,
-                        {rows.data + n / each * rows.stride, rows.stride}, odd - n, width,
+                        {rows.data + n / each * rows.stride, rows.stride}, non_finite - n, width,
                         {dq_ + r * width, width});
       }
-      n = odd;
+      n = non_finite;
     }
   }
 }
@@ -78,7 +78,7 @@ bool QueryGradients<T>::deliver(const GradientPairs<T>& pairs,
   if (!call_.adds_to_queries()) return true;
   const GradientQueries<T>& queries = pairs.queries;
   const KeyUnit& unit = pairs.keys.unit();
-  if (!call_.turns.wait(*call_.call, queries.place(), pairs.keys.block())) return false;
+  if (!call_.order.wait(*call_.call, queries.place(), pairs.keys.block())) return false;
   for (Index t = 0; t < queries.tiles(); ++t) {
     if (!pairs.is_live(t)) continue;
     const Index first = call_.query_places.of(unit.b, queries.head(), queries.row());
@@ -93,7 +93,7 @@ bool QueryGradients<T>::deliver(const GradientPairs<T>& pairs,
       g_.add(to.data + r * to.stride, dq_ + r * call_.width(), call_.width());
     }
   }
-  call_.turns.pass_on(queries.place(), pairs.keys.block());
+  call_.order.pass_on(queries.place(), pairs.keys.block());
   return true;
 }
 

@@ -8,6 +8,7 @@
 
 #include "attention/backward/gradient_call.h"
 #include "attention/tiles/block_scores.h"
+#include "core/integers.h"
 #include "core/weight_factor.h"
 
 namespace qkv::attn {
@@ -128,7 +129,7 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
   call_.finite[of_block] = finite;
   if (call_.to.sinks.given()) call_.sink_sums[of_block] = sink_sum;
   call_.key_blocks[of_block] = live_blocks({b, h, i0, p_.diagonal_offset(b, s)}, rows, s.Tk);
-  call_.turns.begin(of_block, call_.key_blocks[of_block].begin);
+  call_.order.begin(of_block, call_.key_blocks[of_block].begin);
 }
 
 // The range of key blocks that contains all keys which interval masks allow the queries from `at`
@@ -143,7 +144,7 @@ KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) cons
   }
   if (keys.empty()) return {};
   return {std::max(keys.begin, Index{0}) / kGradientBlock,
-          pieces(std::min(keys.end, Tk), kGradientBlock)};
+          core::divide_up(std::min(keys.end, Tk), kGradientBlock)};
 }
 
 // Whether the keys of a query have to be read because lse alone is not enough.
@@ -164,7 +165,7 @@ void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows,
   if (x.dtype != dtype_of<T> || x.col_stride != 1) {
     for (Index r = 0; r < rows; ++r) {
       const Index at = offset + r * x.row_stride;
-      if (call_.dot.pairs) {
+      if (call_.dot.is_dot2) {
         join_channels(x, at, p_.E, out_ + r * call_.terms(p_.E));
       } else {
         load_values(x, at, x.col_stride, p_.E, out_ + r * p_.E);

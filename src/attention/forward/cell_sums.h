@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "attention/tiles/key_units.h"
-#include "core/cells.h"
+#include "core/integers.h"
 #include "core/masks.h"
 #include "core/order.h"
 #include "core/results.h"
@@ -36,7 +36,7 @@ class CellPlaces {
       for (Index col = 0; col < to_.n; ++col) at(row, col) = T(0);
     }
   }
-  // Turns sums over queries into means.
+  // TaskOrder sums over queries into means.
   void divide(Index Tq, const core::StopPoint& stop) const {
     for (Index row = 0; row < to_.m; ++row) {
       stop();

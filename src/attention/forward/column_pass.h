@@ -5,13 +5,13 @@
 #include <cmath>
 
 #include "attention/forward/cell_sums.h"
-#include "attention/forward/row_states.h"
 #include "attention/tiles/block_scores.h"
 #include "attention/tiles/row_places.h"
 #include "core/elementary.h"
-#include "core/length.h"
+#include "core/floats.h"
+#include "core/integers.h"
 #include "core/results.h"
-#include "runtime/turns.h"
+#include "runtime/task_order.h"
 
 // Results that are sums of weights: over queries (column_sums, value_sums), over cells (pooled) and
 // over keys (entropy). One pass that recomputes scores gives them all, once the softmax of every
@@ -53,14 +53,14 @@ class ColumnPass {
 
  private:
   // Whether columns are summed over listed queries, and whether the pass goes through all queries.
-  bool names_queries() const { return to_.columns.names.given(); }
+  bool lists_queries() const { return to_.columns.indices.given(); }
   bool takes_all() const {
-    return to_.entropy.given() || to_.pooled.given() || (to_.columns.given() && !names_queries());
+    return to_.entropy.given() || to_.pooled.given() || (to_.columns.given() && !lists_queries());
   }
   // Whether several chunks add to the same elements, so that they need ordered accumulation.
-  bool takes_turns() const { return to_.entropy.given() || to_.pooled.given(); }
+  bool is_ordered() const { return to_.entropy.given() || to_.pooled.given(); }
   Index blocks_of_head() const {
-    return p_.packed() ? p_.q_rows / kGradientBlock + p_.B : pieces(p_.Tq, kGradientBlock);
+    return p_.packed() ? p_.q_rows / kGradientBlock + p_.B : core::divide_up(p_.Tq, kGradientBlock);
   }
   Index block_index(const KeyUnit& unit, Index h, Index block) const {
     if (!p_.packed()) return (unit.b * p_.H + h) * blocks_of_head() + block;
@@ -89,7 +89,7 @@ class ColumnPass {
   const RowStates<T>& states_;
   T* log_sums_ = nullptr;            // [B,H,q_rows]: ln of each row's sum, for entropy
   KeyRange* live_chunks_ = nullptr;  // chunks that masks allow each block of queries
-  runtime::Turns turns_;             // the counters of these blocks, for ordered accumulation
+  runtime::TaskOrder order_;         // the counters of these blocks, for ordered accumulation
   T* lengths_ = nullptr;             // [B,G,k_rows]: Euclidean length of each value
 };
 
@@ -108,14 +108,14 @@ template <class T>
 template <class AnyArena>
 void ColumnPass<T>::take_shared(AnyArena& arena) {
   if (!wanted()) return;
-  if (to_.entropy.given()) log_sums_ = arena.template take<T>(states_.count(p_)).data();
+  if (to_.entropy.given()) log_sums_ = arena.template take<T>(states_.places.count(p_.B)).data();
   if (to_.columns.value_sums.given()) {
     lengths_ = arena.template take<T>(RowPlaces::of_keys(p_).count(p_.B)).data();
   }
   if (!takes_all()) return;
   const Index blocks = (p_.packed() ? 1 : p_.B) * p_.H * blocks_of_head();
   live_chunks_ = arena.template take<KeyRange>(blocks).data();
-  if (takes_turns()) turns_ = runtime::Turns::take(arena, blocks);
+  if (is_ordered()) order_ = runtime::TaskOrder::take(arena, blocks);
 }
 
 template <class T>
@@ -136,8 +136,12 @@ template <class T>
 template <class Packed>
 void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const {
   if (!wanted()) return;
-  const auto chunks_of = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
-  const auto blocks_of = [](const KeyUnit& unit) { return pieces(unit.s.Tq, kGradientBlock); };
+  const auto chunks_of = [&](const KeyUnit& unit) {
+    return core::divide_up(unit.s.Tk, p_.key_chunk);
+  };
+  const auto blocks_of = [](const KeyUnit& unit) {
+    return core::divide_up(unit.s.Tq, kGradientBlock);
+  };
   const auto for_each_head = [&](const auto& pieces_of, const auto& f) {
     units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return unit.heads * pieces_of(unit); },
@@ -175,7 +179,7 @@ void ColumnPass<T>::run(runtime::Call& call, const UnitBlock& units, const Packe
                   const Chunk chunk{unit, h, number, {j0, std::min(unit.s.Tk, j0 + p_.key_chunk)}};
                   std::fill_n(w.total, kKeyChunk, T(0));
                   if (takes_all() && !all_rows(x, chunk, call, w)) return;
-                  if (to_.columns.given() && names_queries()) named_rows(x, chunk, w);
+                  if (to_.columns.given() && lists_queries()) named_rows(x, chunk, w);
                   if (to_.columns.given()) write_columns(chunk, w);
                 });
   of_cells([&](const CellPlaces<T>& cells, Index Tq) { cells.divide(Tq, call_.stop); });
@@ -193,16 +197,16 @@ void ColumnPass<T>::prepare_block(const KeyUnit& unit, Index h, Index block) con
     const KeyRange keys = p_.masks.empty() ? KeyRange{0, unit.s.Tk} : live_range(p_, at, unit.s.Tk);
     if (!keys.empty()) live = {std::min(live.begin, keys.begin), std::max(live.end, keys.end)};
     if (!to_.entropy.given()) continue;
-    const Index row = states_.index(p_, unit, at);
+    const Index row = states_.index(unit.s.q0, at);
     const T sum = states_.sum[row];
     log_sums_[row] = core::portable_log(sum);
     *entropy_at(unit, h, at.i) = std::isnan(sum) ? sum : T(0);
   }
   const Index index = block_index(unit, h, block);
   KeyRange& chunks = live_chunks_[index] = {};
-  if (!live.empty()) chunks = {live.begin / p_.key_chunk, pieces(live.end, p_.key_chunk)};
+  if (!live.empty()) chunks = {live.begin / p_.key_chunk, core::divide_up(live.end, p_.key_chunk)};
   // A cell may have queries of several blocks, so all chunks add to cells in order.
-  if (takes_turns()) turns_.begin(index, to_.pooled.given() ? 0 : chunks.begin);
+  if (is_ordered()) order_.begin(index, to_.pooled.given() ? 0 : chunks.begin);
 }
 
 template <class T>
@@ -224,8 +228,8 @@ void ColumnPass<T>::named_rows(BlockScores<T>& x, const Chunk& chunk, Worker& w)
   for (Index n0 = 0; n0 < named.count; n0 += kGradientBlock) {
     x.queries.clear();
     for (Index n = n0; n < std::min(named.count, n0 + kGradientBlock); ++n) {
-      x.queries.add(chunk.h, core::load<Index>(named.names.dtype, named.names.data,
-                                               n * named.names.row_stride));
+      x.queries.add(chunk.h, core::load<Index>(named.indices.dtype, named.indices.data,
+                                               n * named.indices.row_stride));
     }
     std::fill_n(w.block, kKeyChunk, T(0));
     const kernels::WeightSums<T> to{w.block, nullptr, nullptr};
@@ -256,8 +260,8 @@ bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Cal
       for (Index n = 0; n < kKeyChunk; ++n) w.total[n] += w.block[n];
     }
     if (to_.pooled.given()) w.cells.reach(end);
-    if (!takes_turns() || (!live && !to_.pooled.given())) continue;
-    if (!turns_.wait(call, block_index(chunk.unit, chunk.h, block), chunk.number)) return false;
+    if (!is_ordered() || (!live && !to_.pooled.given())) continue;
+    if (!order_.wait(call, block_index(chunk.unit, chunk.h, block), chunk.number)) return false;
     if (live && to_.entropy.given()) {
       for (Index i = i0; i < end; ++i) {
         *entropy_at(chunk.unit, chunk.h, i) += w.entropy[i - i0];
@@ -266,7 +270,7 @@ bool ColumnPass<T>::all_rows(BlockScores<T>& x, const Chunk& chunk, runtime::Cal
     if (to_.pooled.given()) {
       w.cells.deliver(CellPlaces<T>(p_, to_.pooled, chunk.unit.b, chunk.h));
     }
-    turns_.pass_on(block_index(chunk.unit, chunk.h, block), chunk.number);
+    order_.pass_on(block_index(chunk.unit, chunk.h, block), chunk.number);
   }
   return true;
 }
@@ -312,7 +316,7 @@ Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
     x.soft_cap(r);
     x.change(r);
     const T* s = x.row(r) + keys.begin;
-    const Index row = states_.index(p_, x.queries.unit(), x.queries[r].at);
+    const Index row = states_.index(x.queries.unit().s.q0, x.queries[r].at);
     const T max = states_.max[row];
     const T sum = states_.sum[row];
     if (std::isfinite(max) && !std::isnan(sum)) {

@@ -9,6 +9,7 @@
 #include "attention/forward/column_pass.h"
 #include "attention/forward/inspection.h"
 #include "core/elementary.h"
+#include "core/integers.h"
 #include "core/results.h"
 
 // The fused forward pass of attention (Dao et al. 2022, section 3.1; chunks of the softmax are
@@ -67,7 +68,7 @@ class FusedForward {
   bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
   // Pieces of a unit in the shared memory: panels, or partial results of chunks.
   Index pieces_of(const KeyUnit& unit) const {
-    return few_queries() ? live_chunks(unit).size() : pieces(unit.s.Tk, kPanel);
+    return few_queries() ? live_chunks(unit).size() : core::divide_up(unit.s.Tk, kPanel);
   }
   // Chunks with keys that interval masks allow some of a unit's few rows.
   KeyRange live_chunks(const KeyUnit& unit) const;
@@ -118,7 +119,7 @@ Index FusedForward<T>::most_pieces() const {
   constexpr Index kBudget = Index{32} << 20;
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? p_.key_chunk : kPanel;
-  const Index one = pieces(p_.Tk, length);
+  const Index one = core::divide_up(p_.Tk, length);
   // Of each packed sequence only the last piece may be partial.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : most_units_ * one;
   return std::max(one, std::min(kBudget / bytes, all));
@@ -140,8 +141,8 @@ template <class T>
 Index FusedForward<T>::choose_block_rows(int threads, Index units) const {
   if (threads <= 1 || p_.G == 0) return kBlockRows;
   const Index rows = units * (p_.H / p_.G) * std::min(p_.Tq, Index{1} << 20);
-  const Index share = pieces(rows, Index{8} * threads);
-  return std::clamp(pieces(share, kRowsAtOnce) * kRowsAtOnce, 4 * kRowsAtOnce, kBlockRows);
+  const Index share = core::divide_up(rows, Index{8} * threads);
+  return std::clamp(core::divide_up(share, kRowsAtOnce) * kRowsAtOnce, 4 * kRowsAtOnce, kBlockRows);
 }
 
 template <class T>
@@ -157,7 +158,7 @@ KeyRange FusedForward<T>::live_chunks(const KeyUnit& unit) const {
     }
   }
   if (keys.empty()) return {};
-  return {keys.begin / p_.key_chunk, pieces(keys.end, p_.key_chunk)};
+  return {keys.begin / p_.key_chunk, core::divide_up(keys.end, p_.key_chunk)};
 }
 
 template <class T>
@@ -195,7 +196,9 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
   const Index budget = cached_pieces(call.concurrency());
   const auto size = [&](const KeyUnit& unit) { return pieces_of(unit); };
   for (; units_.next(p_, begin, end, budget, size); begin = units_.end()) {
-    const auto chunks = [&](const KeyUnit& unit) { return pieces(unit.s.Tk, p_.key_chunk); };
+    const auto chunks = [&](const KeyUnit& unit) {
+      return core::divide_up(unit.s.Tk, p_.key_chunk);
+    };
     // Chunks per task: neighbours, since a task that reads keys as they are stored prefetches those
     // of the next chunk; but each thread gets at least 16 tasks.
     constexpr Index kMostChunks = 32;
@@ -207,7 +210,8 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
           [&](const KeyUnit& u, Index n, Index, auto& arena) { query_block(u, n, 0, arena); });
     } else if (few_queries()) {
       units_.for_each_task(
-          p_, call, [&](const KeyUnit& unit) { return pieces(pieces_of(unit), task_chunks_); },
+          p_, call,
+          [&](const KeyUnit& unit) { return core::divide_up(pieces_of(unit), task_chunks_); },
           [&](const KeyUnit& u, Index n, Index task, auto& arena) {
             key_chunks(u, n, task, arena);
           });
@@ -218,7 +222,7 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
       units_.for_each_task(p_, call, chunks,
                            [&](const KeyUnit& u, Index n, Index task, auto&) { pack(u, n, task); });
       units_.for_each_task(
-          p_, call, [&](const KeyUnit& unit) { return pieces(unit.rows(), block_rows_); },
+          p_, call, [&](const KeyUnit& unit) { return core::divide_up(unit.rows(), block_rows_); },
           [&](const KeyUnit& u, Index n, Index task, auto& arena) {
             query_block(u, n, task, arena);
           });
@@ -312,7 +316,7 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
   if (p_.sinks.given()) add_sinks(block, empty);
   if (shows_states()) {
     for (Index r = 0; r < queries.count(); ++r) {
-      const Index at = states_.index(p_, queries.unit(), queries[r].at);
+      const Index at = states_.index(queries.unit().s.q0, queries[r].at);
       states_.max[at] = state.max[r];
       states_.sum[at] = state.sum[r];
     }

@@ -5,8 +5,9 @@
 #include <array>
 #include <cmath>
 
-#include "attention/forward/row_states.h"
 #include "attention/tiles/block_scores.h"
+#include "attention/tiles/row_places.h"
+#include "core/integers.h"
 #include "core/results.h"
 
 // Results besides out and lse that belong to one query row: weights, scores, largest weights. A
@@ -73,10 +74,10 @@ class FusedInspection {
   TopRow top_row(const BlockScores<T>& x, Index r) const;
 
   T max_of(const BlockScores<T>& x, Index r) const {
-    return states_.max[states_.index(p_, x.queries.unit(), x.queries[r].at)];
+    return states_.max[states_.index(x.queries.unit().s.q0, x.queries[r].at)];
   }
   T sum_of(const BlockScores<T>& x, Index r) const {
-    return states_.sum[states_.index(p_, x.queries.unit(), x.queries[r].at)];
+    return states_.sum[states_.index(x.queries.unit().s.q0, x.queries[r].at)];
   }
 
   const FusedCall<T>& call_;
@@ -90,9 +91,9 @@ template <class Packed>
 void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
                              const Packed& packed) const {
   const auto all = matrices_of(to_);
-  const auto blocks_of = [](Index rows) { return pieces(rows, kBlockRows); };
+  const auto blocks_of = [](Index rows) { return core::divide_up(rows, kBlockRows); };
   const bool every_row = to_.top > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
-                           return m->given() && !m->names.given();
+                           return m->given() && !m->indices.given();
                          });
   if (every_row) {
     units.for_each_task(
@@ -106,7 +107,7 @@ void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
         });
   }
   for (const RowsResult* m : all) {
-    if (!m->given() || !m->names.given()) continue;
+    if (!m->given() || !m->indices.given()) continue;
     units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.heads * m->count); },
         [&](const KeyUnit& unit, Index n, Index task, core::Arena& arena) {
@@ -177,7 +178,7 @@ void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Inde
 template <class T>
 void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
   using Tiles = typename BlockScores<T>::Tiles;
-  const auto wanted = [](const RowsResult& m) { return m.given() && !m.names.given(); };
+  const auto wanted = [](const RowsResult& m) { return m.given() && !m.indices.given(); };
   const bool all = wanted(to_.raw_scores) || wanted(to_.capped_scores);
   const Index Tk = x.queries.unit().s.Tk;
   for (Index j0 = 0; j0 < Tk; j0 += p_.key_chunk) {
@@ -206,7 +207,7 @@ void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Inde
   using Tiles = typename BlockScores<T>::Tiles;
   for (Index n = n0; n < n0 + count; ++n) {
     const Index name =
-        core::load<Index>(m.names.dtype, m.names.data, n % m.count * m.names.row_stride);
+        core::load<Index>(m.indices.dtype, m.indices.data, n % m.count * m.indices.row_stride);
     x.queries.add(x.queries.unit().first_head + n / m.count, name);
   }
   const Index Tk = x.queries.unit().s.Tk;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention/tiles/block_scores.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -22,7 +23,7 @@ class SoftmaxState {
     width_ = call.padded_width();
     for (T** array : {&max, &sum}) *array = take(kBlockRows + kMostLanes);
     for (T** array : {&merged_.max, &merged_.sum, &factor_, &chunk_factor_}) {
-      *array = take(pieces(kRowsAtOnce, kMostLanes) * kMostLanes);
+      *array = take(core::divide_up(kRowsAtOnce, kMostLanes) * kMostLanes);
     }
     acc = take(kBlockRows * width_);
     merged_.acc = take(kRowsAtOnce * width_);
@@ -62,7 +63,7 @@ class SoftmaxState {
       chunk.max[r] = -std::numeric_limits<T>::infinity();
       chunk.sum[r] = T(0);
     }
-    k_.merge(pieces(rows, kMostLanes) * kMostLanes, {max + first, sum + first},
+    k_.merge(core::divide_up(rows, kMostLanes) * kMostLanes, {max + first, sum + first},
              {chunk.max, chunk.sum}, factor_, chunk_factor_);
     if (!with_values) return;
     for (Index r = 0; r < rows; ++r) {
@@ -77,7 +78,7 @@ class SoftmaxState {
   }
   // Sets the chunk's state to that of tiles without live keys.
   void clear_chunk() {
-    constexpr Index kRows = pieces(kRowsAtOnce, kMostLanes) * kMostLanes;
+    constexpr Index kRows = core::divide_up(kRowsAtOnce, kMostLanes) * kMostLanes;
     std::fill(merged_.max, merged_.max + kRows, -std::numeric_limits<T>::infinity());
     std::fill(merged_.sum, merged_.sum + kRows, T(0));
   }

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "attention/forward/odd_values.h"
+#include "attention/forward/non_finite_values.h"
 
 namespace qkv::attn {
 
@@ -17,7 +17,11 @@ class ValueSums {
  public:
   template <class AnyArena>
   ValueSums(const FusedCall<T>& call, AnyArena& arena)
-      : call_(call), p_(call.p), k_(call.kernels), width_(call.padded_width()), odd_(call, arena) {
+      : call_(call),
+        p_(call.p),
+        k_(call.kernels),
+        width_(call.padded_width()),
+        non_finite_(call, arena) {
     if (call.copies_values) copies_ = arena.template take<T>(p_.key_chunk * p_.E).data();
   }
 
@@ -27,14 +31,14 @@ class ValueSums {
   const core::HeadRows& rows() const { return rows_; }
   void begin_chunk(const BlockScores<T>& scores) {
     values_ = find_values(scores);
-    odd_.begin_chunk(values_, rows_);
+    non_finite_.begin_chunk(values_, rows_);
   }
   // Computes the sums of tiles t0 .. t1-1, the current ones, in the chunk's state.
   void sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
 
  private:
   StoredRows find_values(const BlockScores<T>& scores);
-  void copy_pairs(const KeyRange& keys, Index j0);
+  void copy_words(const KeyRange& keys, Index j0);
   void sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
   // Whether stored values are widened once for all rows (q8).
   bool sums_all_rows_at_once() const { return p_.v.dtype == DType::kQ8; }
@@ -47,7 +51,7 @@ class ValueSums {
   const Problem& p_;
   const kernels::DotKernels<T>& k_;
   Index width_ = 0;
-  OddValues<T> odd_;
+  NonFiniteValues<T> non_finite_;
   core::HeadRows rows_;  // places of the unit's values
   StoredRows values_;    // row n is the chunk's key n, unless values are read as they are stored
   T* copies_ = nullptr;
@@ -64,8 +68,8 @@ StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
     return RowsOf<const T>{static_cast<const T*>(p_.v.data) + rows_.offset(j0), p_.v.row_stride};
   }
   const KeyRange keys = scores.live_keys();
-  if (call_.pairs) copy_pairs(keys, j0);
-  for (Index n = keys.begin; !call_.pairs && n < keys.end; ++n) {
+  if (call_.is_dot2) copy_words(keys, j0);
+  for (Index n = keys.begin; !call_.is_dot2 && n < keys.end; ++n) {
     call_.stop();
     const Index row = rows_.offset(j0 + n);
     if (is_readable<T>(p_.v)) {
@@ -78,16 +82,16 @@ StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
 }
 
 template <class T>
-void ValueSums<T>::copy_pairs(const KeyRange& keys, Index j0) {
+void ValueSums<T>::copy_words(const KeyRange& keys, Index j0) {
   for (Index n = keys.begin; n < keys.end; n += 2) {
     call_.stop();
     const Index row = rows_.offset(j0 + n);
     const Index count = std::min<Index>(2, keys.end - n);
     T* to = copies_ + n / 2 * p_.E;
     if (is_readable<T>(p_.v)) {
-      k_.pair_values(stored_rows(p_.v, row), count, p_.E, {to, p_.E});
+      k_.join_values(stored_rows(p_.v, row), count, p_.E, {to, p_.E});
     } else {
-      pair_strided_values(p_.v, row, count, p_.E, to);
+      join_strided_values(p_.v, row, count, p_.E, to);
     }
   }
 }
@@ -100,28 +104,27 @@ void ValueSums<T>::sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0,
   T* const first = state.chunk.acc;
   const Index count = (queries.tile_end(t1 - 1) - queries.tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
-  for (Index t = t0; call_.pairs && t < t1; ++t) {
+  for (Index t = t0; call_.is_dot2 && t < t1; ++t) {
     const KeyRange x = scores.tile(t).keys;
     for (Index r = queries.tile_begin(t); !x.empty() && r < queries.tile_end(t); ++r) {
       k_.round_weights(scores.row(r) + x.begin, x.end - x.begin, scores.row(r) + x.begin / 2);
     }
   }
-  if (odd_.are_expected()) odd_.look(scores);
+  if (non_finite_.are_expected()) non_finite_.look(scores);
   sum_tiles(scores, state, t0, t1);
-  if (odd_.has_looked() || !k_.has_nan(first, count)) return;
-  odd_.expect();
-  odd_.look(scores);
-  if (odd_.found().none()) return;  // the NaN came from a score
+  if (non_finite_.has_looked() || !k_.has_nan(first, count)) return;
+  non_finite_.expect();
+  non_finite_.look(scores);
+  if (non_finite_.found().none()) return;  // the NaN came from a score
   std::fill(first, first + count, T(0));
   sum_tiles(scores, state, t0, t1);
 }
 
 template <class T>
 void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1) {
-  const bool in_turns =
-      call_.reads_values && !sums_all_rows_at_once() && scores.queries.count() > 2;
-  const Index step = in_turns ? kStoredKeys : kValueKeys;
-  odd_.begin_tiles();
+  const bool by_tile = call_.reads_values && !sums_all_rows_at_once() && scores.queries.count() > 2;
+  const Index step = by_tile ? kStoredKeys : kValueKeys;
+  non_finite_.begin_tiles();
   for (Index n = 0; n < scores.key_end(); n += step) {
     call_.stop();
     const KeyRange keys{n, std::min(n + step, scores.key_end())};
@@ -133,14 +136,14 @@ void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Ind
     }
   }
   for (Index t = t0; t < t1; ++t) {
-    if (odd_.is_ambiguous(t)) odd_.sum_with_care(scores, state, t);
+    if (non_finite_.is_ambiguous(t)) non_finite_.sum_elementwise(scores, state, t);
   }
 }
 
 // Whether tile t and the next one, if it is before t1, take the same keys in one kernel call.
 template <class T>
 bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const {
-  if (t + 1 >= t1 || call_.pairs || !odd_.found().none()) return false;
+  if (t + 1 >= t1 || call_.is_dot2 || !non_finite_.found().none()) return false;
   if (call_.reads_values && !sums_all_rows_at_once()) return false;
   const Tile& x = scores.tile(t);
   return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
@@ -152,7 +155,7 @@ template <class T>
 void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to) {
   const Tile& tile = scores.tile(t);
   keys = {std::max(keys.begin, tile.keys.begin), std::min(keys.end, tile.keys.end)};
-  if (!keys.empty() && odd_.found().none() && tile.is_whole()) {
+  if (!keys.empty() && non_finite_.found().none() && tile.is_whole()) {
     return sum_keys(scores, t, t1, keys, to);
   }
   for (Index begin = keys.begin; begin < keys.end;) {
@@ -166,16 +169,16 @@ void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, Key
 }
 
 // Adds `keys`, which are all in live panels, to the rows of tile t; keys with non-finite values go
-// to OddValues::add.
+// to NonFiniteValues::add.
 template <class T>
 void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
-  if (odd_.found().none()) return sum_keys(scores, t, t + 1, keys, to);
-  const Index each = call_.pairs ? 2 : 1;
+  if (non_finite_.found().none()) return sum_keys(scores, t, t + 1, keys, to);
+  const Index each = call_.is_dot2 ? 2 : 1;
   for (Index begin = keys.begin; begin < keys.end;) {
-    const Index odd = odd_.found().next(begin, keys.end) / each * each;
-    if (odd > begin) sum_keys(scores, t, t + 1, {begin, std::min(odd, keys.end)}, to);
-    begin = std::min(odd + each, keys.end);
-    if (odd < keys.end) odd_.add(scores, t, odd, begin, to);
+    const Index non_finite = non_finite_.found().next(begin, keys.end) / each * each;
+    if (non_finite > begin) sum_keys(scores, t, t + 1, {begin, std::min(non_finite, keys.end)}, to);
+    begin = std::min(non_finite + each, keys.end);
+    if (non_finite < keys.end) non_finite_.add(scores, t, non_finite, begin, to);
   }
 }
 
@@ -186,7 +189,7 @@ void ValueSums<T>::sum_keys(const BlockScores<T>& scores, Index t, Index t1, Key
   const Index r = queries.tile_begin(t);
   const Index rows = queries.tile_end(t1 - 1) - r;
   // Number of keys per word of weights and per row of copied values; pieces begin at even keys.
-  const Index each = call_.pairs ? 2 : 1;
+  const Index each = call_.is_dot2 ? 2 : 1;
   if (!call_.reads_values) {
     const T* const first = static_cast<const T*>(values_.data) + keys.begin / each * values_.stride;
     k_.weighted_sum({scores.row(r) + keys.begin / each, kScoreStride}, rows,

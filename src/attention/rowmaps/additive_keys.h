@@ -48,8 +48,8 @@ class AdditiveKeys {
   RowProduct<T> query_product_, key_product_;
   T* rows_ = nullptr;
   T* v_ = nullptr;
-  std::uint8_t* odd_v_ = nullptr;
-  Range* ranges_ = nullptr;
+  std::uint8_t* non_finite_v_ = nullptr;
+  ExponentialForm* forms_ = nullptr;
 };
 
 template <class T>
@@ -58,14 +58,14 @@ void AdditiveKeys<T>::take(const Problem& p, Index entries, AnyArena& arena) {
   const auto take = [&]<class V>(V*& to, Index n) { to = arena.template take<V>(n).data(); };
   query_product_.take(arena);
   key_product_.take(arena);
-  keys_.turns.take(arena);
+  keys_.angles.take(arena);
   take(rows_, keys_.count(entries) * 2 * p.U);
   take(v_, p.H * p.U);
-  take(odd_v_, p.H);
-  take(ranges_, keys_.count(entries));
+  take(non_finite_v_, p.H);
+  take(forms_, keys_.count(entries));
   scores_.v = v_;
-  scores_.odd_v = odd_v_;
-  scores_.key_ranges = ranges_;
+  scores_.non_finite_v = non_finite_v_;
+  scores_.key_forms = forms_;
 }
 
 template <class T>
@@ -74,19 +74,19 @@ void AdditiveKeys<T>::prepare(const FusedCall<T>& tools, runtime::Call& call) {
   load_parameters(p);
   query_product_.pack(tools, call);
   key_product_.pack(tools, call);
-  keys_.turns.prepare(tools, call);
+  keys_.angles.prepare(tools, call);
 }
 
 template <class T>
 void AdditiveKeys<T>::make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call) {
   scores_.keys = keys_.places.from(entries.begin);
   const Index all = keys_.count(entries.size());
-  if (tools.p.paged()) std::fill_n(ranges_, all, Range::kSmall);
+  if (tools.p.paged()) std::fill_n(forms_, all, ExponentialForm::kSmall);
   keys_.make(tools, key_product_, entries, call,
              [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
-               scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, ranges_);
+               scores_.put_exponentials(made, count, scores_.keys.of(b, h, row), rows_, forms_);
              });
-  scores_.most = *std::max_element(ranges_, ranges_ + all);
+  scores_.most = *std::max_element(forms_, forms_ + all);
 }
 
 template <class T>
@@ -94,7 +94,7 @@ void AdditiveKeys<T>::load_parameters(const Problem& p) {
   for (Index h = 0; h < p.H; ++h) {
     T* v = v_ + h * p.U;
     load_values(p.score_v, core::offset_of(p.score_v, 0, h, 0, 0), p.score_v.col_stride, p.U, v);
-    odd_v_[h] = static_cast<std::uint8_t>(
+    non_finite_v_[h] = static_cast<std::uint8_t>(
         !std::all_of(v, v + p.U, [](T value) { return std::isfinite(value); }));
   }
 }

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 
+#include "attention/rowmaps/row_angles.h"
 #include "attention/rowmaps/row_product.h"
-#include "attention/rowmaps/row_turns.h"
 #include "core/head_rows.h"
+#include "core/integers.h"
 #include "reference/row_maps.h"
 
 // The rows of q or of k, and the transformed rows (RoPE rotation, RMS norm, projection: the score's
@@ -47,7 +48,7 @@ T* origin(T* rows, const RowPlaces& places, Index width) {
 template <class F>
 void for_each_row_block(runtime::Call& call, const RowPlaces& places, const Entries& entries,
                         const F& f) {
-  const Index blocks = pieces(places.rows, kProductRows);
+  const Index blocks = core::divide_up(places.rows, kProductRows);
   call.for_each_task(places.entries(entries.size()) * places.heads * blocks,
                      [&](Index task, core::Arena& arena) {
                        const Index head = task / blocks;
@@ -66,18 +67,18 @@ struct InputRows {
   Index heads = 0;   // number of heads of x
   Index width = 0;
   bool are_keys = false;
-  RowTurns<T> turns;
+  RowAngles<T> angles;
 
   static InputRows of_queries(const Problem& p) {
     const RowPlaces places = RowPlaces::of_queries(p);
     return {p,   p.q,  p.query_maps, places,
-            p.H, p.Dq, false,        RowTurns<T>(p, p.query_maps, places, false)};
+            p.H, p.Dq, false,        RowAngles<T>(p, p.query_maps, places, false)};
   }
   // A projection makes one row per query head.
   static InputRows of_keys(const Problem& p) {
     RowPlaces places = RowPlaces::of_keys(p);
     if (p.key_maps.product.given()) places.heads = p.H;
-    return {p, p.k, p.key_maps, places, p.G, p.Dk, true, RowTurns<T>(p, p.key_maps, places, true)};
+    return {p, p.k, p.key_maps, places, p.G, p.Dk, true, RowAngles<T>(p, p.key_maps, places, true)};
   }
 
   Index mapped_width() const { return maps.width(width); }
@@ -89,7 +90,7 @@ struct InputRows {
   // The head of x from which head `head` of places is computed.
   Index input_head(Index head) const { return head * heads / places.heads; }
   reference::RowAt<T> at(Index b, Index head, Index row) const {
-    return {.b = b, .head = input_head(head), .row = row, .turns = turns.of(b, row)};
+    return {.b = b, .head = input_head(head), .row = row, .angles = angles.of(b, row)};
   }
   // `count` rows from (b, head, row) on, where `head` is one of places.heads, as contiguous T: in
   // place, or copied to `copy`.

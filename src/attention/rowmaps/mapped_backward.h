@@ -5,6 +5,7 @@
 #include "attention/backward/backward.h"
 #include "attention/rowmaps/mapped_rows.h"
 #include "attention/rowmaps/row_gradients.h"
+#include "core/integers.h"
 
 // The backward pass of a score with input transforms (row maps). FusedBackward gives the gradients
 // of the transformed rows, dleft and dright; from these follow the gradients of the rows and of the
@@ -185,8 +186,8 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
   if (input.given()) gradients_.map_back(made, by, rows, call);
   if (maps.gain.given()) gradients_.gain(made, by, gain_sums, maps.gain, call);
   if (maps.w.given()) {
-    const bool turned = made.input.maps.product.turned;
-    gradients_.parameter(made, turned ? First::kInput : First::kGradients, maps.w, call);
+    const bool transposed = made.input.maps.product.transposed;
+    gradients_.parameter(made, transposed ? First::kInput : First::kGradients, maps.w, call);
   }
   if (maps.b.given()) gradients_.sum_rows(made, maps.b, call);
 }
@@ -198,7 +199,7 @@ void MappedBackward<T>::weight_gradient(const Entries& entries, runtime::Call& c
   const Index width = p_.U;
   gradients_.head_sums(entries, to_.score_v, width, call, [&](Index b, Index h, T*, T* to) {
     const KeyUnit unit = key_unit(stages.p, b * p_.H + h);
-    for (Index n = 0; n < pieces(unit.s.Tk, kGradientBlock); ++n) {
+    for (Index n = 0; n < core::divide_up(unit.s.Tk, kGradientBlock); ++n) {
       kernels_.add(to, stages.v_sums + stages.key_block_of(unit, n) * width, width);
     }
   });

@@ -3,6 +3,7 @@
 #define QKV_ATTENTION_ROWMAPS_MAPPED_ROWS_H_
 
 #include "attention/rowmaps/additive_keys.h"
+#include "core/integers.h"
 
 // Reduces a score with input transforms (row maps) to a problem that a fused pass can run without
 // knowing the transforms: queries and keys are replaced by their transformed rows, each computed
@@ -93,21 +94,21 @@ class MappedRows {
   const AdditiveKeys<T>& additive_keys_;
   T* left_ = nullptr;
   T* right_ = nullptr;
-  Range* ranges_ = nullptr;
+  ExponentialForm* forms_ = nullptr;
 };
 
 template <class T>
 template <class AnyArena>
 void MappedRows<T>::take(AnyArena& arena) {
   if (maps_queries()) left_ = arena.template take<T>(queries_.count(entries_) * inner_.Dq).data();
-  queries_.turns.take(arena);
+  queries_.angles.take(arena);
   if (is_additive_) {
-    ranges_ = arena.template take<Range>(queries_.count(entries_)).data();
+    forms_ = arena.template take<ExponentialForm>(queries_.count(entries_)).data();
     if (makes_additive_keys()) own_keys_.take(p_, entries_, arena);
     return;
   }
   if (maps_keys()) right_ = arena.template take<T>(keys_.count(entries_) * inner_.Dk).data();
-  keys_.turns.take(arena);
+  keys_.angles.take(arena);
   query_product_.take(arena);
   key_product_.take(arena);
 }
@@ -140,8 +141,9 @@ Index MappedRows<T>::entries_at_once(int threads) const {
   if (with_ == With::kRows || threads == 1) return std::clamp(some, Index{1}, entries_);
   // In the backward pass a task is a block of keys: each thread gets two, and all get the same
   // number.
-  const Index blocks = keys_.places.heads * pieces(p_.k_rows, core::kGradientBlock);
-  some = std::clamp(std::max(some, pieces(Index{2} * threads, blocks)), Index{1}, entries_);
+  const Index blocks = keys_.places.heads * core::divide_up(p_.k_rows, core::kGradientBlock);
+  some =
+      std::clamp(std::max(some, core::divide_up(Index{2} * threads, blocks)), Index{1}, entries_);
   return some > threads && some < p_.B ? some - some % threads : some;
 }
 
@@ -149,7 +151,7 @@ template <class T>
 void MappedRows<T>::prepare(runtime::Call& call) {
   take(call.shared());
   tools_.stop = call.stop_point();
-  queries_.turns.prepare(tools_, call);
+  queries_.angles.prepare(tools_, call);
   if (is_additive_) {
     if (makes_additive_keys()) own_keys_.prepare(tools_, call);
     return;
@@ -157,7 +159,7 @@ void MappedRows<T>::prepare(runtime::Call& call) {
   if (maps_queries()) query_product_.pack(tools_, call);
   if (!maps_keys()) return;
   key_product_.pack(tools_, call);
-  keys_.turns.prepare(tools_, call);
+  keys_.angles.prepare(tools_, call);
 }
 
 template <class T>
@@ -200,15 +202,15 @@ void MappedRows<T>::make_additive(const Entries& entries, runtime::Call& call) {
   const RowPlaces places = queries_.places.from(entries.begin);
   queries_.make(tools_, query_product(), entries, call,
                 [&](Index b, Index h, Index row, Index count, const RowsOf<const T>& made) {
-                  scores_.put_exponentials(made, count, places.of(b, h, row), left_, ranges_);
+                  scores_.put_exponentials(made, count, places.of(b, h, row), left_, forms_);
                 });
   inner_.q.data = origin(left_, places, inner_.Dq);
   inner_.k.data = additive_keys_.rows();
   scores_ = additive_keys_.scores();
   scores_.queries = places;
-  scores_.query_ranges = ranges_;
+  scores_.query_forms = forms_;
   const Index all = places.count(entries.size());
-  scores_.most = std::max(scores_.most, *std::max_element(ranges_, ranges_ + all));
+  scores_.most = std::max(scores_.most, *std::max_element(forms_, forms_ + all));
 }
 
 }  // namespace qkv::attn

@@ -4,6 +4,7 @@
 
 #include "attention/backward/gradient_rows.h"
 #include "attention/rowmaps/input_rows.h"
+#include "core/integers.h"
 #include "kernels/gradient_kernels.h"
 
 // Computes the gradients of rows and of the transforms' parameters from those of the transformed
@@ -101,7 +102,7 @@ class RowGradients {
   // entry or sequence b.
   static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
     return input.places.packed ? input.places.rows / kProductRows + p.B + 1
-                               : pieces(input.places.rows, kProductRows);
+                               : core::divide_up(input.places.rows, kProductRows);
   }
   Index first_gain_block(const MadeGradients<T>& made, Index b, Index h) const {
     const InputRows<T>& input = made.input;
@@ -170,17 +171,18 @@ void RowGradients<T>::map_back(const MadeGradients<T>& made, const RowProduct<T>
     return;
   }
   // Sums over broadcast axes go over b and heads in ascending order.
-  call.for_each_task(pieces(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
-    const Worker w = take_worker(arena, units);
-    const Index row = task * kProductRows;
-    const Index count = std::min(kProductRows, places.rows - row);
-    for (Index n = 0; n < places.entries(made.entries.size()) * places.heads; ++n) {
-      const Index b = made.entries.begin + n / places.heads;
-      const Index h = n % places.heads;
-      block_back(made, by, b, h, row, count, w, {w.made, stride});
-      for (Index r = 0; r < count; ++r) to.add_to(own_, b, h, row + r, w.made + r * stride);
-    }
-  });
+  call.for_each_task(
+      core::divide_up(places.rows, kProductRows), [&](Index task, core::Arena& arena) {
+        const Worker w = take_worker(arena, units);
+        const Index row = task * kProductRows;
+        const Index count = std::min(kProductRows, places.rows - row);
+        for (Index n = 0; n < places.entries(made.entries.size()) * places.heads; ++n) {
+          const Index b = made.entries.begin + n / places.heads;
+          const Index h = n % places.heads;
+          block_back(made, by, b, h, row, count, w, {w.made, stride});
+          for (Index r = 0; r < count; ++r) to.add_to(own_, b, h, row + r, w.made + r * stride);
+        }
+      });
 }
 
 template <class T>
@@ -192,7 +194,7 @@ void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by
   const Index units = by.padded_units();
   const Index stride = by.given() ? units : width;
   const Index longest = places.packed ? (input.are_keys ? p_.Tk : p_.Tq) : places.rows;
-  const Index most = pieces(longest, kProductRows);
+  const Index most = core::divide_up(longest, kProductRows);
   call.for_each_task(made.entries.size() * places.heads * most,
                      [&](Index task, core::Arena& arena) {
                        const Index b = made.entries.begin + task / most / places.heads;
@@ -211,7 +213,7 @@ void RowGradients<T>::gain(const MadeGradients<T>& made, const RowProduct<T>& by
     for (Index h = 0; h < places.heads; ++h) {
       T* total = own_.at(to, 0, input.input_head(h), 0, 0);
       const T* from = sums + first_gain_block(made, b, h) * width;
-      for (Index n = 0; n < pieces(input.of_sequence(b).count, kProductRows); ++n) {
+      for (Index n = 0; n < core::divide_up(input.of_sequence(b).count, kProductRows); ++n) {
         tools_.stop();
         kernels_.add(total, from + n * width, width);
       }
@@ -259,7 +261,7 @@ void RowGradients<T>::parameter(const MadeGradients<T>& made, First first, const
   const bool gradients_first = first == First::kGradients;
   const Index rows = gradients_first ? made.width() : made.input.width;
   const Index columns = gradients_first ? made.input.width : made.width();
-  const Index blocks = pieces(rows, kProductRows);
+  const Index blocks = core::divide_up(rows, kProductRows);
   call.for_each_task(parameter_heads(to) * blocks, [&](Index task, core::Arena& arena) {
     T* copy = take_worker(arena, 0).copy;
     const Index begin = task % blocks * kProductRows;

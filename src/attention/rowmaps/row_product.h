@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "attention/tiles/call.h"
+#include "core/integers.h"
 
 // Projections of rows by a parameter of the score, y_u = sum_c w_uc x_c + b_u: each row is computed
 // independently, with the tiles that compute scores and thus in their order of summation.
@@ -18,16 +19,16 @@ class RowProduct {
  public:
   // y = W x + b for rows of `width` elements and H query heads.
   static RowProduct forward(const core::RowProduct& by, Index H, Index width) {
-    return {by.w, by.b, by.turned, H, by.units, width};
+    return {by.w, by.b, by.transposed, H, by.units, width};
   }
   // dx = W^T dy
   static RowProduct back(const core::RowProduct& by, Index H, Index width) {
-    return {by.w, {}, !by.turned, H, width, by.units};
+    return {by.w, {}, !by.transposed, H, width, by.units};
   }
 
   bool given() const { return w_.given(); }
   // Elements of a row of results, in whole panels.
-  Index padded_units() const { return given() ? pieces(units_, kPanel) * kPanel : 0; }
+  Index padded_units() const { return given() ? core::divide_up(units_, kPanel) * kPanel : 0; }
 
   template <class AnyArena>
   void take(AnyArena& arena) {
@@ -40,7 +41,7 @@ class RowProduct {
     for (Index h = 0; b_.given() && h < all_heads_; ++h) {
       load_values(b_, core::offset_of(b_, 0, h, 0, 0), b_.col_stride, units_, own_b_ + h * units_);
     }
-    const Index panels = pieces(units_, kPanel);
+    const Index panels = core::divide_up(units_, kPanel);
     call.for_each_task(heads_ * panels, [&](Index task, core::Arena&) {
       const Index u = task % panels * kPanel;
       pack_panel(tools, w_, core::offset_of(w_, 0, task / panels, u, 0),
@@ -65,14 +66,14 @@ class RowProduct {
   }
 
  private:
-  RowProduct(const Operand& w, const Operand& b, bool turned, Index H, Index units, Index width)
+  RowProduct(const Operand& w, const Operand& b, bool transposed, Index H, Index units, Index width)
       : w_(w),
         b_(b),
         units_(units),
         width_(width),
         heads_(w.head_stride == 0 ? 1 : H),
         all_heads_(H) {
-    if (turned) std::swap(w_.row_stride, w_.col_stride);
+    if (transposed) std::swap(w_.row_stride, w_.col_stride);
   }
 
   Operand w_, b_;

@@ -15,57 +15,57 @@
 // none.
 namespace qkv::attn {
 
-using kernels::Range;
+using kernels::ExponentialForm;
 
 template <class T>
 struct AdditiveScores {
   const kernels::AdditiveKernels<T>* kernels = nullptr;
   Index units = 0;
-  RowPlaces queries, keys;              // index the ranges below
-  const T* v = nullptr;                 // [H][units]
-  const std::uint8_t* odd_v = nullptr;  // [H]: whether v has a non-finite element
-  const Range* query_ranges = nullptr;  // one per query row: the form of its exponentials
-  const Range* key_ranges = nullptr;
-  Range most = Range::kSmall;  // the most general form in the call
+  RowPlaces queries, keys;                       // index the forms below
+  const T* v = nullptr;                          // [H][units]
+  const std::uint8_t* non_finite_v = nullptr;    // [H]: whether v has a non-finite element
+  const ExponentialForm* query_forms = nullptr;  // one per query row: the form of its exponentials
+  const ExponentialForm* key_forms = nullptr;
+  ExponentialForm most = ExponentialForm::kSmall;  // the most general form in the call
 
-  bool has_powers() const { return most == Range::kPowers; }
+  bool has_powers() const { return most == ExponentialForm::kPowers; }
   Index width() const { return has_powers() ? 2 * units : units; }
   kernels::AdditiveUnits<T> units_of(Index h) const { return {v + h * units, units}; }
   // Multiplies a projected row's gradient by v: x_u <- v_u x_u. v may be non-finite; then the
   // gradient of a row without an unmasked pair (`live` is false) is left as it is: 0.
   void multiply_by_v(Index h, bool live, const kernels::GradientKernels<T>& by, T* x) const {
-    if (live || !is_odd(h)) by.multiply(x, v + h * units, units);
+    if (live || !is_non_finite(h)) by.multiply(x, v + h * units, units);
   }
-  bool is_odd(Index h) const { return odd_v[h] != 0; }
+  bool is_non_finite(Index h) const { return non_finite_v[h] != 0; }
   // Writes the exponentials of `rows` rows of projected values to rows `place` .. of `to` [rows][2
-  // units], and the form of each to `ranges`.
+  // units], and the form of each to `forms`.
   void put_exponentials(const kernels::RowsOf<const T>& values, Index rows, Index place, T* to,
-                        Range* ranges) const {
+                        ExponentialForm* forms) const {
     for (Index r = 0; r < rows; ++r) {
       T* row = to + (place + r) * 2 * units;
-      ranges[place + r] =
+      forms[place + r] =
           kernels->exponentials(values.data + r * values.stride, units, row, row + units);
     }
   }
   // The most general form of `count` rows.
-  Range of_queries(Index b, Index h, Index row, Index count) const {
-    return highest_of(query_ranges + queries.of(b, h, row), count);
+  ExponentialForm of_queries(Index b, Index h, Index row, Index count) const {
+    return highest_of(query_forms + queries.of(b, h, row), count);
   }
-  Range of_keys(Index b, Index h, Index row, Index count) const {
-    return highest_of(key_ranges + keys.of(b, h, row), count);
+  ExponentialForm of_keys(Index b, Index h, Index row, Index count) const {
+    return highest_of(key_forms + keys.of(b, h, row), count);
   }
   void scores(Index h, const kernels::RowsOf<const T>& q, Index rows, const T* panel, Index count,
-              Range range, T scale, const kernels::RowsOf<T>& s) const {
-    const auto run = range == Range::kSmall   ? kernels->scores_of_small
-                     : range == Range::kWhole ? kernels->scores
-                                              : kernels->scores_with_powers;
+              ExponentialForm form, T scale, const kernels::RowsOf<T>& s) const {
+    const auto run = form == ExponentialForm::kSmall   ? kernels->scores_of_small
+                     : form == ExponentialForm::kWhole ? kernels->scores
+                                                       : kernels->scores_with_powers;
     run(q, rows, panel, count, units_of(h), scale, s);
   }
 
  private:
-  Range highest_of(const Range* ranges, Index count) const {
-    if (most == Range::kSmall) return most;
-    return *std::max_element(ranges, ranges + count);
+  ExponentialForm highest_of(const ExponentialForm* forms, Index count) const {
+    if (most == ExponentialForm::kSmall) return most;
+    return *std::max_element(forms, forms + count);
   }
 };
 

@@ -8,6 +8,7 @@
 
 #include "attention/tiles/block_tiles.h"
 #include "attention/tiles/chunk_keys.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -99,7 +100,7 @@ class BlockScores {
   // the chunk's last key.
   KeyRange pad(Index t) const {
     const KeyRange x = tiles_[t].keys;
-    const Index end = std::min(x.end, pieces(key_end_, kMostLanes) * kMostLanes);
+    const Index end = std::min(x.end, core::divide_up(key_end_, kMostLanes) * kMostLanes);
     for (Index r = queries.tile_begin(t); chunk_.count() < end && r < queries.tile_end(t); ++r) {
       std::fill(row(r) + chunk_.count(), row(r) + end, -std::numeric_limits<T>::infinity());
     }
@@ -111,7 +112,7 @@ class BlockScores {
   KeyRange live_keys() const {
     const KeyRange& live = queries.live();
     return {std::max(live.begin - chunk_.first(), Index{0}) / kPanel * kPanel,
-            std::min(chunk_.count(), pieces(live.end - chunk_.first(), kPanel) * kPanel)};
+            std::min(chunk_.count(), core::divide_up(live.end - chunk_.first(), kPanel) * kPanel)};
   }
   // If keys or values are read as they are stored: the keys of the chunk that are read, and where
   // their rows are.
@@ -146,7 +147,7 @@ void BlockScores<T>::compute(Index t0, Index t1) {
       }
     }
   }
-  for (Index n = 0; n < pieces(chunk_.count(), kPanel); ++n) {
+  for (Index n = 0; n < core::divide_up(chunk_.count(), kPanel); ++n) {
     call_.stop();
     if (call_.changes_scores) prefetch_options(t0, t1, n);
     const auto is_live = [&](Index t) { return (tiles_[t].live_panels >> n & 1U) != 0; };
@@ -186,14 +187,14 @@ void BlockScores<T>::score_panel(Index t0, Index t1, Index n) {
   const Index panel_end = call_.trims_keys() ? tiles_.end_of(t0, t1) : chunk_.count();
   const Index keys = std::min(kPanel, panel_end - n * kPanel);
   if (chunk_.are_stored()) return score_stored(first, end - first, n, keys);
-  Range range = Range::kSmall;
-  if (call_.additive != nullptr && call_.additive->most != Range::kSmall) {
+  ExponentialForm form = ExponentialForm::kSmall;
+  if (call_.additive != nullptr && call_.additive->most != ExponentialForm::kSmall) {
     const KeyUnit& unit = queries.unit();
-    range = call_.additive->of_keys(unit.b, unit.g, unit.s.k0 + chunk_.first() + n * kPanel, keys);
-    for (Index r = first; r < end; ++r) range = std::max(range, queries[r].range);
+    form = call_.additive->of_keys(unit.b, unit.g, unit.s.k0 + chunk_.first() + n * kPanel, keys);
+    for (Index r = first; r < end; ++r) form = std::max(form, queries[r].form);
   }
   call_.scores(queries[first].at.h, queries.channels(first), end - first, chunk_.panel(n), keys,
-               range, {row(first) + n * kPanel, kScoreStride});
+               form, {row(first) + n * kPanel, kScoreStride});
 }
 
 // Computes scores of keys as they are stored. Keys that no row may attend to are not read; their

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "attention/tiles/query_rows.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
@@ -100,7 +101,7 @@ class BlockTiles {
     }
     Tile tile;
     if (keys.empty()) return tile;
-    tile.keys = {keys.begin / kPanel * kPanel, pieces(keys.end, kPanel) * kPanel};
+    tile.keys = {keys.begin / kPanel * kPanel, core::divide_up(keys.end, kPanel) * kPanel};
     tile.end = keys.end;
     return tile;
   }

@@ -3,9 +3,10 @@
 #define QKV_ATTENTION_TILES_CALL_H_
 
 #include "attention/tiles/additive_scores.h"
-#include "attention/tiles/bfloat16_pairs.h"
+#include "attention/tiles/bfloat16_words.h"
 #include "attention/tiles/key_units.h"
 #include "attention/tiles/row_options.h"
+#include "core/integers.h"
 #include "core/stop.h"
 #include "kernels/dot_kernels.h"
 
@@ -49,7 +50,7 @@ template <class T>
 struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
-  bool pairs = false;  // scores and sums use BF16 two-way dot products: kernels/pair_kernels.h
+  bool is_dot2 = false;  // scores and sums use BF16 two-way dot products: kernels/dot2_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // some option is applied between the product and the softmax
   bool only_intervals = false;  // these are only interval masks (causal, window, lengths)
@@ -65,7 +66,7 @@ struct FusedCall {
             Products products = Products::kPlain)
       : p(problem),
         kernels(kernels_of<T>(target, products)),
-        pairs(products == Products::kPairs),
+        is_dot2(products == Products::kDot2),
         instances(instances_of(target)),
         changes_scores(problem.softcap != 0 || !problem.mods.empty() || problem.bias.given() ||
                        problem.alibi.given() || !problem.masks.empty()),
@@ -92,21 +93,23 @@ struct FusedCall {
   // Whether the last panel of a tile is cut off behind the last key that interval masks allow one
   // of the tile's rows.
   bool trims_keys() const {
-    return only_intervals && !p.masks.empty() && additive == nullptr && !pairs && !reads_values;
+    return only_intervals && !p.masks.empty() && additive == nullptr && !is_dot2 && !reads_values;
   }
   // Computes the scaled scores s [rows][keys] of query rows of head h and the first `keys` keys of
   // a packed panel. `range` is for the additive score: the most general form of all these rows and
   // keys.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
-              Range range, const RowsOf<T>& s) const {
+              ExponentialForm form, const RowsOf<T>& s) const {
     const T scale = static_cast<T>(p.scale);
     if (additive == nullptr) {
       return kernels.scores_of_keys(q, rows, p.Dk, panel, keys, scale, s);
     }
-    additive->scores(h, q, rows, panel, keys, range, scale, s);
+    additive->scores(h, q, rows, panel, keys, form, scale, s);
   }
   // E rounded up to whole registers of any target; 0 without values.
-  Index padded_width() const { return p.v.given() ? pieces(p.E, kMostLanes) * kMostLanes : 0; }
+  Index padded_width() const {
+    return p.v.given() ? core::divide_up(p.E, kMostLanes) * kMostLanes : 0;
+  }
 };
 
 }  // namespace qkv::attn

@@ -6,6 +6,7 @@
 
 #include "attention/tiles/row_options.h"
 #include "core/head_rows.h"
+#include "core/integers.h"
 
 // Where a block reads keys and values of a chunk as they are stored, and what it prefetches
 // meanwhile. Rows are read in this order: the chunk's keys, its values, and the next chunk's keys.
@@ -98,7 +99,7 @@ class ChunkReads {
     count = std::min(count, whole_blocks(next.run(wanted + shift, next_end - wanted)));
     return next.from(wanted + shift);
   }
-  static Index whole_blocks(Index n) { return (n + kBlock - 1) / kBlock * kBlock; }
+  static Index whole_blocks(Index n) { return core::round_up(n, kBlock); }
 
   Rows keys_, values_;
   Index begin_ = 0;

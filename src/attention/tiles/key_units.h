@@ -35,8 +35,6 @@ inline KeyUnit key_unit(const Problem& p, Index unit) noexcept {
   return {b, g, p.sequence(b), g * heads, heads};
 }
 
-constexpr Index pieces(Index n, Index length) noexcept { return (n + length - 1) / length; }
-
 // Consecutive units (a block of heads) that are processed together, so that what is packed for them
 // stays in the caches. A piece is what a unit takes of the shared memory: a packed panel of keys,
 // or the partial results of one chunk.

@@ -18,9 +18,9 @@ void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index 
                 T* panel) {
   call.stop();
   if (is_readable<T>(x)) return call.kernels.pack_panel(stored_rows(x, offset), keys, width, panel);
-  if (call.pairs) {
+  if (call.is_dot2) {
     const auto row = [&](Index n) { return offset + n * x.row_stride; };
-    return pack_strided_pairs(x, row, keys, width, panel);
+    return pack_strided_words(x, row, keys, width, panel);
   }
   for (Index c = 0; c < width; ++c) {
     T* column = panel + c * kPanel;
@@ -36,8 +36,8 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
                Index keys, Index width, T* panel) {
   if (rows.run(j, keys) == keys) return pack_panel(call, x, rows.offset(j), keys, width, panel);
   call.stop();
-  if (call.pairs && !is_readable<T>(x)) {
-    return pack_strided_pairs(
+  if (call.is_dot2 && !is_readable<T>(x)) {
+    return pack_strided_words(
         x, [&](Index n) { return rows.offset(j + n); }, keys, width, panel);
   }
   if (!is_readable<T>(x)) {
@@ -65,7 +65,7 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
           static_cast<const std::byte*>(x.data) + core::bytes_of(x.dtype, rows.offset(j + n) + c),
           static_cast<std::size_t>(bytes));
     }
-    const Index row = call.pairs ? c / 2 : c;
+    const Index row = call.is_dot2 ? c / 2 : c;
     call.kernels.pack_panel({together, x.dtype, count}, keys, count, panel + row * kPanel);
   }
 }

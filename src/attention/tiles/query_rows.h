@@ -6,14 +6,16 @@
 
 #include "attention/tiles/call.h"
 #include "core/arena.h"
+#include "core/integers.h"
 
 namespace qkv::attn {
 
 // One query row of a block.
 struct QueryRow {
   QueryAt at;
-  KeyRange live;                // keys that interval masks let it attend to
-  Range range = Range::kSmall;  // form of its exponentials, for the additive score
+  KeyRange live;  // keys that interval masks let it attend to
+  ExponentialForm form =
+      ExponentialForm::kSmall;  // form of its exponentials, for the additive score
 };
 
 // The queries of a block (up to kBlockRows rows of the query heads that share a key head): the
@@ -76,7 +78,7 @@ class QueryRows {
   }
 
   // The rows divided into tiles of kTileRows.
-  Index tiles() const { return pieces(count_, kTileRows); }
+  Index tiles() const { return core::divide_up(count_, kTileRows); }
   Index tile_begin(Index t) const { return t * kTileRows; }
   Index tile_end(Index t) const { return std::min(count_, (t + 1) * kTileRows); }
 
@@ -84,7 +86,7 @@ class QueryRows {
   // Whether the rows of one head are read in place: they lie about as close together as copies
   // would.
   bool are_close() const {
-    return !call_.pairs && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
+    return !call_.is_dot2 && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
            p_.q.row_stride >= p_.Dk && p_.q.row_stride <= 2 * p_.Dk;
   }
   // Copies a query's channels to the place of the next row.
@@ -92,7 +94,7 @@ class QueryRows {
     call_.stop();
     const Index offset = core::offset_of(p_.q, entry_, h, unit_.s.q0 + i, 0);
     T* to = copies_ + count_ * p_.Dk;
-    if (call_.pairs && p_.q.col_stride != 1) {
+    if (call_.is_dot2 && p_.q.col_stride != 1) {
       join_channels(p_.q, offset, p_.Dk, to);
     } else if (is_readable<T>(p_.q)) {
       call_.kernels.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});
@@ -103,9 +105,9 @@ class QueryRows {
   void place(Index h, Index i) {
     QueryRow& row = rows_[count_++];
     row.at = {unit_.b, h, i, offset_};
-    row.range = call_.additive == nullptr
-                    ? Range::kSmall
-                    : call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
+    row.form = call_.additive == nullptr
+                   ? ExponentialForm::kSmall
+                   : call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
     if (p_.masks.empty()) {
       // Assigned one by one: gcc 12 would otherwise store two and load them back as one, which
       // stalls.

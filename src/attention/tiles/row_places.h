@@ -2,6 +2,7 @@
 #ifndef QKV_ATTENTION_TILES_ROW_PLACES_H_
 #define QKV_ATTENTION_TILES_ROW_PLACES_H_
 
+#include "core/masks.h"
 #include "core/problem.h"
 
 namespace qkv::attn {
@@ -31,6 +32,28 @@ struct RowPlaces {
   RowPlaces from(Index b) const noexcept { return {heads, rows, packed, b}; }
   Index entries(Index B) const noexcept { return packed ? 1 : B; }
   Index count(Index B) const noexcept { return entries(B) * heads * rows; }
+};
+
+// Maximum and sum of the softmax of every row of queries, sink included: arrays at `places`.
+template <class T>
+struct RowStates {
+  T* max = nullptr;
+  T* sum = nullptr;
+  RowPlaces places;
+
+  template <class AnyArena>
+  static RowStates take(AnyArena& arena, const Problem& p) {
+    RowStates states;
+    states.places = RowPlaces::of_queries(p);
+    const Index count = states.places.count(p.B);
+    states.max = arena.template take<T>(count).data();
+    states.sum = arena.template take<T>(count).data();
+    return states;
+  }
+  // The index of a query of a sequence whose first row is q0.
+  Index index(Index q0, const core::QueryAt& at) const noexcept {
+    return places.of(at.b, at.h, q0 + at.i);
+  }
 };
 
 }  // namespace qkv::attn

@@ -4,7 +4,7 @@
 
 #include "attention/validate/bind.h"
 #include "attention/validate/shapes.h"
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/message.h"
 
 namespace qkv::attn {
@@ -72,7 +72,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
 }
 
 // The list of `count` queries that a result is restricted to.
-core::Operand bind_names(const Problem& p, std::string_view list, const ConstView& rows) {
+core::Operand bind_indices(const Problem& p, std::string_view list, const ConstView& rows) {
   expect_integer(p, list, rows);
   if (rows.rank() != 1) {
     throw Error(p.function, list, text("must have the shape [R], got ", describe(rows)));
@@ -97,7 +97,7 @@ core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name
   core::BasicRowsOperand<Void> to;
   Index count = p.Tq;
   if (rows.rows.given()) {
-    to.names = bind_names(p, list, rows.rows);
+    to.indices = bind_indices(p, list, rows.rows);
     count = to.count = rows.rows.size(0);
   }
   const char* letters = rows.rows.given() ? "R,Tk" : "Tq,Tk";
@@ -155,7 +155,7 @@ core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
     throw Error(p.function, "column_sums.rows",
                 "is not available with packed sequences (cu_seqlens)");
   }
-  to.names = bind_names(p, "column_sums.rows", rows);
+  to.indices = bind_indices(p, "column_sums.rows", rows);
   to.count = rows.size(0);
   check_row_names(p, "column_sums.rows", rows);
   return to;

@@ -51,7 +51,7 @@ auto operands_of(core::Results& results) {
 }
 
 // Lists of rows have values, which are checked in each run.
-bool names_rows(const Outputs& outputs) {
+bool lists_rows(const Outputs& outputs) {
   const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights, dropped,
                raw, capped, masked] = outputs;
   if (column_sums.rows.given()) return true;
@@ -81,7 +81,7 @@ bool all_there(const Arrays& now, const Arrays& before) {
 
 bool has_values_to_check(const Inputs& inputs, const Options& options, const Outputs& outputs) {
   return inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given() ||
-         inputs.block_tables.given() || inputs.context_lens.given() || names_rows(outputs) ||
+         inputs.block_tables.given() || inputs.context_lens.given() || lists_rows(outputs) ||
          reads_arrays(options);
 }
 
@@ -89,7 +89,7 @@ Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& input
                const Outputs& outputs_before) {
   if (!all_alike(views_of(inputs), views_of(inputs_before)) ||
       !all_alike(views_of(outputs), views_of(outputs_before)) ||
-      outputs.top.count != outputs_before.top.count || names_rows(outputs)) {
+      outputs.top.count != outputs_before.top.count || lists_rows(outputs)) {
     return Repeat::kNone;
   }
   return all_there(views_of(inputs), views_of(inputs_before)) &&

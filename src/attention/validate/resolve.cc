@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/message.h"
 
 namespace qkv::attn {

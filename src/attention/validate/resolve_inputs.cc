@@ -6,7 +6,7 @@
 
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/message.h"
 
 namespace qkv::attn {

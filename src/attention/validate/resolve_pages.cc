@@ -5,6 +5,7 @@
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
 #include "core/head_rows.h"
+#include "core/integers.h"
 #include "core/message.h"
 
 // Resolves keys and values in pages, as serving engines lay them out (Kwon et al. 2023, section 4).
@@ -101,7 +102,7 @@ void read_block_tables(const Inputs& inputs, core::ResolvedProblem& p) {
   const Index page = inputs.k.size(1);
   const Index pages = inputs.k.size(0);
   p.own_block_tables.clear();
-  p.table_pages = (p.Tk + page - 1) / page;
+  p.table_pages = core::divide_up(p.Tk, page);
   if (!p.own_context_lens.empty()) {
     p.own_block_tables.resize(p.own_context_lens.size() * static_cast<std::size_t>(p.table_pages));
   }

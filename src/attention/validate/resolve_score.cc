@@ -39,7 +39,7 @@ void resolve_kind(const Cosine&, const Inputs& inputs, Problem& p) {
 void resolve_kind(const Bilinear& score, const Inputs&, Problem& p) {
   p.query_maps.product = {
       .w = parameter_operand(p, "bilinear.w", score.w, {p.Dq, p.Dk}, "Dq,Dk", p.H),
-      .turned = true,
+      .transposed = true,
       .b = {},
       .units = p.Dk};
 }
@@ -51,7 +51,7 @@ void resolve_kind(const Additive& score, const Inputs&, Problem& p) {
     throw Error(p.function, "additive.wq",
                 text("must have U = 1 or more, got ", describe(score.wq)));
   }
-  p.query_maps.product = {.w = wq, .turned = false, .b = {}, .units = p.U};
+  p.query_maps.product = {.w = wq, .transposed = false, .b = {}, .units = p.U};
   p.key_maps.product = p.query_maps.product;
   p.key_maps.product.w = parameter_operand(p, "additive.wk", score.wk, {p.U, p.Dk}, "U,Dk", p.H);
   p.product = PairProduct::kTanh;

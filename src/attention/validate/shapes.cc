@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "attention/validate/resolve.h"
-#include "core/checked.h"
+#include "core/integers.h"
 #include "core/message.h"
 #include "core/shapes.h"
 

@@ -129,11 +129,11 @@ TEST(Picture, StridesAndTypesDoNotMatter) {
       columns.view().at<double>({j, i}) = static_cast<double>(rows.at<float>({i, j}));
     }
   }
-  Picture turned = drawn.picture;
-  turned.panels[0].weights = transpose(ConstView(columns.view()), 0, 1);
-  EXPECT_EQ(draw_svg(turned), draw_svg(drawn.picture));
-  EXPECT_EQ(draw_table(turned), draw_table(drawn.picture));
-  EXPECT_EQ(draw_terminal(turned, {}), draw_terminal(drawn.picture, {}));
+  Picture transposed = drawn.picture;
+  transposed.panels[0].weights = transpose(ConstView(columns.view()), 0, 1);
+  EXPECT_EQ(draw_svg(transposed), draw_svg(drawn.picture));
+  EXPECT_EQ(draw_table(transposed), draw_table(drawn.picture));
+  EXPECT_EQ(draw_terminal(transposed, {}), draw_terminal(drawn.picture, {}));
 }
 
 TEST(Picture, HalfPrecisionIsRead) {

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layers/choice.h"
+#include "layers/logit_kernels.h"
 
 namespace qkv::test {
 namespace {
@@ -63,7 +63,7 @@ class Rows {
   Rows(std::vector<T> logits, Index V, const std::string& path)
       : V_(V), logits_(std::move(logits)) {
     context_.force_path(path);
-    by_ = layers::choice_kernels_in_use<T>(context_, "test");
+    by_ = layers::logit_kernels_in_use<T>(context_, "test");
     for (std::size_t at = 0; at < logits_.size(); at += static_cast<std::size_t>(V)) {
       const T* const row = logits_.data() + at;
       const Normaliser normaliser = app::normaliser(row, V, RowScores::kLogProbabilities, by_);
@@ -90,7 +90,7 @@ class Rows {
   Index V_;
   std::vector<T> logits_;
   Context context_{};
-  kernels::ChoiceKernels<T> by_{};
+  kernels::LogitKernels<T> by_{};
   std::vector<ContinuedRow<T>> rows_{};
 };
 
@@ -129,7 +129,7 @@ TEST(Continuations, AreTheLikeliestInOrder) {
 
 TEST(Continuations, ARowThatIsNotOfNumbersHasNone) {
   const Context context;
-  const auto by = layers::choice_kernels_in_use<float>(context, "test");
+  const auto by = layers::logit_kernels_in_use<float>(context, "test");
   const auto sum = [&](std::vector<float> x) {
     const Normaliser all =
         app::normaliser(x.data(), std::ssize(x), RowScores::kLogProbabilities, by);

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layers/choice.h"
+#include "layers/logit_kernels.h"
 
 namespace qkv::test {
 namespace {
@@ -40,7 +40,7 @@ std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
   }
   const Context context;
   return app::likeliest<double>(rows, kVocabulary, Hypotheses::continuations(hypotheses.options()),
-                                layers::choice_kernels_in_use<double>(context, "test"));
+                                layers::logit_kernels_in_use<double>(context, "test"));
 }
 
 // The best translation after so many steps that unreachable nodes are removed many times. Before

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/pair_kernels.h"
+#include "kernels/dot2_kernels.h"
 
 #include <bit>
 #include <cmath>
@@ -10,11 +10,11 @@
 
 #include <gtest/gtest.h>
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "kernels/additive_kernels.h"
-#include "kernels/choice_kernels.h"
 #include "kernels/gradient_kernels.h"
 #include "kernels/gru_kernels.h"
+#include "kernels/logit_kernels.h"
 #include "kernels/update_kernels.h"
 #include "tests/kernels/targets.h"
 
@@ -23,7 +23,7 @@
 namespace qkv::kernels {
 namespace {
 
-class PairKernels : public testing::Test {
+class Dot2Kernels : public testing::Test {
  protected:
   void SetUp() override {
     if (!is_supported(Target::kAvx512Bf16)) GTEST_SKIP() << "this CPU has no avx512bf16";
@@ -72,8 +72,8 @@ bool same(float a, float b) {
 constexpr Index kWidths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 96, 127, 128, 200};
 constexpr Index kKeys[] = {1, 2, 15, 16, 17, 33, 63, 64};
 
-TEST_F(PairKernels, ScoresAreTheMeaning) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
+TEST_F(Dot2Kernels, ScoresAreTheMeaning) {
+  const DotKernels<float>& k = dot2_kernels();
   constexpr Index kMostRows = 16;
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
   for (const Numbers numbers : kNumbers) {
@@ -85,7 +85,7 @@ TEST_F(PairKernels, ScoresAreTheMeaning) {
       std::vector<float> wants;
       for (Index r = 0; r < kMostRows; ++r) {
         for (Index n = 0; n < kPanel; ++n) {
-          wants.push_back(0.3F * core::dot_of_pairs(q.row(r, D).data(), keys.row(n, D).data(), D));
+          wants.push_back(0.3F * core::dot2(q.row(r, D).data(), keys.row(n, D).data(), D));
         }
       }
       for (const Index count : kKeys) {
@@ -121,8 +121,8 @@ TEST_F(PairKernels, ScoresAreTheMeaning) {
 
 // Products of 2^-126 and a little more, from which a smaller number is subtracted: whether a result
 // is tiny is decided before it is rounded to the bits of a subnormal number.
-TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
+TEST_F(Dot2Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
+  const DotKernels<float>& k = dot2_kernels();
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
   std::mt19937 random(5);
   const auto number = [](int exponent, unsigned fraction, bool negative) {
@@ -150,7 +150,7 @@ TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
         a[c] = core::to_float(q[at(c)]);
         b[c] = core::to_float(keys[at(4 * n + c)]);
       }
-      const float want = core::dot_of_pairs(a, b, 4);
+      const float want = core::dot2(a, b, 4);
       ASSERT_PRED2(same, stored[at(n)], want) << trial << " " << n;
       tiny += want == 0 ? 1 : 0;
       rounded_up += want == 0x1p-126F && a[2] < 0 ? 1 : 0;
@@ -160,8 +160,8 @@ TEST_F(PairKernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   EXPECT_GT(rounded_up, 100);
 }
 
-TEST_F(PairKernels, SumsAreTheMeaning) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
+TEST_F(Dot2Kernels, SumsAreTheMeaning) {
+  const DotKernels<float>& k = dot2_kernels();
   for (const Numbers numbers : kNumbers) {
     for (const Index E : kWidths) {
       const Rows v(kPanel, E, numbers, 3);
@@ -177,11 +177,11 @@ TEST_F(PairKernels, SumsAreTheMeaning) {
           std::fill(row + count, row + kPanel, 0.0F);
           k.round_weights(row, kPanel, row);
         }
-        std::vector<float> paired(at(kPanel / 2 * E));
-        k.pair_values(v.rows(), count, E, {paired.data(), E});
+        std::vector<float> words_of(at(kPanel / 2 * E));
+        k.join_values(v.rows(), count, E, {words_of.data(), E});
         for (Index rows = 1; rows <= kTileRows; ++rows) {
           std::vector<float> got(at(kTileRows * width), 0.5F), stored = got, want = got;
-          k.weighted_sum({words.data(), kPanel}, rows, {paired.data(), E}, count, E,
+          k.weighted_sum({words.data(), kPanel}, rows, {words_of.data(), E}, count, E,
                          {got.data(), width});
           k.stored_sum({words.data(), kPanel}, rows, v.rows(), count, E, {stored.data(), width},
                        {});
@@ -209,8 +209,8 @@ TEST_F(PairKernels, SumsAreTheMeaning) {
 
 // Weights are rounded to nearest, ties to even, and subnormal ones to 0; `to` may be their own
 // place.
-TEST_F(PairKernels, WeightsAreRoundedOnce) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
+TEST_F(Dot2Kernels, WeightsAreRoundedOnce) {
+  const DotKernels<float>& k = dot2_kernels();
   std::vector<float> w(3 * kPanel);
   std::mt19937 bits(5);
   std::uniform_real_distribution<float> exponent(-140, 0);
@@ -230,9 +230,9 @@ TEST_F(PairKernels, WeightsAreRoundedOnce) {
 }
 
 // The sums of dk and dv start from zero and are added to what is there.
-TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
-  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+TEST_F(Dot2Kernels, TransposedSumsAreTheMeaning) {
+  const DotKernels<float>& k = dot2_kernels();
+  const GradientKernels<float>& g = dot2_gradient_kernels();
   for (const Numbers numbers : kNumbers) {
     for (const Index width : kWidths) {
       const Rows x(kPanel, width, numbers, 6);
@@ -241,13 +241,13 @@ TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
       std::normal_distribution<float> normal;
       for (float& w : weights) w = normal(bits) * (numbers == Numbers::kTiny ? 0x1p-63F : 1.0F);
       for (const Index count : kKeys) {
-        std::vector<float> words(at(kPanel / 2 * kPanel), NAN), paired(at(kPanel / 2 * width));
+        std::vector<float> words(at(kPanel / 2 * kPanel), NAN), words_of(at(kPanel / 2 * width));
         g.join_rows({weights.data(), kPanel}, count, kPanel, {words.data(), kPanel});
-        k.pair_values(x.rows(), count, width, {paired.data(), width});
+        k.join_values(x.rows(), count, width, {words_of.data(), width});
         for (Index columns = 1; columns <= kTileRows; ++columns) {
           const Index stride = width + 1;  // numbers between rows must stay
           std::vector<float> got(at(kTileRows * stride), 0.5F), want = got;
-          g.transposed_sum({words.data() + 3, kPanel}, columns, {paired.data(), width}, count,
+          g.transposed_sum({words.data() + 3, kPanel}, columns, {words_of.data(), width}, count,
                            width, {got.data(), stride});
           for (Index n = 0; n < columns; ++n) {
             std::vector<float> sums(at(width));
@@ -270,8 +270,8 @@ TEST_F(PairKernels, TransposedSumsAreTheMeaning) {
 }
 
 // Words hold rows 2m and 2m + 1; the second half is 0 if the number of rows is odd.
-TEST_F(PairKernels, RowsAreJoinedAndRounded) {
-  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+TEST_F(Dot2Kernels, RowsAreJoinedAndRounded) {
+  const GradientKernels<float>& g = dot2_gradient_kernels();
   constexpr Index kRows = 5;
   std::vector<float> w(at(kRows * 2 * kPanel));
   std::mt19937 bits(8);
@@ -288,9 +288,9 @@ TEST_F(PairKernels, RowsAreJoinedAndRounded) {
   }
 }
 
-TEST_F(PairKernels, DotsOfRowsAreTheMeaning) {
-  const DotKernels<float>& k = bfloat16_pair_kernels();
-  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+TEST_F(Dot2Kernels, DotsOfRowsAreTheMeaning) {
+  const DotKernels<float>& k = dot2_kernels();
+  const GradientKernels<float>& g = dot2_gradient_kernels();
   constexpr Index kRows = 37;
   for (const Numbers numbers : kNumbers) {
     for (const Index width : kWidths) {
@@ -303,8 +303,7 @@ TEST_F(PairKernels, DotsOfRowsAreTheMeaning) {
         std::vector<float> got(at(kRows + 1), 7.0F);
         g.row_dots({left.data(), words}, {right.data(), words}, rows, width, got.data());
         for (Index r = 0; r < rows; ++r) {
-          const float want =
-              core::dot_of_pairs(a.row(r, width).data(), b.row(r, width).data(), width);
+          const float want = core::dot2(a.row(r, width).data(), b.row(r, width).data(), width);
           ASSERT_PRED2(same, got[at(r)], want) << width << " " << rows << " " << r;
         }
         ASSERT_EQ(got[at(rows)], 7.0F);
@@ -314,8 +313,8 @@ TEST_F(PairKernels, DotsOfRowsAreTheMeaning) {
 }
 
 // Either half of a word may be non-finite; words behind the last are not read.
-TEST_F(PairKernels, OddValuesOfPairsAreFound) {
-  const GradientKernels<float>& g = bfloat16_pair_gradient_kernels();
+TEST_F(Dot2Kernels, NonFiniteValuesOfWordsAreFound) {
+  const GradientKernels<float>& g = dot2_gradient_kernels();
   for (const Index count : {1, 15, 16, 17, 40}) {
     std::vector<std::uint16_t> values(at(2 * count + 2), 0x7F7F);  // the largest number
     values[at(2 * count)] = 0x7F80;
@@ -336,18 +335,18 @@ TEST_F(PairKernels, OddValuesOfPairsAreFound) {
   }
 }
 
-TEST_F(PairKernels, CountTheirOperations) {
-  EXPECT_EQ(bfloat16_pair_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
+TEST_F(Dot2Kernels, CountTheirOperations) {
+  EXPECT_EQ(dot2_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
 }
 
 // Kernels for other types are those of avx512: identical functions, so bit-identical results.
-TEST_F(PairKernels, OtherKernelsAreThoseOfAvx512) {
+TEST_F(Dot2Kernels, OtherKernelsAreThoseOfAvx512) {
   const auto compare = []<class T>(T) {
     const auto expect_same = [](const auto& table_of) {
       EXPECT_EQ(&table_of(Target::kAvx512Bf16), &table_of(Target::kAvx512));
     };
     expect_same(additive_kernels<T>);
-    expect_same(choice_kernels<T>);
+    expect_same(logit_kernels<T>);
     expect_same(dot_kernels<T>);
     expect_same(gradient_kernels<T>);
     expect_same(gru_kernels<T>);

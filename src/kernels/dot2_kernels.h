@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_KERNELS_PAIR_KERNELS_H_
-#define QKV_KERNELS_PAIR_KERNELS_H_
+#ifndef QKV_KERNELS_DOT2_KERNELS_H_
+#define QKV_KERNELS_DOT2_KERNELS_H_
 
 #include "kernels/gradient_kernels.h"
 
-// BF16 two-way dot products, for the target avx512bf16. core/bfloat16_pairs.h defines them.
+// BF16 two-way dot products, for the target avx512bf16. core/bfloat16_dot2.h defines them.
 //
 // They stand in a table of kernels whose other entries, between the two products, are those of
 // avx512. Where the loops for float32 read rows of q, panels, weights or copied values, these read
@@ -12,10 +12,10 @@
 //   q       word m of a row: channels 2m and 2m + 1, made by `widen`
 //   panel   [words of channels][kPanel]: word n of row m belongs to key n
 //   w       word m of a row: keys 2m and 2m + 1, made by `round_weights`
-//   v       [words of keys][E], made by `pair_values`; stored values are read as they are
+//   v       [words of keys][E], made by `join_values`; stored values are read as they are
 // In the backward pass rows of dout are such rows of q, and in transposed_sum
 //   w       word n of row m: queries 2m and 2m + 1 for key n, made by `join_rows`
-//   x       [words of queries][width], made by `pair_values`
+//   x       [words of queries][width], made by `join_values`
 // row_dots takes rows of words, all_finite a number of words. If the number of channels or keys is
 // odd, the second half of the last word is 0. Counts of channels and keys are not halved.
 namespace qkv::kernels {
@@ -24,9 +24,9 @@ namespace qkv::kernels {
 constexpr Index words_of(Index n) { return (n + 1) / 2; }
 
 // Both tables are for CPUs on which kAvx512Bf16 is supported.
-const DotKernels<float>& bfloat16_pair_kernels() noexcept;
-const GradientKernels<float>& bfloat16_pair_gradient_kernels() noexcept;
+const DotKernels<float>& dot2_kernels() noexcept;
+const GradientKernels<float>& dot2_gradient_kernels() noexcept;
 
 }  // namespace qkv::kernels
 
-#endif  // QKV_KERNELS_PAIR_KERNELS_H_
+#endif  // QKV_KERNELS_DOT2_KERNELS_H_

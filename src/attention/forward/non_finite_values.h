@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_FORWARD_ODD_VALUES_H_
-#define QKV_ATTENTION_FORWARD_ODD_VALUES_H_
+#ifndef QKV_ATTENTION_FORWARD_NON_FINITE_VALUES_H_
+#define QKV_ATTENTION_FORWARD_NON_FINITE_VALUES_H_
 
 #include <algorithm>
 #include <limits>
 
 #include "attention/forward/softmax_state.h"
 #include "attention/tiles/key_set.h"
-#include "core/finite.h"
+#include "core/floats.h"
 
 namespace qkv::attn {
 
@@ -17,10 +17,10 @@ namespace qkv::attn {
 // are searched for them (docs/decisions/0012). A live key, panel or tile has an unmasked query-key
 // pair.
 template <class T>
-class OddValues {
+class NonFiniteValues {
  public:
   template <class AnyArena>
-  OddValues(const FusedCall<T>& call, AnyArena& arena)
+  NonFiniteValues(const FusedCall<T>& call, AnyArena& arena)
       : call_(call), p_(call.p), k_(call.kernels), width_(call.padded_width()) {
     if (call.reads_values && p_.v.dtype != dtype_of<T>) {
       row_ = arena.template take<T>(width_).data();
@@ -45,17 +45,17 @@ class OddValues {
 
   // Called before the sums of two tiles.
   void begin_tiles() { ambiguous_ = 0; }
-  // Whether sums of tile t have to be recomputed by sum_with_care().
+  // Whether sums of tile t have to be recomputed by sum_elementwise().
   bool is_ambiguous(Index t) const { return (ambiguous_ >> t % kTilesAtOnce & 1U) != 0; }
 
   // Adds keys begin .. end-1 (one key, or the two of a word, with a non-finite value) to the sums
   // `to` of tile t's rows.
   void add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
   // Recomputes the sums of tile t element-wise, key by key.
-  void sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const;
+  void sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const;
 
  private:
-  bool is_odd(const BlockScores<T>& scores, Index n) const;
+  bool is_non_finite(const BlockScores<T>& scores, Index n) const;
   void add_value(const BlockScores<T>& scores, Index n, const T* weight, T* row) const;
   void add_rounded(Index key, T weight, T* row) const;
 
@@ -73,26 +73,26 @@ class OddValues {
 };
 
 template <class T>
-void OddValues<T>::look(const BlockScores<T>& scores) {
+void NonFiniteValues<T>::look(const BlockScores<T>& scores) {
   if (has_looked_) return;
   has_looked_ = true;
   const KeyRange keys = call_.reads_values ? scores.stored() : scores.live_keys();
   for (Index n = keys.begin; n < keys.end; ++n) {
     if (n % kPanel == 0) call_.stop();
-    if (is_odd(scores, n)) found_.insert(n);
+    if (is_non_finite(scores, n)) found_.insert(n);
   }
 }
 
 template <class T>
-bool OddValues<T>::is_odd(const BlockScores<T>& scores, Index n) const {
-  if (call_.pairs) {
+bool NonFiniteValues<T>::is_non_finite(const BlockScores<T>& scores, Index n) const {
+  if (call_.is_dot2) {
     const Index offset = rows_.offset(scores.first_key() + n);
-    bool odd = false;
+    bool non_finite = false;
     for (Index c = 0; c < p_.E; ++c) {
-      odd |=
+      non_finite |=
           (bfloat16_at(p_.v, offset, c).bits & core::kInfinityBFloat16) == core::kInfinityBFloat16;
     }
-    return odd;
+    return non_finite;
   }
   const StoredRows row = call_.reads_values ? scores.reads().values(n) : values_.row(n);
   if (row.dtype == dtype_of<T>) return !core::are_finite(static_cast<const T*>(row.data), p_.E);
@@ -100,20 +100,20 @@ bool OddValues<T>::is_odd(const BlockScores<T>& scores, Index n) const {
   return !core::are_finite<T>(row_, p_.E);
 }
 
-// The second key of a word is added first (core/bfloat16_pairs.h). If masks let a row attend to a
+// The second key of a word is added first (core/bfloat16_dot2.h). If masks let a row attend to a
 // non-finite value whose weight is 0 (by rounding, dropout or a score of -inf), only the scores
 // tell which it is: the tile is ambiguous.
 template <class T>
-void OddValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
+void NonFiniteValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
   const QueryRows<T>& queries = scores.queries;
   for (Index n = end - 1; n >= begin; --n) {
     for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
       if (found_.contains(n) && !scores.may_see(r, n)) continue;
       T* const row = to + (r - queries.tile_begin(t)) * width_;
-      const T weight = call_.pairs ? half_of_word(scores.row(r)[n / 2], n % 2) : scores.row(r)[n];
+      const T weight = call_.is_dot2 ? half_of_word(scores.row(r)[n / 2], n % 2) : scores.row(r)[n];
       if (weight == 0) {
         if (found_.contains(n)) ambiguous_ |= 1U << t % kTilesAtOnce;
-      } else if (call_.pairs) {
+      } else if (call_.is_dot2) {
         add_rounded(scores.first_key() + n, weight, row);
       } else {
         add_value(scores, n, &weight, row);
@@ -124,7 +124,8 @@ void OddValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index
 
 // Adds weight * v_n to `row`, for key n of the chunk.
 template <class T>
-void OddValues<T>::add_value(const BlockScores<T>& scores, Index n, const T* weight, T* row) const {
+void NonFiniteValues<T>::add_value(const BlockScores<T>& scores, Index n, const T* weight,
+                                   T* row) const {
   const StoredRows value = call_.reads_values ? scores.reads().values(n) : values_.row(n);
   k_.stored_sum({weight, kScoreStride}, 1, value, 1, p_.E, {row, width_}, {});
 }
@@ -132,7 +133,8 @@ void OddValues<T>::add_value(const BlockScores<T>& scores, Index n, const T* wei
 // Sums over live keys only. Weights do not identify them (a live key's weight may be 0 by rounding
 // or dropout), so the scores are recomputed.
 template <class T>
-void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const {
+void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state,
+                                         Index t) const {
   const QueryRows<T>& queries = scores.queries;
   const KeyRange keys = scores.tile(t).keys;
   scores.compute_again(t);
@@ -148,11 +150,11 @@ void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state,
     T* const row = state.chunk.acc + r % kRowsAtOnce * width_;
     std::fill(row, row + width_, T(0));
     const Index end = std::min(scores.keys(), keys.end);
-    for (Index n = keys.begin; n < end && !call_.pairs; ++n) {
+    for (Index n = keys.begin; n < end && !call_.is_dot2; ++n) {
       if (live[n]) add_value(scores, n, s + n, row);
     }
-    // The second key of a word is added first: core/bfloat16_pairs.h.
-    for (Index n = keys.begin; n < end && call_.pairs; n += 2) {
+    // The second key of a word is added first: core/bfloat16_dot2.h.
+    for (Index n = keys.begin; n < end && call_.is_dot2; n += 2) {
       const Index key = scores.first_key() + n;
       if (n + 1 < end && live[n + 1]) add_rounded(key + 1, s[n + 1], row);
       if (live[n]) add_rounded(key, s[n], row);
@@ -162,7 +164,7 @@ void OddValues<T>::sum_with_care(BlockScores<T>& scores, SoftmaxState<T>& state,
 
 // Adds weight * value of row `key` of the unit to `row`, as a word whose other half is 0.
 template <class T>
-void OddValues<T>::add_rounded(Index key, T weight, T* row) const {
+void NonFiniteValues<T>::add_rounded(Index key, T weight, T* row) const {
   T words[kPanel] = {weight};
   k_.round_weights(words, kPanel, words);
   const Index offset = rows_.offset(key);
@@ -180,4 +182,4 @@ void OddValues<T>::add_rounded(Index key, T weight, T* row) const {
 
 }  // namespace qkv::attn
 
-#endif  // QKV_ATTENTION_FORWARD_ODD_VALUES_H_
+#endif  // QKV_ATTENTION_FORWARD_NON_FINITE_VALUES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/choice_kernels.h"
+#include "kernels/logit_kernels.h"
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +12,7 @@
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "kernels/choice_kernels.cc"
+#define HWY_TARGET_INCLUDE "kernels/logit_kernels.cc"
 // NOLINTEND(readability-identifier-naming)
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
@@ -118,14 +118,14 @@ Index first_number_from(const T* x, Index begin, Index n, T least_wanted) {
 }
 
 template <class T>
-constexpr ChoiceKernels<T> kChoiceKernels{
+constexpr LogitKernels<T> kLogitKernels{
     .largest = &largest_number<T>,
     .sum_of_exponentials = &sum_of_exponentials<T>,
     .first_from = &first_number_from<T>,
 };
 
-const ChoiceKernels<float>& float32_choice_kernels() { return kChoiceKernels<float>; }
-const ChoiceKernels<double>& float64_choice_kernels() { return kChoiceKernels<double>; }
+const LogitKernels<float>& float32_logit_kernels() { return kLogitKernels<float>; }
+const LogitKernels<double>& float64_logit_kernels() { return kLogitKernels<double>; }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -135,13 +135,13 @@ HWY_AFTER_NAMESPACE();
 namespace qkv::kernels {
 
 template <>
-const ChoiceKernels<float>& choice_kernels<float>(Target target) noexcept {
-  QKV_TABLE_OF_TARGET(target, float32_choice_kernels);
+const LogitKernels<float>& logit_kernels<float>(Target target) noexcept {
+  QKV_TABLE_OF_TARGET(target, float32_logit_kernels);
 }
 
 template <>
-const ChoiceKernels<double>& choice_kernels<double>(Target target) noexcept {
-  QKV_TABLE_OF_TARGET(target, float64_choice_kernels);
+const LogitKernels<double>& logit_kernels<double>(Target target) noexcept {
+  QKV_TABLE_OF_TARGET(target, float64_logit_kernels);
 }
 
 }  // namespace qkv::kernels

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_
-#define QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_
+#ifndef QKV_ATTENTION_TILES_BFLOAT16_WORDS_H_
+#define QKV_ATTENTION_TILES_BFLOAT16_WORDS_H_
 
 #include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <type_traits>
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "core/operand.h"
-#include "kernels/pair_kernels.h"
+#include "kernels/dot2_kernels.h"
 
 // The choice between plain products and BF16 two-way dot products, and the packing of operands
-// whose channels are not contiguous into words of two BF16 numbers (kernels/pair_kernels.h).
+// whose channels are not contiguous into words of two BF16 numbers (kernels/dot2_kernels.h).
 namespace qkv::attn {
 
-enum class Products { kPlain, kPairs };
+enum class Products { kPlain, kDot2 };
 
 // The products of a forward pass, or with `from` (the gradient sources) of a backward pass.
 template <class T, class... From>
 Products products_of(const core::Problem& p, kernels::Target target, const From&... from) noexcept {
-  const bool pairs = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
-                     core::has_bfloat16_pairs(p, from...);
-  return pairs ? Products::kPairs : Products::kPlain;
+  const bool is_dot2 = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
+                       core::takes_dot2(p, from...);
+  return is_dot2 ? Products::kDot2 : Products::kPlain;
 }
 
 template <class T>
 const kernels::DotKernels<T>& kernels_of(kernels::Target target, Products products) noexcept {
   if constexpr (std::is_same_v<T, float>) {
-    if (products == Products::kPairs) return kernels::bfloat16_pair_kernels();
+    if (products == Products::kDot2) return kernels::dot2_kernels();
   }
   return kernels::dot_kernels<T>(target);
 }
@@ -37,7 +37,7 @@ template <class T>
 const kernels::GradientKernels<T>& gradient_kernels_of(kernels::Target target,
                                                        Products products) noexcept {
   if constexpr (std::is_same_v<T, float>) {
-    if (products == Products::kPairs) return kernels::bfloat16_pair_gradient_kernels();
+    if (products == Products::kDot2) return kernels::dot2_gradient_kernels();
   }
   return kernels::gradient_kernels<T>(target);
 }
@@ -101,7 +101,7 @@ void join_channels(const core::Operand& x, Index offset, Index width, T* to) noe
 
 // Packs a panel of words [words of width][kPanel]; key n begins at element row_at(n).
 template <class T, class Row>
-void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, Index width,
+void pack_strided_words(const core::Operand& k, const Row& row_at, Index keys, Index width,
                         T* panel) noexcept {
   using kernels::kPanel;
   std::fill_n(panel, kernels::words_of(width) * kPanel, T(0));
@@ -117,7 +117,7 @@ void pack_strided_pairs(const core::Operand& k, const Row& row_at, Index keys, I
 // Joins the values of two neighbouring rows, channel by channel, into words to[E]; if `rows` is 1
 // the second half is 0.
 template <class T>
-void pair_strided_values(const core::Operand& v, Index offset, Index rows, Index E,
+void join_strided_values(const core::Operand& v, Index offset, Index rows, Index E,
                          T* to) noexcept {
   for (Index c = 0; c < E; ++c) {
     const BFloat16 second = rows > 1 ? bfloat16_at(v, offset + v.row_stride, c) : BFloat16();
@@ -127,4 +127,4 @@ void pair_strided_values(const core::Operand& v, Index offset, Index rows, Index
 
 }  // namespace qkv::attn
 
-#endif  // QKV_ATTENTION_TILES_BFLOAT16_PAIRS_H_
+#endif  // QKV_ATTENTION_TILES_BFLOAT16_WORDS_H_

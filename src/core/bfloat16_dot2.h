@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_CORE_BFLOAT16_PAIRS_H_
-#define QKV_CORE_BFLOAT16_PAIRS_H_
+#ifndef QKV_CORE_BFLOAT16_DOT2_H_
+#define QKV_CORE_BFLOAT16_DOT2_H_
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace qkv::core {
 
 // True if the scores and weighted sums of a call are two-way dot products where the target has
 // them: the score is the dot product of q and k as stored, both bfloat16. v has the dtype of k.
-inline bool has_bfloat16_pairs(const Problem& p) noexcept {
+inline bool takes_dot2(const Problem& p) noexcept {
   return p.product == PairProduct::kDot && p.query_maps.is_identity() && p.key_maps.is_identity() &&
          p.q.dtype == DType::kBFloat16 && p.k.dtype == DType::kBFloat16 &&
          (!p.v.given() || p.v.dtype == DType::kBFloat16);
@@ -28,9 +28,11 @@ inline bool has_bfloat16_pairs(const Problem& p) noexcept {
 
 // True if the gradients of a call are two-way dot products as well; out and dout have the dtype of
 // q.
-inline bool has_bfloat16_pairs(const Problem& p, const GradientSources& from) noexcept {
-  const auto is_paired = [](const Operand& x) { return !x.given() || x.dtype == DType::kBFloat16; };
-  return has_bfloat16_pairs(p) && is_paired(from.dout) && is_paired(from.out);
+inline bool takes_dot2(const Problem& p, const GradientSources& from) noexcept {
+  const auto is_bfloat16 = [](const Operand& x) {
+    return !x.given() || x.dtype == DType::kBFloat16;
+  };
+  return takes_dot2(p) && is_bfloat16(from.dout) && is_bfloat16(from.out);
 }
 
 // Returns x, or a zero of its sign if x is subnormal.
@@ -56,18 +58,18 @@ inline float add_flushed_product(float a, float b, float sum) noexcept {
 inline float rounded_weight(float w) noexcept { return to_float(from_float<BFloat16>(flushed(w))); }
 
 // Calls f(n) for the terms begin .. end-1 of a sum in the order in which they are added: ascending,
-// but with `pairs` the odd term of each pair first. `begin` is even.
+// but with `is_dot2` the odd term of each pair first. `begin` is even.
 template <class F>
-void for_each_term(bool pairs, Index begin, Index end, const F& f) {
-  for (Index n = begin; n < end; n += pairs ? 2 : 1) {
-    if (pairs && n + 1 < end) f(n + 1);
+void for_each_term(bool is_dot2, Index begin, Index end, const F& f) {
+  for (Index n = begin; n < end; n += is_dot2 ? 2 : 1) {
+    if (is_dot2 && n + 1 < end) f(n + 1);
     f(n);
   }
 }
 
 // Computes sum_c a_c b_c over pairs of channels in ascending order, in blocks of kChannelBlock
 // channels. Each block is summed from zero and added to the blocks before it.
-inline float dot_of_pairs(const float* a, const float* b, Index n) noexcept {
+inline float dot2(const float* a, const float* b, Index n) noexcept {
   float total = 0;
   for (Index begin = 0; begin < n; begin += kChannelBlock) {
     const Index end = std::min(n, begin + kChannelBlock);
@@ -83,4 +85,4 @@ inline float dot_of_pairs(const float* a, const float* b, Index n) noexcept {
 
 }  // namespace qkv::core
 
-#endif  // QKV_CORE_BFLOAT16_PAIRS_H_
+#endif  // QKV_CORE_BFLOAT16_DOT2_H_

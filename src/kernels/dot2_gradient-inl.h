@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops of the backward pass with BF16 two-way dot products, for AVX-512 with BF16 alone.
-#ifndef QKV_KERNELS_PAIR_GRADIENT_INL_H_
-#define QKV_KERNELS_PAIR_GRADIENT_INL_H_
+#ifndef QKV_KERNELS_DOT2_GRADIENT_INL_H_
+#define QKV_KERNELS_DOT2_GRADIENT_INL_H_
 
+#include "kernels/dot2-inl.h"
 #include "kernels/gradient_kernels.h"
-#include "kernels/pair-inl.h"
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
 // Adds a tile of transposed sums of kUnits times 32 channels, of which there are E. Unlike in
-// pair_sum_tile the weights of a word are in one row, and sums from zero are added to `acc`.
+// dot2_sum_tile the weights of a word are in one row, and sums from zero are added to `acc`.
 template <int kRows, int kUnits>
-HWY_NOINLINE void transposed_pair_tile(const Words& w, const Words& x, Index pairs, Index E,
+HWY_NOINLINE void transposed_dot2_tile(const Words& w, const Words& x, Index pairs, Index E,
                                        const RowsOf<float>& acc) {
   constexpr int kVectors = 2 * kUnits;
   __mmask16 some[kVectors];
@@ -50,14 +50,14 @@ HWY_NOINLINE void transposed_pair_tile(const Words& w, const Words& x, Index pai
   }
 }
 
-inline void transposed_pair_sum(const Words& w, Index rows, const Words& x, Index count,
+inline void transposed_dot2_sum(const Words& w, Index rows, const Words& x, Index count,
                                 Index width, const RowsOf<float>& acc) {
   using Tile = void (*)(const Words&, const Words&, Index, Index, const RowsOf<float>&);
   constexpr Tile kTiles[2][kTileRows] = {
-      {&transposed_pair_tile<1, 1>, &transposed_pair_tile<2, 1>, &transposed_pair_tile<3, 1>,
-       &transposed_pair_tile<4, 1>, &transposed_pair_tile<5, 1>, &transposed_pair_tile<6, 1>},
-      {&transposed_pair_tile<1, 2>, &transposed_pair_tile<2, 2>, &transposed_pair_tile<3, 2>,
-       &transposed_pair_tile<4, 2>, &transposed_pair_tile<5, 2>, &transposed_pair_tile<6, 2>}};
+      {&transposed_dot2_tile<1, 1>, &transposed_dot2_tile<2, 1>, &transposed_dot2_tile<3, 1>,
+       &transposed_dot2_tile<4, 1>, &transposed_dot2_tile<5, 1>, &transposed_dot2_tile<6, 1>},
+      {&transposed_dot2_tile<1, 2>, &transposed_dot2_tile<2, 2>, &transposed_dot2_tile<3, 2>,
+       &transposed_dot2_tile<4, 2>, &transposed_dot2_tile<5, 2>, &transposed_dot2_tile<6, 2>}};
   for (Index c = 0; c < width; c += 2 * kLineChannels) {
     const Index channels = std::min(width - c, 2 * kLineChannels);
     kTiles[channels > kLineChannels ? 1 : 0][rows - 1](w, {x.data + c, x.stride}, words_of(count),
@@ -66,7 +66,7 @@ inline void transposed_pair_sum(const Words& w, Index rows, const Words& x, Inde
 }
 
 // Computes dot products of 16 rows at a time, transposed.
-inline void pair_row_dots(const Words& a, const Words& b, Index rows, Index n, float* to) {
+inline void dot2_row_dots(const Words& a, const Words& b, Index rows, Index n, float* to) {
   const auto stored = [](const Words& x, Index r) {
     return StoredRows(x.data + r * x.stride, DType::kBFloat16, 2 * x.stride);
   };
@@ -91,14 +91,14 @@ inline void pair_row_dots(const Words& a, const Words& b, Index rows, Index n, f
 }
 
 // Whether both halves of all n words are finite.
-inline bool all_finite_pairs(const float* x, Index n) {
+inline bool all_finite_words(const float* x, Index n) {
   const __m512i exponent = _mm512_set1_epi16(0x7F80);
-  __mmask32 odd = 0;
+  __mmask32 non_finite = 0;
   for (Index m = 0; m < n; m += kWordLanes) {
     const __m512i words = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_words(n - m), x + m));
-    odd |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
+    non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
   }
-  return odd == 0;
+  return non_finite == 0;
 }
 
 inline void join_rows(const RowsOf<const float>& w, Index rows, Index n, const RowsOf<float>& to) {
@@ -120,4 +120,4 @@ inline void join_rows(const RowsOf<const float>& w, Index rows, Index n, const R
 }  // namespace qkv::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // QKV_KERNELS_PAIR_GRADIENT_INL_H_
+#endif  // QKV_KERNELS_DOT2_GRADIENT_INL_H_

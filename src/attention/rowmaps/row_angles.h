@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
-#define QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
+#ifndef QKV_ATTENTION_ROWMAPS_ROW_ANGLES_H_
+#define QKV_ATTENTION_ROWMAPS_ROW_ANGLES_H_
 
 #include "attention/tiles/call.h"
 #include "attention/tiles/row_places.h"
+#include "core/integers.h"
 #include "reference/row_maps.h"
 
 // cos and sin of the angles by which RoPE rotates the rows of q or of k. They are computed once for
@@ -21,10 +22,10 @@ inline SequenceRows rows_of_sequence(const Problem& p, bool are_keys, Index b) {
 }
 
 template <class T>
-class RowTurns {
+class RowAngles {
  public:
-  RowTurns() = default;
-  RowTurns(const Problem& p, const core::RowMaps& maps, const RowPlaces& places, bool are_keys)
+  RowAngles() = default;
+  RowAngles(const Problem& p, const core::RowMaps& maps, const RowPlaces& places, bool are_keys)
       : rows_(places.rows), are_keys_(are_keys) {
     for (const core::RowMap& map : maps.maps()) {
       if (const auto* rotated = std::get_if<core::RotatedRows>(&map)) map_ = rotated;
@@ -41,7 +42,7 @@ class RowTurns {
   void take(AnyArena& arena) {
     if (map_ == nullptr) return;
     frequencies_ = arena.template take<double>(map_->width / 2).data();
-    turns_ = arena.template take<T>(entries_ * rows_ * map_->width).data();
+    angles_ = arena.template take<T>(entries_ * rows_ * map_->width).data();
   }
   // Computes the table. `tools` belong to the problem that the rows belong to.
   template <class Tools>
@@ -49,7 +50,7 @@ class RowTurns {
   // cos and sin of a row [width], interleaved; null if rows are not rotated.
   const T* of(Index b, Index row) const {
     if (map_ == nullptr) return nullptr;
-    return turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
+    return angles_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
   }
 
  private:
@@ -58,12 +59,12 @@ class RowTurns {
   Index rows_ = 0;
   bool are_keys_ = false;
   double* frequencies_ = nullptr;
-  T* turns_ = nullptr;
+  T* angles_ = nullptr;
 };
 
 template <class T>
 template <class Tools>
-void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
+void RowAngles<T>::prepare(const Tools& tools, runtime::Call& call) const {
   if (map_ == nullptr) return;
   const Problem& p = tools.p;
   const Index pairs = map_->width / 2;
@@ -71,7 +72,7 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
   for (Index m = 0; m < pairs; ++m) frequencies_[m] = reference::frequency(*map_, base, m);
   constexpr Index kRows = 64;
   const Index sequences = p.packed() ? p.B : entries_;
-  const Index blocks = pieces(p.packed() ? (are_keys_ ? p.Tk : p.Tq) : rows_, kRows);
+  const Index blocks = core::divide_up(p.packed() ? (are_keys_ ? p.Tk : p.Tq) : rows_, kRows);
   call.for_each_task(sequences * blocks, [&](Index task, core::Arena&) {
     const Index b = task / blocks;
     const Index n0 = task % blocks * kRows;
@@ -83,11 +84,11 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
       tools.stop();
       const Index row = all.first + n;
       const Index position = reference::position(*map_, b, row, n + offset);
-      T* to = turns_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
+      T* to = angles_ + ((entries_ == 1 ? 0 : b * rows_) + row) * map_->width;
       for (Index m = 0; m < pairs; ++m) {
-        const auto turn = reference::turn_by<T>(static_cast<double>(position), frequencies_[m]);
-        to[2 * m] = turn.cos;
-        to[2 * m + 1] = turn.sin;
+        const auto angle = reference::cos_sin_of<T>(static_cast<double>(position), frequencies_[m]);
+        to[2 * m] = angle.cos;
+        to[2 * m + 1] = angle.sin;
       }
     }
   });
@@ -95,4 +96,4 @@ void RowTurns<T>::prepare(const Tools& tools, runtime::Call& call) const {
 
 }  // namespace qkv::attn
 
-#endif  // QKV_ATTENTION_ROWMAPS_ROW_TURNS_H_
+#endif  // QKV_ATTENTION_ROWMAPS_ROW_ANGLES_H_

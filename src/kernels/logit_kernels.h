@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_KERNELS_CHOICE_KERNELS_H_
-#define QKV_KERNELS_CHOICE_KERNELS_H_
+#ifndef QKV_KERNELS_LOGIT_KERNELS_H_
+#define QKV_KERNELS_LOGIT_KERNELS_H_
 
 #include <qkv/view.h>
 
 #include "kernels/target.h"
 
 // The loops with which sampling goes over a row x of n logits (argmax, softmax), for one CPU
-// target. reference/choice.h defines the result of each.
+// target. reference/logits.h defines the result of each.
 namespace qkv::kernels {
 
 template <class T>
-struct ChoiceKernels {
+struct LogitKernels {
   T (*largest)(const T* x, Index n);
   double (*sum_of_exponentials)(const T* x, Index n, double shift);
   Index (*first_from)(const T* x, Index begin, Index n, T least);
@@ -19,8 +19,8 @@ struct ChoiceKernels {
 
 // The kernels of a target that is_supported.
 template <class T>
-const ChoiceKernels<T>& choice_kernels(Target target) noexcept;
+const LogitKernels<T>& logit_kernels(Target target) noexcept;
 
 }  // namespace qkv::kernels
 
-#endif  // QKV_KERNELS_CHOICE_KERNELS_H_
+#endif  // QKV_KERNELS_LOGIT_KERNELS_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/choice_kernels.h"
+#include "kernels/logit_kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "core/order.h"
 #include "kernels/dot_kernels.h"
-#include "reference/choice.h"
+#include "reference/logits.h"
 #include "tests/kernels/targets.h"
 
 namespace qkv::kernels {
@@ -36,7 +36,7 @@ TYPED_TEST_SUITE(ChoiceKernelsOf, SumTypes);
 TYPED_TEST(ChoiceKernelsOf, TheLargestIsThatOfTheReference) {
   using T = TypeParam;
   this->for_each_row([](Target target, std::vector<T> x) {
-    const ChoiceKernels<T>& kernels = choice_kernels<T>(target);
+    const LogitKernels<T>& kernels = logit_kernels<T>(target);
     const auto n = static_cast<Index>(x.size());
     EXPECT_EQ(kernels.largest(x.data(), n), reference::largest(x.data(), n)) << n;
     for (T& value : x) {
@@ -55,7 +55,7 @@ TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
   using T = TypeParam;
   this->for_each_row([](Target target, const std::vector<T>& x) {
     if (x.empty()) return;
-    const ChoiceKernels<T>& kernels = choice_kernels<T>(target);
+    const LogitKernels<T>& kernels = logit_kernels<T>(target);
     const auto n = static_cast<Index>(x.size());
     const auto largest = static_cast<double>(*std::max_element(x.begin(), x.end()));
     std::vector<double> padded(x.begin(), x.end());
@@ -74,7 +74,7 @@ TYPED_TEST(ChoiceKernelsOf, SumsAreThoseOfSoftmax) {
 TYPED_TEST(ChoiceKernelsOf, PlacesAreThoseOfTheReference) {
   using T = TypeParam;
   this->for_each_row([](Target target, std::vector<T> x) {
-    const ChoiceKernels<T>& kernels = choice_kernels<T>(target);
+    const LogitKernels<T>& kernels = logit_kernels<T>(target);
     const auto n = static_cast<Index>(x.size());
     if (n > 20) x[17] = static_cast<T>(kNan);
     if (n > 70) x[66] = static_cast<T>(-kInfinity);

@@ -7,14 +7,14 @@
 
 #include <gtest/gtest.h>
 
-#include "core/bfloat16_pairs.h"
+#include "core/bfloat16_dot2.h"
 #include "core/elementary.h"
 #include "kernels/gradient_kernels.h"
 #include "tests/attention/backward_call.h"
 #include "tests/support/compare.h"
 
 // The gradients of a head of BF16 on avx512bf16, and on the reference that has its products, are
-// bit-identical with formulas in core/bfloat16_pairs.h and each path's own exponentials. (These may
+// bit-identical with formulas in core/bfloat16_dot2.h and each path's own exponentials. (These may
 // decide which way a weight is rounded, so that bounds between the two paths are wide.)
 namespace qkv::test {
 namespace {
@@ -42,9 +42,9 @@ struct Head {
 };
 
 // Weights and gradients of scores, before scale, of every query-key pair.
-class PairsOfHead {
+class HeadOfDot2 {
  public:
-  PairsOfHead(const Head& head, const SavedTensors& saved, bool by_kernels)
+  HeadOfDot2(const Head& head, const SavedTensors& saved, bool by_kernels)
       : head_(head),
         w(at(head.Tq() * head.Tk())),
         ds(w),
@@ -61,7 +61,7 @@ class PairsOfHead {
  private:
   static constexpr float kMasked = -std::numeric_limits<float>::infinity();
   static float dot(const Floats& a, Index r, const Floats& b, Index n, Index width) {
-    return core::dot_of_pairs(a.data() + r * width, b.data() + n * width, width);
+    return core::dot2(a.data() + r * width, b.data() + n * width, width);
   }
 
   void row(Index i, bool by_kernels) {
@@ -143,9 +143,9 @@ void expect_meaning(const Head& head) {
                     .threads = 2};
   if (head.causal) call.options.masks = {Causal{}};
   for (const char* name : {"q", "k", "v", "bias"}) call.ask(name, Layout::kContiguous);
-  std::vector<std::string> paths{std::string(kPairedReferencePath)};
+  std::vector<std::string> paths{std::string(kDot2ReferencePath)};
   for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
-    if (is_of_pairs(path)) paths.push_back(path);
+    if (is_dot2_path(path)) paths.push_back(path);
   }
   for (const std::string& path : paths) {
     SCOPED_TRACE(path + ", " + std::to_string(head.Tq()) + " queries, " +
@@ -153,7 +153,7 @@ void expect_meaning(const Head& head) {
     const SavedTensors saved(call, path);
     const Gradients got(call);
     run_backward(call, path, saved.views(), got);
-    const PairsOfHead pairs(head, saved, is_of_pairs(path));
+    const HeadOfDot2 pairs(head, saved, is_dot2_path(path));
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head.D())));
     const auto pair = [&](Index i, Index j) { return at(i * head.Tk() + j); };
     expect_stored(got, "bias", pairs.ds);
@@ -198,7 +198,7 @@ Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
 constexpr Index kSizes[][4] = {{1, 1, 1, 1},     {5, 64, 16, 3},     {7, 130, 33, 65},
                                {129, 65, 64, 8}, {140, 300, 17, 40}, {258, 129, 66, 64}};
 
-TEST(PairedGradients, AreTheMeaning) {
+TEST(Dot2Gradients, AreTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     for (const bool causal : {false, true}) {
       expect_meaning({narrow(Tq, D, 1), narrow(Tk, D, 2), narrow(Tk, E, 3), narrow(Tq, E, 4),
@@ -208,7 +208,7 @@ TEST(PairedGradients, AreTheMeaning) {
 }
 
 // Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores.
-TEST(PairedGradients, AddInTheOrderOfTheMeaning) {
+TEST(Dot2Gradients, AddInTheOrderOfTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     expect_meaning(
         {cancelling(Tq, D, 1), zeros(Tk, D), zeros(Tk, E), cancelling(Tq, E, 2), ones(Tq)});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Register tiles of BF16 two-way dot products, for AVX-512 with BF16 alone.
-#ifndef QKV_KERNELS_PAIR_INL_H_
-#define QKV_KERNELS_PAIR_INL_H_
+#ifndef QKV_KERNELS_DOT2_INL_H_
+#define QKV_KERNELS_DOT2_INL_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 #include <hwy/highway.h>
 
+#include "core/integers.h"
 #include "core/order.h"
-#include "kernels/pair_kernels.h"
+#include "kernels/dot2_kernels.h"
 #include "kernels/stored-inl.h"
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
@@ -64,7 +65,7 @@ struct LineWords {
   }
 };
 
-inline void pack_pairs(const StoredRows& k, Index keys, Index D, float* panel) {
+inline void pack_words(const StoredRows& k, Index keys, Index D, float* panel) {
   Index n = 0;
   for (; n < keys; n += kWordLanes) {
     const StoredRows rows = k.row(n);
@@ -89,7 +90,7 @@ inline void pack_pairs(const StoredRows& k, Index keys, Index D, float* panel) {
 
 // Computes one block of channels of a tile of scores, as scores_tile in kernels/tile-inl.h.
 template <int kRows, bool kAdds>
-HWY_NOINLINE void pair_scores_tile(const float* HWY_RESTRICT q, Index q_stride, Index words,
+HWY_NOINLINE void dot2_scores_tile(const float* HWY_RESTRICT q, Index q_stride, Index words,
                                    const float* HWY_RESTRICT k, float scale, float* HWY_RESTRICT s,
                                    Index s_stride) {
   __m512 acc[kRows][kPanelVectors];
@@ -122,14 +123,14 @@ HWY_NOINLINE void pair_scores_tile(const float* HWY_RESTRICT q, Index q_stride, 
   }
 }
 
-inline void pair_scores(const Words& q, Index rows, Index D, const float* panel, float scale,
+inline void dot2_scores(const Words& q, Index rows, Index D, const float* panel, float scale,
                         const RowsOf<float>& s) {
   using Tile = void (*)(const float*, Index, Index, const float*, float, float*, Index);
   constexpr Tile kTiles[2][kTileRows] = {
-      {&pair_scores_tile<1, false>, &pair_scores_tile<2, false>, &pair_scores_tile<3, false>,
-       &pair_scores_tile<4, false>, &pair_scores_tile<5, false>, &pair_scores_tile<6, false>},
-      {&pair_scores_tile<1, true>, &pair_scores_tile<2, true>, &pair_scores_tile<3, true>,
-       &pair_scores_tile<4, true>, &pair_scores_tile<5, true>, &pair_scores_tile<6, true>}};
+      {&dot2_scores_tile<1, false>, &dot2_scores_tile<2, false>, &dot2_scores_tile<3, false>,
+       &dot2_scores_tile<4, false>, &dot2_scores_tile<5, false>, &dot2_scores_tile<6, false>},
+      {&dot2_scores_tile<1, true>, &dot2_scores_tile<2, true>, &dot2_scores_tile<3, true>,
+       &dot2_scores_tile<4, true>, &dot2_scores_tile<5, true>, &dot2_scores_tile<6, true>}};
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
     const Tile* const tiles = kTiles[c == 0 ? 0 : 1];
@@ -142,14 +143,14 @@ inline void pair_scores(const Words& q, Index rows, Index D, const float* panel,
 }
 
 // Computes scores of the whole panel, whatever the number of keys.
-inline void pair_scores_of_keys(const Words& q, Index rows, Index D, const float* panel, Index,
+inline void dot2_scores_of_keys(const Words& q, Index rows, Index D, const float* panel, Index,
                                 float scale, const RowsOf<float>& s) {
-  pair_scores(q, rows, D, panel, scale, s);
+  dot2_scores(q, rows, D, panel, scale, s);
 }
 
 // Computes some rows' scores of keys as they are stored, 16 keys at a time.
 template <int kRows>
-HWY_NOINLINE void stored_pair_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,
+HWY_NOINLINE void stored_dot2_scores_tile(const Words& q, Index D, const StoredRows& k, Index keys,
                                           float scale, const RowsOf<float>& s,
                                           LinesAhead& shared_ahead) {
   LinesAhead ahead = shared_ahead;
@@ -187,17 +188,17 @@ HWY_NOINLINE void stored_pair_scores_tile(const Words& q, Index D, const StoredR
   shared_ahead = ahead;
 }
 
-inline void stored_pair_scores(const Words& q, Index rows, Index D, const StoredRows& k, Index keys,
+inline void stored_dot2_scores(const Words& q, Index rows, Index D, const StoredRows& k, Index keys,
                                float scale, const RowsOf<float>& s, const ReadAhead& ahead) {
   using Tile = void (*)(const Words&, Index, const StoredRows&, Index, float, const RowsOf<float>&,
                         LinesAhead&);
-  constexpr Tile kTiles[] = {&stored_pair_scores_tile<1>, &stored_pair_scores_tile<2>,
-                             &stored_pair_scores_tile<3>, &stored_pair_scores_tile<4>,
-                             &stored_pair_scores_tile<5>, &stored_pair_scores_tile<6>,
-                             &stored_pair_scores_tile<7>, &stored_pair_scores_tile<8>};
+  constexpr Tile kTiles[] = {&stored_dot2_scores_tile<1>, &stored_dot2_scores_tile<2>,
+                             &stored_dot2_scores_tile<3>, &stored_dot2_scores_tile<4>,
+                             &stored_dot2_scores_tile<5>, &stored_dot2_scores_tile<6>,
+                             &stored_dot2_scores_tile<7>, &stored_dot2_scores_tile<8>};
   constexpr Index kMostRows = 8;
-  const Index pieces = (rows + kMostRows - 1) / kMostRows;
-  const Index most = (rows + pieces - 1) / pieces;
+  const Index pieces = core::divide_up(rows, kMostRows);
+  const Index most = core::divide_up(rows, pieces);
   // If there are several tiles of rows, all read one register of keys before the next.
   const Index at_once = pieces == 1 ? keys : kWordLanes;
   for (Index n = 0; n < keys; n += at_once) {
@@ -221,19 +222,19 @@ HWY_INLINE __mmask32 first_values(Index n) {
 }
 
 // Joins the values of two rows in words: channels 0 .. 15, or with `upper` 16 .. 31.
-HWY_INLINE __m512 pair_rows(__m512i first, __m512i second, bool upper) {
+HWY_INLINE __m512 join_pair_of_rows(__m512i first, __m512i second, bool upper) {
   const __m512i lanes = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i from = upper ? _mm512_add_epi16(lanes, _mm512_set1_epi16(16)) : lanes;
   return _mm512_castsi512_ps(_mm512_permutex2var_epi16(first, from, second));
 }
 
-// Source of a tile's values: words that `pair_values` has made, or rows as they are stored.
-enum class Values { kPaired, kStored };
+// Source of a tile's values: words that `join_values` has made, or rows as they are stored.
+enum class Values { kWords, kStored };
 
 // Adds a tile of weighted sums of kUnits times 32 channels, of which there are E.
 template <Values kValues, int kRows, int kUnits>
-HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, Index keys, Index E,
+HWY_NOINLINE void dot2_sum_tile(const Words& w, const void* v, Index v_stride, Index keys, Index E,
                                 const RowsOf<float>& acc, LinesAhead* shared_ahead) {
   constexpr int kVectors = 2 * kUnits;
   __mmask16 some[kVectors];
@@ -256,7 +257,7 @@ HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, I
   LinesAhead ahead = shared_ahead != nullptr ? *shared_ahead : LinesAhead({}, 0, w.data);
   for (Index n = 0; n < keys; n += 2, ++weights) {
     __m512 values[kVectors];
-    if constexpr (kValues == Values::kPaired) {
+    if constexpr (kValues == Values::kWords) {
 #pragma GCC unroll 8
       for (int x = 0; x < kVectors; ++x) {
         values[x] = _mm512_maskz_loadu_ps(some[x], words + x * kWordLanes);
@@ -273,8 +274,8 @@ HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, I
         const __m512i a = _mm512_maskz_loadu_epi16(stored[u], rows + u * kLineChannels);
         const __m512i b =
             _mm512_maskz_loadu_epi16(both ? stored[u] : 0, second + u * kLineChannels);
-        values[2 * u] = pair_rows(a, b, false);
-        values[2 * u + 1] = pair_rows(a, b, true);
+        values[2 * u] = join_pair_of_rows(a, b, false);
+        values[2 * u + 1] = join_pair_of_rows(a, b, true);
       }
       rows += 2 * v_stride;
     }
@@ -296,17 +297,17 @@ HWY_NOINLINE void pair_sum_tile(const Words& w, const void* v, Index v_stride, I
 }
 
 template <Values kValues>
-void pair_sum(const Words& w, Index rows, const void* v, Index v_stride, Index keys, Index E,
+void dot2_sum(const Words& w, Index rows, const void* v, Index v_stride, Index keys, Index E,
               const RowsOf<float>& acc, LinesAhead* ahead) {
   using Tile =
       void (*)(const Words&, const void*, Index, Index, Index, const RowsOf<float>&, LinesAhead*);
   constexpr Tile kTiles[2][kTileRows] = {
-      {&pair_sum_tile<kValues, 1, 1>, &pair_sum_tile<kValues, 2, 1>, &pair_sum_tile<kValues, 3, 1>,
-       &pair_sum_tile<kValues, 4, 1>, &pair_sum_tile<kValues, 5, 1>, &pair_sum_tile<kValues, 6, 1>},
-      {&pair_sum_tile<kValues, 1, 2>, &pair_sum_tile<kValues, 2, 2>, &pair_sum_tile<kValues, 3, 2>,
-       &pair_sum_tile<kValues, 4, 2>, &pair_sum_tile<kValues, 5, 2>,
-       &pair_sum_tile<kValues, 6, 2>}};
-  constexpr Index kValueBytes = kValues == Values::kPaired ? 4 : 2;
+      {&dot2_sum_tile<kValues, 1, 1>, &dot2_sum_tile<kValues, 2, 1>, &dot2_sum_tile<kValues, 3, 1>,
+       &dot2_sum_tile<kValues, 4, 1>, &dot2_sum_tile<kValues, 5, 1>, &dot2_sum_tile<kValues, 6, 1>},
+      {&dot2_sum_tile<kValues, 1, 2>, &dot2_sum_tile<kValues, 2, 2>, &dot2_sum_tile<kValues, 3, 2>,
+       &dot2_sum_tile<kValues, 4, 2>, &dot2_sum_tile<kValues, 5, 2>,
+       &dot2_sum_tile<kValues, 6, 2>}};
+  constexpr Index kValueBytes = kValues == Values::kWords ? 4 : 2;
   for (Index c = 0; c < E; c += 2 * kLineChannels) {
     const Index channels = std::min(E - c, 2 * kLineChannels);
     kTiles[channels > kLineChannels ? 1 : 0][rows - 1](
@@ -315,15 +316,15 @@ void pair_sum(const Words& w, Index rows, const void* v, Index v_stride, Index k
   }
 }
 
-inline void paired_sum(const Words& w, Index rows, const Words& v, Index keys, Index E,
-                       const RowsOf<float>& acc) {
-  pair_sum<Values::kPaired>(w, rows, v.data, v.stride, keys, E, acc, nullptr);
+inline void dot2_words_sum(const Words& w, Index rows, const Words& v, Index keys, Index E,
+                           const RowsOf<float>& acc) {
+  dot2_sum<Values::kWords>(w, rows, v.data, v.stride, keys, E, acc, nullptr);
 }
 
-inline void stored_pair_sum(const Words& w, Index rows, const StoredRows& v, Index keys, Index E,
+inline void stored_dot2_sum(const Words& w, Index rows, const StoredRows& v, Index keys, Index E,
                             const RowsOf<float>& acc, const ReadAhead& ahead) {
   LinesAhead lines(ahead, 0, w.data);
-  pair_sum<Values::kStored>(w, rows, v.data, v.stride, keys, E, acc, &lines);
+  dot2_sum<Values::kStored>(w, rows, v.data, v.stride, keys, E, acc, &lines);
 }
 
 // ---- words ----------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ inline void join_channels(const StoredRows& x, Index rows, Index width, const Ro
   }
 }
 
-inline void pair_values(const StoredRows& v, Index keys, Index E, const RowsOf<float>& to) {
+inline void join_values(const StoredRows& v, Index keys, Index E, const RowsOf<float>& to) {
   for (Index n = 0; n < keys; n += 2) {
     const BFloat16* first = row_of(v, n);
     const bool both = n + 1 < keys;
@@ -346,10 +347,10 @@ inline void pair_values(const StoredRows& v, Index keys, Index E, const RowsOf<f
       const __mmask32 some = first_values(E - c);
       const __m512i a = _mm512_maskz_loadu_epi16(some, first + c);
       const __m512i b = _mm512_maskz_loadu_epi16(both ? some : 0, second + c);
-      _mm512_mask_storeu_ps(row + c, first_words(E - c), pair_rows(a, b, false));
+      _mm512_mask_storeu_ps(row + c, first_words(E - c), join_pair_of_rows(a, b, false));
       if (E - c <= kWordLanes) continue;
       _mm512_mask_storeu_ps(row + c + kWordLanes, first_words(E - c - kWordLanes),
-                            pair_rows(a, b, true));
+                            join_pair_of_rows(a, b, true));
     }
   }
 }
@@ -365,7 +366,7 @@ inline void round_weights(const float* w, Index n, float* to) {
 
 // ---- for measuring --------------------------------------------------------------------------
 
-inline double pair_multiply_adds(Index rounds) {
+inline double dot2_multiply_adds(Index rounds) {
   constexpr int kSums = 24;
   __m512 acc[kSums];
 #pragma GCC unroll 24
@@ -385,4 +386,4 @@ inline double pair_multiply_adds(Index rounds) {
 }  // namespace qkv::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // QKV_KERNELS_PAIR_INL_H_
+#endif  // QKV_KERNELS_DOT2_INL_H_

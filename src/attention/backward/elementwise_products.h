@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_
-#define QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_
+#ifndef QKV_ATTENTION_BACKWARD_ELEMENTWISE_PRODUCTS_H_
+#define QKV_ATTENTION_BACKWARD_ELEMENTWISE_PRODUCTS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace qkv::attn {
 // because 0 times NaN or infinity is NaN. It adds the terms of KeyGradients and QueryGradients in
 // the same order. Owned by the block of keys; its arrays hold one row each.
 template <class T>
-class CarefulProducts {
+class ElementwiseProducts {
  public:
   template <class AnyArena>
-  CarefulProducts(const FusedGradientCall<T>& call, AnyArena& arena)
+  ElementwiseProducts(const FusedGradientCall<T>& call, AnyArena& arena)
       : call_(call), k_(call.dot.kernels), g_(call.kernels) {
     const Index width = std::max(call.p.Dk, call.p.E);
     sum_ = arena.template take<T>(width).data();
-    if (call.dot.pairs) value_ = arena.template take<T>(width).data();
+    if (call.dot.is_dot2) value_ = arena.template take<T>(width).data();
   }
 
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores, QueryGradients<T>& to);
@@ -33,7 +33,7 @@ class CarefulProducts {
   }
   // Adds weight * row n to `to`.
   void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
-    if (call_.dot.pairs) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
+    if (call_.dot.is_dot2) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
     k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
   }
   void add_alone(const T* words, Index n, T weight, Index width, T* to);
@@ -48,8 +48,8 @@ class CarefulProducts {
 };
 
 template <class T>
-void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
-                             QueryGradients<T>& to) {
+void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
+                                 QueryGradients<T>& to) {
   for (Index t = 0; t < pairs.queries.tiles(); ++t) {
     if (!pairs.is_live(t)) continue;
     const KeyRange keys = pairs.keys_of(t);
@@ -59,7 +59,7 @@ void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores
       const std::uint8_t* const live = pairs.allowed(r);
       const T* const ds = scores.gradients(r);
       T* const dq = to.dq(r);
-      core::for_each_term(call_.dot.pairs, keys.begin, end, [&](Index n) {
+      core::for_each_term(call_.dot.is_dot2, keys.begin, end, [&](Index n) {
         if (live[n] != 0) add_row(pairs.keys.rows(), n, ds + n, call_.p.Dk, dq);
       });
     }
@@ -67,8 +67,8 @@ void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores
 }
 
 template <class T>
-void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
-                             KeyGradients<T>& to) {
+void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores,
+                                 KeyGradients<T>& to) {
   const GradientQueries<T>& queries = pairs.queries;
   for (Index n = 0; n < pairs.keys.count(); ++n) {
     if (call_.sums_values()) {
@@ -85,11 +85,11 @@ void CarefulProducts<T>::add(const GradientPairs<T>& pairs, const GradientScores
 
 // Adds to `to` the sum, from zero, of rows of queries weighted by column n of `weights`.
 template <class T>
-void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weights,
-                                    const RowsOf<const T>& rows, Index n, Index width, T* to) {
+void ElementwiseProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weights,
+                                        const RowsOf<const T>& rows, Index n, Index width, T* to) {
   call_.dot.stop();
   std::fill_n(sum_, width, T(0));
-  core::for_each_term(call_.dot.pairs, 0, pairs.queries.count(), [&](Index r) {
+  core::for_each_term(call_.dot.is_dot2, 0, pairs.queries.count(), [&](Index r) {
     if (is_live(pairs, r, n)) add_row(rows, r, weights + r * kGradientStride + n, width, sum_);
   });
   g_.add(to, sum_, width);
@@ -97,7 +97,7 @@ void CarefulProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weig
 
 // Adds weight * row n, one half of the words `words`, without the other half, which may be NaN.
 template <class T>
-void CarefulProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
+void ElementwiseProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
   T factor[kPanel] = {weight};
   k_.round_weights(factor, kPanel, factor);
   for (Index c = 0; c < width; ++c) value_[c] = alone(words[c], n % 2 != 0);
@@ -106,4 +106,4 @@ void CarefulProducts<T>::add_alone(const T* words, Index n, T weight, Index widt
 
 }  // namespace qkv::attn
 
-#endif  // QKV_ATTENTION_BACKWARD_CAREFUL_PRODUCTS_H_
+#endif  // QKV_ATTENTION_BACKWARD_ELEMENTWISE_PRODUCTS_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef QKV_REFERENCE_CHOICE_H_
-#define QKV_REFERENCE_CHOICE_H_
+#ifndef QKV_REFERENCE_LOGITS_H_
+#define QKV_REFERENCE_LOGITS_H_
 
 #include <cmath>
 #include <limits>
@@ -47,4 +47,4 @@ Index first_from(const T* x, Index begin, Index n, T least) {
 
 }  // namespace qkv::reference
 
-#endif  // QKV_REFERENCE_CHOICE_H_
+#endif  // QKV_REFERENCE_LOGITS_H_

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RUNTIME_TASK_ORDER_H_
+#define QKV_RUNTIME_TASK_ORDER_H_
+
+#include <atomic>
+#include <thread>
+
+#include "runtime/tasks.h"
+
+namespace qkv::runtime {
+
+// Ordered accumulation: several tasks write to one thing in the order of the tasks' numbers. Task n
+// waits for its number, writes, and passes the number to n + 1. Tasks start in ascending order, so
+// a task waits only for tasks that have started.
+class TaskOrder {
+ public:
+  TaskOrder() = default;
+  template <class AnyArena>
+  static TaskOrder take(AnyArena& arena, Index things) {
+    TaskOrder order;
+    order.next_ = arena.template take<Index>(things).data();
+    return order;
+  }
+  // Sets which task is the first to write to `thing`. It is called before the first task runs.
+  void begin(Index thing, Index number) const { next_[thing] = number; }
+
+  // Waits for the number. Returns false if the task before will not come, because a task has
+  // thrown. Throws Cancelled if the call is stopped.
+  bool wait(const Call& call, Index thing, Index number) const {
+    const std::atomic_ref<Index> next(next_[thing]);
+    const core::StopPoint stop = call.stop_point();
+    for (int tries = 0; next.load(std::memory_order_acquire) != number; ++tries) {
+      if (call.failed()) return false;
+      stop();
+      if (tries >= kTriesBetweenYields) std::this_thread::yield();
+    }
+    return true;
+  }
+  void pass_on(Index thing, Index number) const {
+    std::atomic_ref<Index>(next_[thing]).store(number + 1, std::memory_order_release);
+  }
+
+ private:
+  static constexpr int kTriesBetweenYields = 64;
+  Index* next_ = nullptr;
+};
+
+}  // namespace qkv::runtime
+
+#endif  // QKV_RUNTIME_TASK_ORDER_H_
