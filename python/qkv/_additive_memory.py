@@ -5,7 +5,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import _core
 from ._functions import DEFAULTS, Array, Gradients, by_name, options_of
-from ._results import REQUESTS, results
+from ._results import REQUESTS, wanted_of
 from ._words import unknown_keyword
 
 # Options that the memory fixes, or that have no meaning here.
@@ -71,9 +71,8 @@ class AdditiveMemory:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         given = _checked("AdditiveMemory.attention", options, _TAKEN)
-        wanted = (*(given[name] for name in REQUESTS), results)
         return self._memory.attention(
-            q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted
+            q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted_of(given)
         )
 
     def attention_backward(

@@ -6,6 +6,7 @@ width, U units.
 """
 
 import inspect
+from operator import itemgetter
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
@@ -203,16 +204,13 @@ DEFAULTS: Dict[str, Any] = {
 }
 
 
+_options = itemgetter(*_core.OPTIONS)
+
+
 def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The options that determine what is computed, as _core takes them."""
-    names = (
-        "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width",
-        "rotary_frequencies", "q_positions", "k_positions", "scale", "softcap", "mask",
-        "padding_mask", "bias", "key_lengths", "causal", "causal_offset", "window", "alibi_slopes",
-        "sinks", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "dropout", "seed",
-        "layout", "heads",
-    )  # fmt: skip
-    return tuple(given[name] for name in names)
+    """The options that determine what is computed, by name, as _core takes them."""
+    values: Tuple[Any, ...] = _options(given)
+    return values
 
 
 def by_name(function: str, add_to: Any) -> Optional[Dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from . import _core
 from ._files import read_file
 from ._functions import DEFAULTS, Array, options_of
-from ._results import REQUESTS, results
+from ._results import wanted_of
 from ._words import unknown_keyword
 
 # Options that the cache gives, or that have no meaning here.
@@ -189,8 +189,7 @@ class KvCache:
             if word not in _TAKEN:
                 raise unknown_keyword("KvCache.attention", word, set(_TAKEN))
         given = {**DEFAULTS, **options}
-        wanted = (*(given[name] for name in REQUESTS), results)
-        return self._cache.attention(q, options_of(given), wanted, threads)
+        return self._cache.attention(q, options_of(given), wanted_of(given), threads)
 
     def first_key(self, entry: int) -> int:
         """The first key of an entry that is still there: 0, or what a window has left.

@@ -2,39 +2,46 @@
 """Multiple results of a call: a named tuple of those requested."""
 
 from collections import namedtuple
+from operator import itemgetter
 from typing import Any, Dict, NoReturn, Tuple, cast
+
+from . import _core
+
+# The axes of each result of the library, by its name: "values" [..,Tq,E], "queries" [..,Tq], "keys"
+# [..,Tk], "cells" [..,m,n], "top" [..,Tq,count] twice, "matrix" [..,Tq,Tk].
+AXES: Dict[str, str] = _core.RESULT_AXES
+
+# The arguments that request results, in the order of the results.
+REQUESTS: Tuple[str, ...] = _core.REQUESTS
+
+_PREFIX = "return_"
+
+# The results that are requested by their own names, in the order of named tuples, which have out
+# and the matrices before them.
+REQUESTED = tuple(
+    request[len(_PREFIX) :]
+    for request in REQUESTS
+    if request.startswith(_PREFIX) and AXES.get(request[len(_PREFIX) :], "matrix") != "matrix"
+)
+
+# The results that are requested by True. column_sums may be requested by a list of queries.
+FLAGS = tuple(
+    name for name in REQUESTED if AXES[name] in ("queries", "keys") and name != "column_sums"
+)
 
 # How to request each result.
 _ASKED_BY = {
+    **{name: f"{_PREFIX}{name}=True" for name in REQUESTED},
     "weights": "return_weights=True",
     "dropped_weights": 'return_weights="both"',
     "scores": 'return_scores="raw", "capped" or "masked"',
     "raw_scores": 'return_scores=("raw",)',
     "capped_scores": 'return_scores=("capped",)',
     "masked_scores": 'return_scores=("masked",)',
-    "lse": "return_lse=True",
-    "row_max": "return_row_max=True",
-    "column_sums": "return_column_sums=True",
     "top": "return_top",
-    "entropy": "return_entropy=True",
-    "value_sums": "return_value_sums=True",
     "pooled": "return_pooled=(m, n)",
     "out": "v",
 }
-
-# The arguments that request results, in the order in which the extension takes them.
-REQUESTS = (
-    "return_weights",
-    "return_scores",
-    "return_lse",
-    "return_row_max",
-    "return_column_sums",
-    "return_top",
-    "return_entropy",
-    "return_value_sums",
-    "return_pooled",
-    "rows",
-)
 
 
 class Results:
@@ -65,3 +72,11 @@ def _class_of(names: Tuple[str, ...]) -> Any:
 def results(names: Tuple[str, ...], values: Tuple[Any, ...]) -> Any:
     """The values as a tuple with these names."""
     return _class_of(tuple(names))(*values)
+
+
+_requests = itemgetter(*REQUESTS)
+
+
+def wanted_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
+    """The requests by name as _core takes them: their values in order, and what makes a result."""
+    return (*_requests(given), results)

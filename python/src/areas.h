@@ -10,6 +10,7 @@ namespace qkv::python {
 void bind_additive_memory(nanobind::module_& module);
 void bind_kv_cache(nanobind::module_& module);
 void bind_attention(nanobind::module_& module);
+void bind_options(nanobind::module_& module);
 void bind_backward(nanobind::module_& module);
 void bind_cross_entropy(nanobind::module_& module);
 void bind_dropout(nanobind::module_& module);

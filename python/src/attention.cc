@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "areas.h"
 #include "arguments.h"
@@ -12,21 +15,46 @@
 namespace qkv::python {
 namespace {
 
-// Indices in the tuple, in the order of _functions.py.
-enum ResultPlace {
-  kWeights,
-  kScores,
-  kLse,
-  kRowMax,
-  kColumnSums,
-  kTop,
-  kEntropy,
-  kValueSums,
-  kPooled,
-  kRows,
-  kResults,
-  kResultPlaces
-};
+constexpr std::size_t kResultsPlace = kRequests.size();  // of the function, last in the tuple
+
+consteval std::size_t place_of(std::string_view request) {
+  std::size_t place = 0;
+  while (kRequests.at(place) != request) ++place;
+  return place;
+}
+constexpr std::size_t kWeights = place_of("return_weights");
+constexpr std::size_t kScores = place_of("return_scores");
+constexpr std::size_t kColumnSums = place_of("return_column_sums");
+constexpr std::size_t kTop = place_of("return_top");
+constexpr std::size_t kPooled = place_of("return_pooled");
+constexpr std::size_t kRows = place_of("rows");
+
+// The index in kResults of the result that a request names, or the number of results.
+consteval std::size_t result_at(std::size_t place) {
+  std::size_t found = 0;
+  bool is_found = false;
+  for_each_result([&](const auto& result) {
+    is_found = is_found || is_request_for(kRequests.at(place), result.name);
+    if (!is_found) ++found;
+  });
+  return found;
+}
+
+// Whether each result but out, which is always returned, can be requested.
+consteval bool has_every_request() {
+  bool has = true;
+  for_each_result([&](const auto& result) {
+    has = has && (result.axes == ResultAxes::kValues || !request_of(result).empty());
+  });
+  return has;
+}
+static_assert(has_every_request(), "kRequests has an argument for each of qkv::kResults");
+
+// Names of axes in Python.
+constexpr std::pair<ResultAxes, const char*> kAxesNames[] = {
+    {ResultAxes::kValues, "values"}, {ResultAxes::kQueries, "queries"},
+    {ResultAxes::kKeys, "keys"},     {ResultAxes::kCells, "cells"},
+    {ResultAxes::kTop, "top"},       {ResultAxes::kMatrix, "matrix"}};
 
 constexpr const char* kAttention = "attention";
 
@@ -49,7 +77,7 @@ Index sequences_of(const Inputs& inputs) {
   return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : 0;
 }
 
-// Before NumPy or PyTorch say so in words of their own, which name no result.
+// Refuses a size that NumPy or PyTorch would refuse in words of their own, which name no result.
 void check_size(const Name& name, DType dtype, const Dims& shape) {
   auto bytes = static_cast<Index>(size_of(dtype));
   for (const Index size : shape) {
@@ -83,7 +111,7 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
 
 Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker)
     : function_(function), wanted_(wanted), maker_(maker) {
-  if (nb::len(wanted) != kResultPlaces) throw nb::type_error("qkv: results of another version");
+  if (nb::len(wanted) != kResultsPlace + 1) throw nb::type_error("qkv: results of another version");
 }
 
 void Extras::add(const char* name, DType dtype, const Dims& shape, View& view) {
@@ -101,7 +129,7 @@ void Extras::add_matrix(const char* name, DType dtype, const Dims& shape, Rows& 
 
 void Extras::make_weights(const Dims& shape, DType dtype, Outputs& outputs) {
   const nb::handle weights = at(kWeights);
-  const Name name{function_, "return_weights"};
+  const Name name{function_, kRequests[kWeights]};
   if (nb::isinstance<nb::str>(weights)) {
     const int word = word_of(weights, name, {"dropped", "both"}, "False, True");
     if (word == 1) add_matrix("weights", dtype, shape, outputs.weights);
@@ -118,7 +146,7 @@ void Extras::make_weights(const Dims& shape, DType dtype, Outputs& outputs) {
 void Extras::make_scores(const Dims& shape, DType dtype, Outputs& outputs) {
   const nb::handle scores = at(kScores);
   if (scores.is_none()) return;
-  const Name name{function_, "return_scores"};
+  const Name name{function_, kRequests[kScores]};
   Rows* const kinds[] = {&outputs.raw_scores, &outputs.capped_scores, &outputs.masked_scores};
   constexpr const char* kNames[] = {"raw_scores", "capped_scores", "masked_scores"};
   const auto kind_of = [&](nb::handle word) {
@@ -140,10 +168,10 @@ void Extras::make_scores(const Dims& shape, DType dtype, Outputs& outputs) {
   }
 }
 
-// False, True, or the queries.
+// The argument is False, True, or the queries.
 void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
   const nb::handle sums = at(kColumnSums);
-  const Name name{function_, "return_column_sums", kIntegers};
+  const Name name{function_, kRequests[kColumnSums], kIntegers};
   if (is_flag(sums)) {
     if (!flag_of(sums, name)) return;
   } else {
@@ -159,12 +187,12 @@ void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
   add("column_sums", dtype, keys, outputs.column_sums.sums);
 }
 
-// None, or how many cells.
+// The argument is None, or how many cells.
 void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtype,
                          Outputs& outputs) {
   const nb::handle cells = at(kPooled);
   if (cells.is_none()) return;
-  const Name name{function_, "return_pooled"};
+  const Name name{function_, kRequests[kPooled]};
   if (!(nb::isinstance<nb::tuple>(cells) || nb::isinstance<nb::list>(cells)) ||
       nb::len(cells) != 2) {
     throw_type_error(name, "must be None or (m, n), got " + describe(cells));
@@ -187,7 +215,7 @@ void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtyp
 }
 
 void Extras::make_top(const Dims& rows, DType dtype, Outputs& outputs) {
-  const Name name{function_, "return_top"};
+  const Name name{function_, kRequests[kTop]};
   Top& top = outputs.top;
   top.count = index_of(at(kTop), name);
   if (top.count == 0) return;
@@ -200,28 +228,38 @@ void Extras::make_top(const Dims& rows, DType dtype, Outputs& outputs) {
   top_ = results_.size() - 1;
 }
 
+template <std::size_t place>
+void Extras::make_request(const ResultShapes& shapes, Index sequences, DType dtype,
+                          Outputs& outputs) {
+  if constexpr (place == kWeights) {
+    make_weights(shapes.matrix, dtype, outputs);
+  } else if constexpr (place == kScores) {
+    make_scores(shapes.matrix, dtype, outputs);
+    if (rows_.view.given() && results_.empty()) {
+      throw_value_error({function_, kRequests[kRows], kIntegers},
+                        "names the queries of weights or scores, but neither is asked for");
+    }
+  } else if constexpr (place == kColumnSums) {
+    make_column_sums(shapes.keys, dtype, outputs);
+  } else if constexpr (place == kTop) {
+    make_top(shapes.rows, dtype, outputs);
+  } else if constexpr (place == kPooled) {
+    make_pooled(shapes, sequences, dtype, outputs);
+  } else if constexpr (place != kRows) {
+    constexpr auto result = std::get<result_at(place)>(kResults);
+    static_assert(result.axes == ResultAxes::kQueries || result.axes == ResultAxes::kKeys);
+    if (!flag_of(at(place), {function_, kRequests[place]})) return;
+    add(result.name.data(), dtype, result.axes == ResultAxes::kQueries ? shapes.rows : shapes.keys,
+        outputs.*result.member);
+  }
+}
+
 void Extras::make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs) {
   const DType dtype = accumulator_of(q);
-  const Name rows{function_, "rows", kIntegers};
-  rows_ = array_or_sequence(at(kRows), rows, DType::kNone);
-  make_weights(shapes.matrix, dtype, outputs);
-  make_scores(shapes.matrix, dtype, outputs);
-  if (rows_.view.given() && results_.empty()) {
-    throw_value_error(rows, "names the queries of weights or scores, but neither is asked for");
-  }
-  if (flag_of(at(kLse), {function_, "return_lse"})) add("lse", dtype, shapes.rows, outputs.lse);
-  if (flag_of(at(kRowMax), {function_, "return_row_max"})) {
-    add("row_max", dtype, shapes.rows, outputs.row_max);
-  }
-  make_column_sums(shapes.keys, dtype, outputs);
-  make_top(shapes.rows, dtype, outputs);
-  if (flag_of(at(kEntropy), {function_, "return_entropy"})) {
-    add("entropy", dtype, shapes.rows, outputs.entropy);
-  }
-  if (flag_of(at(kValueSums), {function_, "return_value_sums"})) {
-    add("value_sums", dtype, shapes.keys, outputs.value_sums);
-  }
-  make_pooled(shapes, sequences, dtype, outputs);
+  rows_ = array_or_sequence(at(kRows), {function_, kRequests[kRows], kIntegers}, DType::kNone);
+  [&]<std::size_t... place>(std::index_sequence<place...>) {
+    (make_request<place>(shapes, sequences, dtype, outputs), ...);
+  }(std::make_index_sequence<kRequests.size()>());
 }
 
 nb::object Extras::with(const nb::object& first) const {
@@ -241,12 +279,22 @@ nb::object Extras::with(const nb::object& first) const {
     ++n;
     append("top", nb::make_tuple(result, maker_.finish(results_[n])));
   }
-  return at(kResults)(nb::tuple(names), nb::tuple(all));
+  return at(kResultsPlace)(nb::tuple(names), nb::tuple(all));
 }
 
 void bind_attention(nb::module_& module) {
   module.def("attention", attention_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg(), nb::arg(), nb::arg().none());
+  nb::list requests;
+  for (const char* request : kRequests) requests.append(request);
+  module.attr("REQUESTS") = nb::tuple(requests);
+  nb::dict axes;
+  for_each_result([&](const auto& result) {
+    for (const auto& [its_axes, name] : kAxesNames) {
+      if (its_axes == result.axes) axes[nb::str(result.name.data())] = name;
+    }
+  });
+  module.attr("RESULT_AXES") = axes;
 }
 
 }  // namespace qkv::python

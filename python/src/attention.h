@@ -2,7 +2,9 @@
 #ifndef QKV_PYTHON_SRC_ATTENTION_H_
 #define QKV_PYTHON_SRC_ATTENTION_H_
 
+#include <array>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include <qkv/attention.h>
@@ -13,11 +15,37 @@
 
 namespace qkv::python {
 
+// The list of Python's arguments that request results, in the order in which Python takes them
+// (_core.REQUESTS) and returns the results. The last one names the queries of matrices.
+inline constexpr std::array<const char*, 10> kRequests = {
+    "return_weights", "return_scores",  "return_lse",        "return_row_max", "return_column_sums",
+    "return_top",     "return_entropy", "return_value_sums", "return_pooled",  "rows"};
+
+// Whether the request is "return_" and this name.
+constexpr bool is_request_for(std::string_view request, std::string_view name) {
+  constexpr std::string_view kStart = "return_";
+  return request.starts_with(kStart) && request.substr(kStart.size()) == name;
+}
+
+// The argument that requests a result: "return_" and its name; "return_weights" and
+// "return_scores" for matrices.
+template <class Member>
+constexpr std::string_view request_of(const Result<Member>& result) {
+  const bool matrix = result.axes == ResultAxes::kMatrix;
+  const std::string_view tail = !matrix                            ? result.name
+                                : result.name.ends_with("weights") ? "weights"
+                                                                   : "scores";
+  for (const std::string_view request : kRequests) {
+    if (is_request_for(request, tail)) return request;
+  }
+  return {};
+}
+
 // The results of a forward pass besides `out`: buffers in `outputs`, arrays for Python in order.
 class Extras {
  public:
-  // The tuple `wanted` has the arguments of qkv.attention from `return_weights` to `rows`, in
-  // order, and the function that builds the result from names and values (see _functions.py).
+  // The tuple `wanted` has the arguments in kRequests, and the function that builds the result from
+  // names and values (see _results.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
   // Makes the requested buffers and sets them in `outputs`. `sequences`: how many, if packed.
   void make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs);
@@ -28,9 +56,14 @@ class Extras {
   const Array& rows() const { return rows_; }
 
  private:
-  nb::handle at(int place) const { return PyTuple_GET_ITEM(wanted_.ptr(), place); }
+  // An argument by its index in kRequests.
+  nb::handle at(std::size_t place) const {
+    return PyTuple_GET_ITEM(wanted_.ptr(), static_cast<Py_ssize_t>(place));
+  }
   void add(const char* name, DType dtype, const Dims& shape, View& view);
   void add_matrix(const char* name, DType dtype, const Dims& shape, Rows& rows);
+  template <std::size_t place>
+  void make_request(const ResultShapes& shapes, Index sequences, DType dtype, Outputs& outputs);
   void make_weights(const Dims& shape, DType dtype, Outputs& outputs);
   void make_scores(const Dims& shape, DType dtype, Outputs& outputs);
   void make_column_sums(const Dims& keys, DType dtype, Outputs& outputs);
@@ -41,10 +74,10 @@ class Extras {
   const nb::tuple& wanted_;
   const ResultMaker& maker_;
   Array rows_;
-  Array column_rows_;  // the queries of column_sums and value_sums
+  Array column_rows_;  // the queries that results by key sum over
   std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as returned by the maker
-  std::size_t top_ = 0;  // if not 0, one after the weights of the top, a pair with the keys
+  std::size_t top_ = 0;  // where the keys of the top are in results_, after its weights; 0: nowhere
 };
 
 // Makes the results of a call, of the type of `like`, has run(work, outputs) fill them and returns

@@ -10,6 +10,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "attention.h"
+
 namespace qkv::python {
 namespace {
 
@@ -54,25 +56,24 @@ constexpr std::array kArgument = {
     Rename{"diagonal", "causal_offset"},
     Rename{"lengths", "valid_len"},  // of masked_softmax
     Rename{"dy", "dout"},
-    Rename{"weights", "return_weights"},
-    Rename{"weights.rows", "rows"},
-    Rename{"column_sums.rows", "return_column_sums"},
-    Rename{"column_sums", "return_column_sums"},
-    Rename{"entropy", "return_entropy"},
-    Rename{"value_sums", "return_value_sums"},
-    Rename{"pooled", "return_pooled"},
-    Rename{"dropped_weights.rows", "rows"},
-    Rename{"raw_scores.rows", "rows"},
-    Rename{"capped_scores.rows", "rows"},
-    Rename{"masked_scores.rows", "rows"},
     Rename{"output_gradients.weights.rows", "rows"},
-    Rename{"dropped_weights", "return_weights"},
-    Rename{"raw_scores", "return_scores"},
-    Rename{"capped_scores", "return_scores"},
-    Rename{"masked_scores", "return_scores"},
     Rename{"window.left", "window[0]"},
     Rename{"window.right", "window[1]"},
 };
+
+// The argument that requests the result of this name, or lists its queries ("weights.rows"); empty
+// for other names. Results that every call can compute are never refused.
+std::string_view request_for(std::string_view argument) {
+  std::string_view request;
+  for_each_result([&](const auto& result) {
+    if (result.calls.in_pages || !argument.starts_with(result.name)) return;
+    const std::string_view tail = argument.substr(result.name.size());
+    const bool is_rows = tail == ".rows" && result.axes == ResultAxes::kMatrix;
+    if (is_rows) request = kRequests.back();
+    if (tail.empty() || (tail == ".rows" && !is_rows)) request = request_of(result);
+  });
+  return request;
+}
 
 bool is_part_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
@@ -104,6 +105,8 @@ std::string python_text(const Error& error) {
   for (const Rename& rename : kArgument) {
     if (error.argument() == rename.cpp) text.replace(at, rename.cpp.size(), rename.python);
   }
+  const std::string_view request = request_for(error.argument());
+  if (!request.empty()) text.replace(at, error.argument().size(), request);
   for (const Rename& rename : kAnywhere) replace_everywhere(text, rename);
   return text;
 }

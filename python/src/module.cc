@@ -14,6 +14,7 @@ void bind_all(nanobind::module_& module) {
   numpy();  // now, while there is certainly only one thread
   register_errors();
   module.attr("__version__") = QKV_VERSION;
+  bind_options(module);
   bind_attention(module);
   bind_torch_attention(module);
   bind_backward(module);

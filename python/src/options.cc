@@ -9,73 +9,52 @@
 
 #include <qkv/tensor.h>
 
+#include "areas.h"
 #include "arguments.h"
 #include "numpy.h"
 
 namespace qkv::python {
 namespace {
 
-// Indices in the tuple, in the order of _functions.py.
-enum OptionPlace {
-  kScore,
-  kParams,
-  kQkNorm,
-  kRotary,
-  kRotaryBase,
-  kRotaryWidth,
-  kRotaryFrequencies,
-  kQPositions,
-  kKPositions,
-  kScale,
-  kSoftcap,
-  kMask,
-  kPaddingMask,
-  kBias,
-  kKeyLengths,
-  kCausal,
-  kCausalOffset,
-  kWindow,
-  kAlibiSlopes,
-  kSinks,
-  kCuSeqlensQ,
-  kCuSeqlensK,
-  kBlockTables,
-  kContextLens,
-  kDropout,
-  kSeed,
-  kLayout,
-  kHeads,
-  kOptionPlaces
-};
+// The list of options: how they are named here and in Python, in the order in which Python passes
+// them (_core.OPTIONS).
+#define QKV_PYTHON_OPTIONS(X)                 \
+  X(kScore, "score")                          \
+  X(kParams, "params")                        \
+  X(kQkNorm, "qk_norm")                       \
+  X(kRotary, "rotary")                        \
+  X(kRotaryBase, "rotary_base")               \
+  X(kRotaryWidth, "rotary_width")             \
+  X(kRotaryFrequencies, "rotary_frequencies") \
+  X(kQPositions, "q_positions")               \
+  X(kKPositions, "k_positions")               \
+  X(kScale, "scale")                          \
+  X(kSoftcap, "softcap")                      \
+  X(kMask, "mask")                            \
+  X(kPaddingMask, "padding_mask")             \
+  X(kBias, "bias")                            \
+  X(kKeyLengths, "key_lengths")               \
+  X(kCausal, "causal")                        \
+  X(kCausalOffset, "causal_offset")           \
+  X(kWindow, "window")                        \
+  X(kAlibiSlopes, "alibi_slopes")             \
+  X(kSinks, "sinks")                          \
+  X(kCuSeqlensQ, "cu_seqlens_q")              \
+  X(kCuSeqlensK, "cu_seqlens_k")              \
+  X(kBlockTables, "block_tables")             \
+  X(kContextLens, "context_lens")             \
+  X(kDropout, "dropout")                      \
+  X(kSeed, "seed")                            \
+  X(kLayout, "layout")                        \
+  X(kHeads, "heads")
 
-constexpr std::array<const char*, kOptionPlaces> kNames = {"score",
-                                                           "params",
-                                                           "qk_norm",
-                                                           "rotary",
-                                                           "rotary_base",
-                                                           "rotary_width",
-                                                           "rotary_frequencies",
-                                                           "q_positions",
-                                                           "k_positions",
-                                                           "scale",
-                                                           "softcap",
-                                                           "mask",
-                                                           "padding_mask",
-                                                           "bias",
-                                                           "key_lengths",
-                                                           "causal",
-                                                           "causal_offset",
-                                                           "window",
-                                                           "alibi_slopes",
-                                                           "sinks",
-                                                           "cu_seqlens_q",
-                                                           "cu_seqlens_k",
-                                                           "block_tables",
-                                                           "context_lens",
-                                                           "dropout",
-                                                           "seed",
-                                                           "layout",
-                                                           "heads"};
+#define QKV_PLACE(place, name) place,
+enum OptionPlace { QKV_PYTHON_OPTIONS(QKV_PLACE) kOptionPlaces };
+#undef QKV_PLACE
+#define QKV_NAME(place, name) name,
+constexpr std::array<const char*, kOptionPlaces> kNames = {QKV_PYTHON_OPTIONS(QKV_NAME)};
+#undef QKV_NAME
+#undef QKV_PYTHON_OPTIONS
 
 // The first element that is neither 0 nor 1. Broadcast elements are visited once.
 std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
@@ -473,6 +452,12 @@ double work_of(const CallArguments& call, const ResultShapes& shapes) {
                           ? size(call.inputs.block_tables, -1) * size(k, -3)
                           : size(k, -2);
   return rows * keys * width + projections;
+}
+
+void bind_options(nb::module_& module) {
+  nb::list names;
+  for (const char* name : kNames) names.append(name);
+  module.attr("OPTIONS") = nb::tuple(names);
 }
 
 }  // namespace qkv::python

@@ -39,8 +39,7 @@ auto in_layout(const CallArguments& call, const F& f) {
   }
 }
 
-// The tuple `options` has the arguments of qkv.attention from `score` to `heads`, in order (see
-// _functions.py). Throws Error.
+// The tuple `options` has the values of the options that _core.OPTIONS names. Throws Error.
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options);
 

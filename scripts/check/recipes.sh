@@ -40,6 +40,7 @@ check_section() {
   case $1 in
     score) section='## A score' ;;
     mask) section='## A mask' ;;
+    result) section='## A result' ;;
     target) section='## A CPU target' ;;
     format) section='## A file format' ;;
     *) echo "$1: no section of docs/recipes.md is known for it" && return 1 ;;

@@ -2,15 +2,17 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <iterator>
 #include <memory>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include <qkv/attention.h>
 #include <qkv/tensor.h>
 
 #include "attention/implementations.h"
 #include "attention/validate/bind.h"
+#include "attention/validate/gradients.h"
 #include "attention/validate/resolve.h"
 #include "core/message.h"
 #include "core/shapes.h"
@@ -26,23 +28,12 @@ bool has_elements(const View& x) {
   return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
 }
 
-// Otherwise there is nothing to compute, though B, H or a length may be any number.
+// False if there is nothing to compute, though B, H or a length may be any number.
 bool any_has_elements(const Outputs& x) {
-  const View* const results[] = {&x.out,
-                                 &x.lse,
-                                 &x.row_max,
-                                 &x.entropy,
-                                 &x.column_sums.sums,
-                                 &x.value_sums,
-                                 &x.pooled,
-                                 &x.top.weights,
-                                 &x.weights.matrix,
-                                 &x.dropped_weights.matrix,
-                                 &x.raw_scores.matrix,
-                                 &x.capped_scores.matrix,
-                                 &x.masked_scores.matrix};
-  return std::any_of(std::begin(results), std::end(results),
-                     [](const View* result) { return has_elements(*result); });
+  bool any = false;
+  for_each_buffer(x,
+                  [&](std::string_view, const View& buffer) { any = any || has_elements(buffer); });
+  return any;
 }
 
 core::Results bind_forward(const Inputs& inputs, const Options& options, const Outputs& outputs,
@@ -52,7 +43,7 @@ core::Results bind_forward(const Inputs& inputs, const Options& options, const O
   return results;
 }
 
-// Otherwise every gradient is 0, though B, H or Tk may be any number.
+// Without queries every gradient is 0, though B, H or Tk may be any number.
 bool has_queries(const core::Problem& p) { return p.B > 0 && p.H > 0 && p.q_rows > 0; }
 
 void set_to_zero(const View& x, const core::StopPoint& stop) {
@@ -75,7 +66,7 @@ void set_to_zero(const View& x, const core::StopPoint& stop) {
   }
 }
 
-// Keys in pages, and of q8, serve inference.
+// Keys in pages and keys of q8 serve inference only.
 bool has_gradients(const core::Problem& p) { return !p.paged() && p.k.dtype != DType::kQ8; }
 
 void refuse_gradients(const core::Problem& p) {
@@ -87,7 +78,7 @@ void refuse_gradients(const core::Problem& p) {
   throw Error(p.function, "block_tables", "is given, but keys in pages have no backward pass");
 }
 
-// The five arguments of a backward call besides options and context.
+// The arguments of a backward call besides options and context.
 struct BackwardArguments {
   const Inputs& inputs;
   const Saved& saved;
@@ -160,7 +151,7 @@ struct Plan::State {
   const attn::Implementation* backward = nullptr;  // null when the forced one has none
   std::array<Bound, 7> bound;                      // as views_of(inputs)
   attn::ScratchSize forward_size, backward_size;
-  // Of the last run, if the next one may rely on it.
+  // The arrays of the last run, and whether the next run may rely on what was checked then.
   bool repeats = false;
   Inputs inputs;
   Outputs outputs;
@@ -187,26 +178,22 @@ std::string shown(const Bound& x) {
                                  : core::text(name_of(x.first), " ", to_string(x.second));
 }
 
-// An upper bound of what any choice of outputs takes: everything asked for. Only sizes matter.
+// Everything that can be asked for: an upper bound of the memory that any choice of results takes.
+// Only sizes matter.
 core::Results every_result(const core::Problem& p) {
   core::Results all;
-  core::ResultOperand asked;
-  asked.dtype = p.accumulator;
-  if (p.v.given()) all.out = asked;
-  all.lse = all.row_max = all.entropy = all.columns.sums = all.pooled.cells = asked;
-  if (p.v.given()) all.columns.value_sums = asked;
+  core::for_each_operand(all, [&](const auto& result, core::ResultOperand& operand) {
+    if (result.calls.without_values || p.v.given()) operand.dtype = p.accumulator;
+  });
   // No more cells are held at a time, whatever their number.
   all.pooled.m = core::kGradientBlock;
   all.pooled.n = core::kKeyChunk;
-  for (core::RowsResult* rows : {&all.weights, &all.dropped_weights, &all.raw_scores,
-                                 &all.capped_scores, &all.masked_scores}) {
-    rows->matrix = asked;
-  }
-  all.top = p.Tk;
+  all.top.count = p.Tk;
   return all;
 }
 
-// Likewise, from arrays whose channels and keys lie next to each other.
+// An upper bound for the backward pass too, from arrays whose channels and keys lie next to each
+// other.
 core::GradientSources every_source(const core::Problem& p) {
   core::GradientSources all;
   if (p.v.given()) all.dout.dtype = p.dtype;
@@ -215,7 +202,7 @@ core::GradientSources every_source(const core::Problem& p) {
   return all;
 }
 
-// And into C-ordered buffers that are overwritten.
+// All gradients, into C-ordered buffers that are overwritten.
 core::GradientResults every_gradient(const core::Problem& p, const Inputs& inputs,
                                      const Options& options) {
   // The source itself stands for a buffer of its shape: only its size is looked at.
@@ -224,23 +211,11 @@ core::GradientResults every_gradient(const core::Problem& p, const Inputs& input
                             contiguous_strides(x.shape()))
                      : View();
   };
-  InputGradients all{.q = like(inputs.q), .k = like(inputs.k), .v = like(inputs.v)};
-  if (options.qk_norm) {
-    QkNorm::for_each_parameter([&](const char*, auto value, auto its) {
-      all.qk_norm.*its = like(*options.qk_norm.*value);
-    });
-  }
-  std::visit(
-      [&]<class S>(const S& score) {
-        typename S::Gradient gradient;
-        S::for_each_parameter(
-            [&](const char*, auto value, auto its) { gradient.*its = like(score.*value); });
-        all.score = gradient;
-      },
-      options.score);
-  all.bias = like(options.bias);
-  all.alibi = like(options.alibi);
-  all.sinks = like(options.sinks);
+  InputGradients all;
+  std::visit([&]<class S>(const S&) { all.score = typename S::Gradient(); }, options.score);
+  attn::for_each_gradient(
+      all, inputs, options,
+      [&](std::string_view, View& gradient, const ConstView& source) { gradient = like(source); });
   return attn::bind_gradients(p, inputs, options, all);
 }
 
@@ -255,7 +230,7 @@ Plan::Plan(const Inputs& inputs, const Options& options, Context& context)
   attn::resolve("Plan", call.stop_point(), inputs, s.options, s.problem);
   const std::string& forced = context.forced_path();
   s.forward = &attn::choose(s.problem, forced, attn::Pass::kForward);
-  // What has no backward pass is an error of backward(), not of the plan.
+  // A problem without a backward pass is an error of backward(), not of the plan.
   if (has_gradients(s.problem) && (forced.empty() || s.forward->has(attn::Pass::kBackward))) {
     s.backward = &attn::choose(s.problem, forced, attn::Pass::kBackward);
   }
@@ -323,7 +298,7 @@ void expect_bound(std::string_view function, const Inputs& inputs,
 
 void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   State& s = *state_;
-  runtime::Call call(*s.context, kRun);  // first: what follows writes to the plan
+  runtime::Call call(*s.context, kRun);  // before any line that writes to the plan
   const attn::Repeat repeat =
       s.repeats ? attn::compare(inputs, outputs, s.inputs, s.outputs) : attn::Repeat::kNone;
   s.repeats = false;  // until all is valid

@@ -112,7 +112,7 @@ class OwnGradients {
 
   const Problem& p_;
   const GradientResults& to_;
-  std::array<T*, GradientResults::kCount> own_{};
+  std::array<T*, kGradientTargets> own_{};
 };
 
 }  // namespace qkv::core

@@ -3,16 +3,23 @@
 #define QKV_CORE_RESULTS_H_
 
 #include <array>
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include <qkv/outputs.h>
 
 #include "core/operand.h"
 
-// Where a call's results go and gradients come from, as operands. An absent one was not requested.
+// Where the results of a call go and where the gradients of a backward call come from, as operands.
+// A result that was not requested is absent.
 namespace qkv::core {
 
-// Rows of a matrix, all or listed: `indices` holds `count` query numbers (in rows), or is absent.
+// Rows of a matrix: all, or those whose query numbers `indices` holds, `count` of them.
 template <class Void>
 struct BasicRowsOperand {
-  Operand indices;
+  Operand indices;  // rows = entries of the list
   Index count = 0;
   BasicOperand<Void> matrix;  // rows = queries or listed rows, columns = keys
   bool given() const noexcept { return matrix.given(); }
@@ -20,21 +27,28 @@ struct BasicRowsOperand {
 using RowsResult = BasicRowsOperand<void>;
 using RowsOperand = BasicRowsOperand<const void>;
 
-// Sums over queries, all or listed: `indices` holds `count` query numbers (in rows), or is absent.
+// Sums over queries: all, or those whose numbers `indices` holds, `count` of them.
 struct ColumnSumsResult {
-  Operand indices;
+  Operand indices;  // rows = entries of the list
   Index count = 0;
   ResultOperand sums;        // rows = keys
   ResultOperand value_sums;  // rows = keys
   bool given() const noexcept { return sums.given() || value_sums.given(); }
 };
 
-// A matrix of cells: see core/integers.h.
+// A matrix of m x n cells: see core/integers.h.
 struct PooledResult {
   Index m = 0;
   Index n = 0;
   ResultOperand cells;  // rows, columns = those of cells
   bool given() const noexcept { return cells.given(); }
+};
+
+// The `count` largest weights of each query and their keys; count is 0 if they are absent.
+struct TopResult {
+  Index count = 0;
+  ResultOperand weights;  // rows = queries, columns = rank
+  ResultOperand keys;     // rows = queries, columns = rank
 };
 
 struct Results {
@@ -44,34 +58,72 @@ struct Results {
   ResultOperand entropy;  // rows = queries
   ColumnSumsResult columns;
   PooledResult pooled;
-  Index top = 0;
-  ResultOperand top_weights;  // rows = queries, columns = rank
-  ResultOperand top_keys;
+  TopResult top;
   RowsResult weights, dropped_weights, raw_scores, capped_scores, masked_scores;
+
+  // The place of each entry of qkv::kResults, in the order of that list.
+  auto places() noexcept {
+    return std::tie(out, lse, row_max, entropy, columns, columns.value_sums, pooled, top, weights,
+                    dropped_weights, raw_scores, capped_scores, masked_scores);
+  }
+  std::array<const RowsResult*, 5> matrices() const noexcept {
+    return {&weights, &dropped_weights, &raw_scores, &capped_scores, &masked_scores};
+  }
 };
 
-// What the backward pass reads.
+// f(result, place) for each entry of qkv::kResults and its place here.
+template <class F>
+void for_each_result(Results& to, const F& f) {
+  constexpr std::size_t kCount = std::tuple_size_v<decltype(kResults)>;
+  const auto places = to.places();
+  static_assert(std::tuple_size_v<decltype(places)> == kCount,
+                "Results::places() has a place for each entry of qkv::kResults");
+  [&]<std::size_t... n>(std::index_sequence<n...>) {
+    (f(std::get<n>(kResults), std::get<n>(places)), ...);
+  }(std::make_index_sequence<kCount>());
+}
+
+// f(result, operand) for each buffer of a result, in the order of qkv::for_each_buffer.
+template <class F>
+void for_each_operand(Results& to, const F& f) {
+  for_each_result(to, [&]<class Place>(const auto& result, Place& place) {
+    if constexpr (std::is_same_v<Place, ResultOperand>) {
+      f(result, place);
+    } else if constexpr (std::is_same_v<Place, ColumnSumsResult>) {
+      f(result, place.sums);
+    } else if constexpr (std::is_same_v<Place, PooledResult>) {
+      f(result, place.cells);
+    } else if constexpr (std::is_same_v<Place, TopResult>) {
+      f(result, place.weights);
+      f(result, place.keys);
+    } else {
+      f(result, place.matrix);
+    }
+  });
+}
+
+// The arrays that the backward pass reads.
 struct GradientSources {
   Operand out, lse;    // saved by the forward pass
-  Operand dout, dlse;  // as out, lse
+  Operand dout, dlse;  // gradients of the loss with respect to out and lse, addressed as they are
   RowsOperand dweights;
 };
 
-// Where one gradient goes: the user's buffer, which has the shape of the gradient's source, as an
+// The place of one gradient: the user's buffer, which has the shape of the gradient's source, as an
 // operand, and the strides of a C-ordered array of that shape along the problem's axes. Broadcast
 // axes have stride 0 in both: writing to them sums.
 struct GradientTarget {
   View buffer;
   ResultOperand direct;
-  ResultOperand own;        // strides only
-  bool accumulate = false;  // added to the contents
+  ResultOperand own;        // strides only, of the C-ordered array
+  bool accumulate = false;  // whether the gradient is added to the contents of the buffer
   bool given() const noexcept { return buffer.given(); }
 };
 
-// The parameters of the row maps of q, or of k.
+// The gradients of the parameters of the row maps of q, or of k.
 struct RowMapTargets {
-  GradientTarget gain;  // of a norm
-  GradientTarget w, b;  // of the product
+  GradientTarget gain;  // gain of a norm
+  GradientTarget w, b;  // matrix and bias of the product
 };
 
 struct GradientResults {
@@ -80,17 +132,21 @@ struct GradientResults {
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
 
-  // Every target once.
-  static constexpr std::size_t kCount = 13;
-  std::array<const GradientTarget*, kCount> all() const noexcept {
-    return {&q,     &k,     &v,       &query.gain, &query.w, &query.b, &key.gain,
-            &key.w, &key.b, &score_v, &bias,       &alibi,   &sinks};
+  // The list of targets, each once: pointers into `to`, const or not.
+  template <class Self>
+  static auto all_of(Self& to) noexcept {
+    return std::array{&to.q,       &to.k,        &to.v,     &to.query.gain, &to.query.w,
+                      &to.query.b, &to.key.gain, &to.key.w, &to.key.b,      &to.score_v,
+                      &to.bias,    &to.alibi,    &to.sinks};
   }
-  std::array<GradientTarget*, kCount> all() noexcept {
-    return {&q,     &k,     &v,       &query.gain, &query.w, &query.b, &key.gain,
-            &key.w, &key.b, &score_v, &bias,       &alibi,   &sinks};
-  }
+  auto all() const noexcept { return all_of(*this); }
+  auto all() noexcept { return all_of(*this); }
 };
+
+inline constexpr std::size_t kGradientTargets =
+    std::tuple_size_v<decltype(std::declval<GradientResults>().all())>;
+static_assert(sizeof(GradientResults) == kGradientTargets * sizeof(GradientTarget),
+              "GradientResults::all() lists every member");
 
 }  // namespace qkv::core
 

@@ -135,25 +135,11 @@ void check_outputs(std::string_view function, const Outputs& outputs,
                    std::initializer_list<NamedView> inputs) {
   const NamedView out{"out", outputs.out};
   check_apart(function, out, inputs);
-  const NamedView others[] = {
-      {"lse", outputs.lse},
-      {"row_max", outputs.row_max},
-      {"entropy", outputs.entropy},
-      {"column_sums", outputs.column_sums.sums},
-      {"value_sums", outputs.value_sums},
-      {"pooled", outputs.pooled},
-      {"top.weights", outputs.top.weights},
-      {"top.keys", outputs.top.keys},
-      {"weights", outputs.weights.matrix},
-      {"dropped_weights", outputs.dropped_weights.matrix},
-      {"raw_scores", outputs.raw_scores.matrix},
-      {"capped_scores", outputs.capped_scores.matrix},
-      {"masked_scores", outputs.masked_scores.matrix},
-  };
-  for (const NamedView& other : others) {
-    check_apart(function, other, {out});
-    check_apart(function, other, inputs);
-  }
+  for_each_buffer(outputs, [&](std::string_view name, const View& buffer) {
+    if (name == out.name) return;
+    check_apart(function, {name, buffer}, {out});
+    check_apart(function, {name, buffer}, inputs);
+  });
 }
 
 }  // namespace qkv::layers

@@ -3,7 +3,6 @@
 #define QKV_REFERENCE_FORWARD_H_
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "core/integers.h"
@@ -61,7 +60,7 @@ class Forward {
       const Index head = task / blocks;
       queries(head / p_.H, head % p_.H, task % blocks * kQueriesPerTask, arena);
     });
-    for (const RowsResult* m : matrices()) {
+    for (const RowsResult* m : to_.matrices()) {
       if (!m->given() || !m->indices.given()) continue;
       call.for_each_task(p_.B * p_.H * m->count, [&](Index task, core::Arena& arena) {
         const Index head = task / m->count;
@@ -88,15 +87,10 @@ class Forward {
     w.kept = arena.template take<std::uint8_t>(p_.Tk).data();
     w.acc = arena.template take<T>(p_.E).data();
     w.chunk_acc = arena.template take<T>(p_.E).data();
-    const Index top = to_.top > 0 ? p_.Tk : 0;
+    const Index top = to_.top.count > 0 ? p_.Tk : 0;
     w.top_keys = arena.template take<Index>(top).data();
     w.top_weights = arena.template take<T>(top).data();
     return w;
-  }
-
-  std::array<const RowsResult*, 5> matrices() const {
-    return {&to_.weights, &to_.dropped_weights, &to_.raw_scores, &to_.capped_scores,
-            &to_.masked_scores};
   }
 
   // Processes one query: its scores, then the softmax, and the weighted sum into w.acc.
@@ -126,10 +120,10 @@ class Forward {
       const QueryAt at = query_at(b, h, i);
       const Softmax<T> state = process(at, w);
       write_row(at, s.q0 + i, state, w);
-      for (const RowsResult* m : matrices()) {
+      for (const RowsResult* m : to_.matrices()) {
         if (m->given() && !m->indices.given()) write_matrix_row(at, *m, i, state, w);
       }
-      if (to_.top > 0) write_top(at, s.q0 + i, state, w);
+      if (to_.top.count > 0) write_top(at, s.q0 + i, state, w);
     }
   }
 
@@ -193,10 +187,10 @@ class Forward {
       const auto y = real_part(w.top_weights[b]);
       return x > y || (x == y && a < b);
     });
-    for (Index r = 0; r < to_.top; ++r) {
+    for (Index r = 0; r < to_.top.count; ++r) {
       const T none = state.nan ? T(kNaN<T>) : T(0);
-      put(p_, to_.top_weights, at.b, at.h, row, r, r < found ? w.top_weights[w.top_keys[r]] : none);
-      put(p_, to_.top_keys, at.b, at.h, row, r, r < found ? w.top_keys[r] : Index{-1});
+      put(p_, to_.top.weights, at.b, at.h, row, r, r < found ? w.top_weights[w.top_keys[r]] : none);
+      put(p_, to_.top.keys, at.b, at.h, row, r, r < found ? w.top_keys[r] : Index{-1});
     }
   }
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same value in other forms: lists, NumPy scalars and arrays."""
+"""Arguments: the same values in other forms (lists, NumPy scalars, arrays); all are passed on."""
+
+import inspect
+from functools import partial
 
 import numpy as np
 import pytest
+from random_calls import needs_torch, torch
 
 import qkv
+from qkv import _core
 
 RANDOM = np.random.default_rng(0)
 Q, K, V = (RANDOM.standard_normal((2, 3, 6, 4)).astype(np.float32) for _ in range(3))
@@ -79,3 +84,64 @@ def test_errors_say_when_their_shapes_are_not_the_callers():
         qkv.attention_backward(out[:, 1:], q, v, v, out, lse, layout="bthd")
     with pytest.raises(ValueError, match=r"got nan$"):
         qkv.attention(q, v, v, layout="bthd", scale=float("nan"))
+
+
+# ---- the lists ----------------------------------------------------------------------------------
+
+OPTIONS, REQUESTS = _core.OPTIONS, _core.REQUESTS
+
+
+def expect_passed_on(monkeypatch, owner, callee, call, place, names):
+    """Each argument of `call` stands at its place in the tuple that `callee` of `owner` takes."""
+    tuples = []
+    monkeypatch.setattr(
+        owner, callee, lambda *arguments: tuples.append(arguments[place]) or [None] * 7
+    )
+    for name in names:
+        value = object()
+        call(**{name: value})
+        at = (OPTIONS if name in OPTIONS else REQUESTS).index(name)
+        assert [n for n, x in enumerate(tuples.pop()) if x is value] == [at], name
+
+
+def test_the_signature_has_the_options_and_the_requests():
+    names = list(inspect.signature(qkv.attention).parameters)
+    assert names == ["q", "k", "v", *OPTIONS, *REQUESTS, "threads"]
+
+
+@pytest.mark.parametrize("place, names", [(3, OPTIONS), (4, REQUESTS)])
+def test_attention_passes_on_every_argument(monkeypatch, place, names):
+    expect_passed_on(monkeypatch, _core, "attention", partial(qkv.attention, Q, K, V), place, names)
+
+
+def test_attention_backward_passes_on_every_option(monkeypatch):
+    call = partial(qkv.attention_backward, Q, Q, K, V, Q, Q)
+    names = [name for name in OPTIONS if name not in ("block_tables", "context_lens")]
+    expect_passed_on(monkeypatch, _core, "attention_backward", call, 4, names)
+
+
+@pytest.mark.parametrize("make", [partial(qkv.DotProductAttention), partial(qkv.SelfAttention, 4)])
+def test_layers_pass_on_every_request(monkeypatch, make):
+    layer = make()
+    arrays = (Q,) if isinstance(layer, qkv.SelfAttention) else (Q, K, V)
+    call = partial(layer.forward, *arrays)
+    expect_passed_on(monkeypatch, layer, "_forward", call, 2, REQUESTS)
+
+
+@needs_torch
+def test_modules_pass_on_every_request(monkeypatch):
+    import qkv.torch.nn._scores as scores
+
+    got = {}
+    monkeypatch.setattr(scores, "attention", lambda *_, **options: got.update(options))
+    module = qkv.torch.nn.DotProductAttention()
+    for name in REQUESTS:
+        value = object()
+        module(torch.ones(1, 2, 3), torch.ones(1, 2, 3), torch.ones(1, 2, 3), **{name: value})
+        assert got[name] is value
+
+
+def test_results_have_the_names_that_request_them():
+    assert {"out", *qkv._results.REQUESTED} == {
+        name for name, axes in _core.RESULT_AXES.items() if axes != "matrix"
+    }

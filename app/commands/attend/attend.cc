@@ -5,6 +5,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "commands/attend/commands.h"
 #include "commands/shell/exit_codes.h"
@@ -66,7 +67,7 @@ std::vector<Index> whole_numbers(const std::string& option, const std::string& t
   return numbers;
 }
 
-// "  out          weighted sums of v", a line for each.
+// A line for each result: "  out          weighted sums of v".
 std::string result_lines() {
   std::string lines;
   for (const ResultKind& kind : kResultKinds) {
@@ -144,7 +145,7 @@ void add_numbers(const Command& command, AttendOptions& options) {
       .type_name("LEFT,RIGHT");
 }
 
-// Also saves the cells.
+// Sets how many cells there are, and saves them.
 void set_pool(AttendOptions& options, const std::string& text) {
   options.pool = whole_numbers("--pool", text);
   if (options.pool.size() != 2 || std::ranges::min(options.pool) < 1) {
@@ -177,7 +178,7 @@ void add_results(const Command& command, AttendOptions& options) {
           [&options](const std::string& text) {
             options.column_rows = whole_numbers("--column-rows", text);
           },
-          "column_sums and value_sums over these queries only")
+          fmt::format("{} over these queries only", names_with(qkv::ResultAxes::kKeys, "and")))
       .type_name("I,J,...");
   command
       .add_parsed(
@@ -212,6 +213,14 @@ void run(const AttendOptions& options, const Common& common) {
 }
 
 }  // namespace
+
+std::string names_with(qkv::ResultAxes axes, std::string_view conjunction) {
+  std::vector<std::string_view> names;
+  for (const ResultKind& kind : kResultKinds) {
+    if (kind.axes == axes) names.push_back(kind.name);
+  }
+  return fmt::format("{}", fmt::join(names, fmt::format(" {} ", conjunction)));
+}
 
 void add_attend(const Command& program, const Common& common) {
   const Command command = program.add_command("attend", "attention on arrays from files");

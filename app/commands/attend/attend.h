@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <variant>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@
 #include "commands/shell/outputs.h"
 #include "commands/shell/score_names.h"
 
-// `qkv attend`: one call on arrays from files.
+// `qkv attend`: one call of attention() on arrays from files.
 
 enum class Corner { kBottomRight, kTopLeft };
 inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRight},
@@ -30,48 +30,58 @@ inline constexpr Choice<qkv::RotaryPairs> kRotaryPairs[] = {
     {"neighbours", qkv::RotaryPairs::kNeighbours}, {"halves", qkv::RotaryPairs::kHalves}};
 inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", Layout::kBthd}};
 
-// ---- what may be saved ----------------------------------------------------------------------
+// ---- results that may be saved --------------------------------------------------------------
 
-// ...,Tq,E  ...,Tq,Tk  ...,Tq  ...,Tk  ...,m,n
-enum class ResultAxes { kValues, kMatrix, kQueries, kKeys, kCells };
-
-// Which member of Outputs holds a result's buffer.
-using ResultPlace = std::variant<qkv::View qkv::Outputs::*, qkv::Rows qkv::Outputs::*,
-                                 qkv::ColumnSums qkv::Outputs::*>;
-
+// A result as the command line has it.
 struct ResultKind {
   std::string_view name;      // on the command line and in files
-  std::string_view argument;  // in the library's messages
+  std::string_view argument;  // in qkv::kResults and in the library's messages
   std::string_view help;
-  ResultAxes axes;
-  ResultPlace place;
+  qkv::ResultAxes axes = axes_of(argument);
+
+  static constexpr qkv::ResultAxes axes_of(std::string_view argument) {
+    auto axes = qkv::ResultAxes::kTop;
+    qkv::for_each_result([&](const auto& result) {
+      if (result.name == argument) axes = result.axes;
+    });
+    return axes;
+  }
 };
+// In the order of the report and of files. --top stands for the largest weights.
 inline constexpr ResultKind kResultKinds[] = {
-    {"out", "out", "weighted sums of v", ResultAxes::kValues, &qkv::Outputs::out},
-    {"weights", "weights", "before dropout", ResultAxes::kMatrix, &qkv::Outputs::weights},
-    {"dropped", "dropped_weights", "weights after dropout", ResultAxes::kMatrix,
-     &qkv::Outputs::dropped_weights},
-    {"scores", "raw_scores", "after the scale", ResultAxes::kMatrix, &qkv::Outputs::raw_scores},
-    {"capped", "capped_scores", "scores after the soft-cap", ResultAxes::kMatrix,
-     &qkv::Outputs::capped_scores},
-    {"masked", "masked_scores", "scores after bias, ALiBi and masks", ResultAxes::kMatrix,
-     &qkv::Outputs::masked_scores},
-    {"lse", "lse", "log of the sum of exponentials", ResultAxes::kQueries, &qkv::Outputs::lse},
-    {"row_max", "row_max", "largest masked score", ResultAxes::kQueries, &qkv::Outputs::row_max},
-    {"entropy", "entropy", "of each query's weights, in nats", ResultAxes::kQueries,
-     &qkv::Outputs::entropy},
-    {"column_sums", "column_sums", "weight that each key received", ResultAxes::kKeys,
-     &qkv::Outputs::column_sums},
-    {"value_sums", "value_sums", "the same times the length of its value", ResultAxes::kKeys,
-     &qkv::Outputs::value_sums},
-    {"pooled", "pooled", "weights in the cells of --pool", ResultAxes::kCells,
-     &qkv::Outputs::pooled},
+    {"out", "out", "weighted sums of v"},
+    {"weights", "weights", "before dropout"},
+    {"dropped", "dropped_weights", "weights after dropout"},
+    {"scores", "raw_scores", "after the scale"},
+    {"capped", "capped_scores", "scores after the soft-cap"},
+    {"masked", "masked_scores", "scores after bias, ALiBi and masks"},
+    {"lse", "lse", "log of the sum of exponentials"},
+    {"row_max", "row_max", "largest masked score"},
+    {"entropy", "entropy", "of each query's weights, in nats"},
+    {"column_sums", "column_sums", "weight that each key received"},
+    {"value_sums", "value_sums", "the same times the length of its value"},
+    {"pooled", "pooled", "weights in the cells of --pool"},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 
+// Whether each result of the library has an entry above, or is that of --top.
+consteval bool has_every_result() {
+  bool has = true;
+  qkv::for_each_result([&](const auto& result) {
+    bool found = result.axes == qkv::ResultAxes::kTop;
+    for (const ResultKind& kind : kResultKinds) found = found || kind.argument == result.name;
+    has = has && found;
+  });
+  return has;
+}
+static_assert(has_every_result(), "kResultKinds has an entry for each of qkv::kResults");
+
+// The names of the results with these axes: "column_sums and value_sums".
+std::string names_with(qkv::ResultAxes axes, std::string_view conjunction);
+
 // ---- the command line -----------------------------------------------------------------------
 
-// Texts that name arrays are FILE[:NAME]; "" is not given.
+// Texts that name arrays are FILE[:NAME]; "" if the option is not given.
 struct AttendOptions {
   std::vector<std::string> files{};
   Layout layout = Layout::kBhtd;
@@ -87,10 +97,10 @@ struct AttendOptions {
   std::optional<double> scale{};
   double softcap = 0;
   std::string bias{};
-  std::string alibi{};  // or "auto"
+  std::string alibi{};  // FILE[:NAME] or "auto"
   bool causal = false;
   std::optional<Corner> corner{};
-  std::string offset{};  // or a number
+  std::string offset{};  // FILE[:NAME] or a number
   std::optional<qkv::Window> window{};
   std::string lengths{};
   std::string mask{};
@@ -100,7 +110,7 @@ struct AttendOptions {
   std::string cu_seqlens_k{};
   std::optional<double> dropout{};
   std::optional<std::uint64_t> seed{};
-  std::vector<bool> save = std::vector<bool>(kResultKindCount);  // none: the default ones
+  std::vector<bool> save = std::vector<bool>(kResultKindCount);  // all false: the default results
   std::optional<qkv::Index> top{};
   std::vector<qkv::Index> rows{};
   std::vector<qkv::Index> column_rows{};
@@ -121,22 +131,22 @@ struct AttendCall {
   ArrayStore store{};
   qkv::Inputs inputs{};
   qkv::Options options{};
-  qkv::Tensor slopes{};                     // of --alibi auto
+  qkv::Tensor slopes{};                     // those of --alibi auto
   std::map<std::string, Origin> origins{};  // by the library's name of the argument
-  nlohmann::ordered_json settings{};        // what was asked for, in words
+  nlohmann::ordered_json settings{};        // the options that were given, in words
   std::vector<std::string> warnings{};
 };
 
-// Shapes of the results of a call whose inputs fit together.
+// The sizes from which the shapes of results follow, of a call whose inputs fit together.
 struct CallShape {
   qkv::Dims lead{};  // batch and heads
   bool heads = false;
   bool packed = false;
-  qkv::Index sequences = 0;  // if packed
+  qkv::Index sequences = 0;  // 0 if not packed
   qkv::Index head_count = 1;
   qkv::Index queries = 0;
   qkv::Index keys = 0;
-  qkv::Index width = 0;  // of v
+  qkv::Index width = 0;  // channels of v
 };
 CallShape shape_of(const qkv::Inputs& inputs);
 
@@ -148,14 +158,14 @@ struct NamedTensor {
   qkv::Tensor tensor{};
 };
 struct AttendResults {
-  std::vector<NamedTensor> arrays{};  // that were asked for, in the order of kResultKinds
-  qkv::Tensor weights{};              // for pictures alone, when they were not asked for
+  std::vector<NamedTensor> arrays{};  // the results asked for, in the order of kResultKinds
+  qkv::Tensor weights{};              // weights for pictures, when they were not asked for
   qkv::Tensor allowed{};              // bool, shape of weights; absent when nothing is masked
   std::string path{};
   CallShape shape{};
 };
 
-// Whether what is asked for fits together. Throws UsageError.
+// Throws UsageError if the options that ask for results do not fit together.
 void check_results(const AttendOptions& options, const AttendCall& call);
 
 AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common);

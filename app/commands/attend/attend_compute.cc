@@ -16,15 +16,16 @@ using qkv::ConstView;
 using qkv::Dims;
 using qkv::DType;
 using qkv::Index;
+using qkv::ResultAxes;
 using qkv::Tensor;
 using qkv::View;
 
 // ---- messages -------------------------------------------------------------------------------
 
-// The library's error with the file or option in the place of the function's name.
+// Throws the library's error with the file or option in the place of the function's name.
 [[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
   const std::string& argument = error.argument();
-  if (argument == "QKV_TARGET") throw error;  // of the environment: neither file nor option
+  if (argument == "QKV_TARGET") throw error;  // an environment variable: neither file nor option
   const std::string text = std::string(error.what()).substr(error.function().size() + 2);
   auto origin = call.origins.find(argument);
   if (origin == call.origins.end()) {
@@ -42,8 +43,8 @@ Dims with(Dims lead, std::initializer_list<Index> tail) {
   return lead;
 }
 
-// What has no width or no place (v absent, matrices of packed sequences) gets a shape all the
-// same: the library says what is wrong with it.
+// Results without a width or a place (out without v, matrices of packed sequences) get a shape all
+// the same: the library says why it does not compute them.
 Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
   const auto rows = static_cast<Index>(options.rows.size());
   switch (kind.axes) {
@@ -63,6 +64,8 @@ Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptio
       if (shape.packed) return {shape.sequences, shape.head_count, m, n};
       return with(shape.lead, {m, n});
     }
+    case ResultAxes::kTop:  // see reserve_top()
+      break;
   }
   return {};
 }
@@ -84,7 +87,7 @@ class Room {
   double bytes_ = 0;
 };
 
-// -inf after masks: no attention was possible there. The scores stand in C order.
+// True where a masked score is not -inf: attention was possible there. The scores are in C order.
 template <class T>
 Tensor not_minus_infinity(const ConstView& scores) {
   Tensor allowed(DType::kBool, scores.shape());
@@ -98,7 +101,7 @@ bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
 
-// What is computed beside the largest weights: what was asked for by name, else the default ones.
+// The results beside the largest weights: those asked for by name, else the default ones.
 std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
   const bool none = std::ranges::find(options.save, true) == options.save.end();
   const bool only_top = none && options.top.has_value();
@@ -145,7 +148,8 @@ class Call {
       masked_ = reserve_apart("masked");
     }
   }
-  // What the weights say nothing about: a weight of 0 may be masked or only small.
+  // Which pairs are allowed: weights do not show it, since a weight of 0 may be masked or only
+  // small.
   Tensor allowed() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
@@ -173,18 +177,17 @@ class Call {
     bind(kind, tensor);
   }
   void bind(const ResultKind& kind, Tensor& tensor) {
-    struct Place {
-      Call& call;
+    struct Put {
+      const Call& call;
       Tensor& tensor;
-      void operator()(View qkv::Outputs::*result) const { call.outputs_.*result = tensor; }
-      void operator()(qkv::Rows qkv::Outputs::*matrix) const {
-        call.outputs_.*matrix = {listed(call.options_.rows), tensor};
-      }
-      void operator()(qkv::ColumnSums qkv::Outputs::*sums) const {
-        (call.outputs_.*sums).sums = tensor;
-      }
+      void operator()(View& result) const { result = tensor; }
+      void operator()(qkv::Rows& matrix) const { matrix = {listed(call.options_.rows), tensor}; }
+      void operator()(qkv::ColumnSums& sums) const { sums.sums = tensor; }
+      void operator()(qkv::Top&) const {}  // see reserve_top()
     };
-    std::visit(Place{*this, tensor}, kind.place);
+    qkv::for_each_result([&](const auto& result) {
+      if (result.name == kind.argument) Put{*this, tensor}(outputs_.*result.member);
+    });
   }
   static ConstView listed(const std::vector<Index>& rows) {
     return rows.empty() ? ConstView() : ConstView(rows);
@@ -277,7 +280,8 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
     return std::ranges::find(kinds, axes, &ResultKind::axes) != kinds.end();
   };
   if (!options.column_rows.empty() && !saves(ResultAxes::kKeys)) {
-    throw UsageError("--column-rows goes with --save of column_sums or value_sums");
+    throw UsageError(
+        fmt::format("--column-rows goes with --save of {}", names_with(ResultAxes::kKeys, "or")));
   }
   if (options.pool.empty() && saves(ResultAxes::kCells)) {
     throw UsageError("--save pooled needs --pool M,N, how many cells");

@@ -271,7 +271,7 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
                      const AttendResults& results) {
   Results forms;
   forms.arrays = [&] { return arrays(options, call, results); };
-  // Of one result; check_results() has seen to that.
+  // There is one result: check_results() has seen to that.
   forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
   forms.text = [&] { return report(call, results, Numbers::kShown); };

@@ -6,14 +6,15 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 import torch
 
 from .._functions import attention
-from ._look_seen import Call, Top
+from .._results import AXES
+from ._look_seen import ASKED_BY, Call, Top
 from ._questions import any_autocast, has_autocast, transforms
 from ._sdpa import as_autocast
 
 Rows = Union[slice, Tuple[int, ...]]
 
-# The axes of each result after [B,H].
-_AXES = {"weights": 2, "top": 2, "column_sums": 1, "entropy": 1, "value_sums": 1, "pooled": 2}
+# How many axes each result has after [B,H].
+_AXES = {name: 1 if AXES[name] in ("queries", "keys") else 2 for name in ASKED_BY}
 
 
 class Asked(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .. import _functions
+from .._results import FLAGS
 from ._questions import AVAILABLE, has_autocast
 from ._schema import (
     DIFFERENTIABLE,
@@ -57,7 +58,7 @@ def _names(text: str) -> List[str]:
 def _forward(
     tensors: Any, plain: Any, returned: str, return_top: int, sum_rows: Any, pooled: Any
 ) -> Tuple[Any, ...]:
-    """All slots; lse always."""
+    """All slots; lse is always computed, for the backward pass."""
     refuse_tangents(tensors)
     names = _names(returned)
     scores = [name[: -len("_scores")] for name in names if name.endswith("_scores")]
@@ -67,18 +68,16 @@ def _forward(
         (False, True): "dropped",
         (True, True): "both",
     }["weights" in names, "dropped_weights" in names]
+    flags: Dict[str, Any] = {f"return_{name}": name == "lse" or name in names for name in FLAGS}
     arguments = arguments_of(tensors, plain)
     got = _functions.attention(
         **arguments,
         return_weights=weights,
         return_scores=scores or None,
-        return_lse=True,
-        return_row_max="row_max" in names,
         return_column_sums="column_sums" in names if sum_rows is None else sum_rows.detach(),
         return_top=return_top,
-        return_entropy="entropy" in names,
-        return_value_sums="value_sums" in names,
         return_pooled=pooled,
+        **flags,
     )
     found = got._asdict()
     if weights == "dropped":

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .._functions import DEFAULTS
-from .._results import REQUESTS, results
+from .._results import AXES, REQUESTED, REQUESTS, results
 from ._questions import is_compiling
 
 # Tensors that may have gradients, in the order of the gradients. "params.W" is params["W"].
@@ -47,9 +47,16 @@ PLAIN = tuple(_PLAIN)
 
 # The results, all returned by the operator; those not asked for are empty.
 SLOTS = (
-    "out", "lse", "weights", "dropped_weights", "raw_scores", "capped_scores", "masked_scores",
-    "row_max", "column_sums", "top_weights", "top_keys", "entropy", "value_sums", "pooled",
-)  # fmt: skip
+    "out",
+    "lse",
+    *(name for name, axes in AXES.items() if axes == "matrix"),
+    *(
+        slot
+        for name in REQUESTED
+        if name != "lse"
+        for slot in (("top_weights", "top_keys") if name == "top" else (name,))
+    ),
+)
 WITH_GRADIENT = ("out", "lse", "weights")
 
 _SCORES = {"raw": "raw_scores", "capped": "capped_scores", "masked": "masked_scores"}
@@ -100,7 +107,7 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         return _stacked(value, q.device, wide)
     if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
-        # Also of an integer known only later.
+        # torch.full also takes an integer whose value is known only later.
         return torch.full((), value, dtype=torch.int64, device="cpu")
     return _stacked(value, "cpu")
 
@@ -166,7 +173,7 @@ def _integer(name: str, x: Any) -> Any:
         return x.item()
     try:
         return x.item()
-    except RuntimeError as error:  # of the meta device, fake, or one of a batch
+    except RuntimeError as error:  # a meta or fake tensor, or one of a batch
         raise TypeError(
             f"attention: {name} must be an integer whose value is known here, got a tensor that "
             f"does not have one ({str(error).strip().splitlines()[0]})"
@@ -210,7 +217,7 @@ def check_devices(tensors: Iterable[Any]) -> None:
             )
 
 
-# Numbers that someone might want to learn.
+# Numbers without a gradient that someone might want to learn.
 _WITHOUT_GRADIENT = ("scale", "softcap", "rotary_base", "rotary_frequencies", "dropout")
 
 
@@ -238,7 +245,7 @@ def refuse_gradients(options: Dict[str, Any]) -> None:
 
 
 def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]:
-    """The inverse of operands(), for the functions of `qkv`: detached tensors."""
+    """The arguments for the functions of `qkv` from what operands() returned: detached tensors."""
     arguments: Dict[str, Any] = {"params": None}
     for name, tensor in zip(TENSORS, tensors):
         if name in ("q", "k", "v") or tensor is not None:
@@ -254,7 +261,7 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
         arguments["causal_offset"] = int(arguments["causal_offset"])
     for name, value in zip(PLAIN, plain):
         arguments[name] = value
-    if arguments["causal"] in (None, "diagonal"):  # of causal_offset, or the default corner
+    if arguments["causal"] in (None, "diagonal"):  # the default corner, or that of causal_offset
         arguments["causal"] = arguments["causal"] is not None
     if arguments["heads"] is not None:
         heads = arguments["heads"]
@@ -265,7 +272,8 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
 # ---- which results ------------------------------------------------------------------------------
 
 
-# What may not be tensors where the operator is called: they determine which results there are.
+# The requests that determine which results there are. They may not be tensors where the operator
+# is called.
 _DETERMINE = tuple(name for name in REQUESTS if name not in ("return_column_sums", "rows"))
 _WHERE = "in graphs, under torch.func and autocast, and of fake and meta tensors"
 
@@ -316,6 +324,15 @@ def requests_of(options: Dict[str, Any], fields: Tuple[Tuple[str, str], ...]) ->
     )
 
 
+def _is_asked(name: str, options: Dict[str, Any]) -> bool:
+    """Whether a result that is requested by its own name is."""
+    request = f"return_{name}"
+    value = options.get(request, DEFAULTS[request])
+    if name == "column_sums" and not isinstance(value, (bool, np.bool_)):
+        return True  # the queries
+    return value is not None if name == "pooled" else bool(value)
+
+
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
     """The results asked for: (field of the named tuple, slot), without out, in their order."""
     weights = options.get("return_weights", False)
@@ -330,19 +347,11 @@ def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
         fields += (("scores", _SCORES[scores]),)
     elif scores:
         fields += tuple((slot, slot) for kind, slot in _SCORES.items() if kind in scores)
-    for slot in ("lse", "row_max"):
-        if options.get(f"return_{slot}", False):
-            fields += ((slot, slot),)
-    sums = options.get("return_column_sums", False)
-    if not isinstance(sums, (bool, np.bool_)) or sums:
-        fields += (("column_sums", "column_sums"),)
-    if options.get("return_top", 0):
-        fields += (("top", "top_weights"),)
-    for slot in ("entropy", "value_sums"):
-        if options.get(f"return_{slot}", False):
-            fields += ((slot, slot),)
-    if options.get("return_pooled") is not None:
-        fields += (("pooled", "pooled"),)
+    fields += tuple(
+        (name, "top_weights" if name == "top" else name)
+        for name in REQUESTED
+        if _is_asked(name, options)
+    )
     return fields
 
 

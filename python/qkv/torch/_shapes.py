@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from .._results import AXES
 from ._schema import SLOTS
 
 Shape = Sequence[Any]
@@ -68,9 +69,8 @@ def result_shapes(
     lead = [of_q[0]] if packed else _leading(of_q, others)
     Tq, Tk = of_q[-2], of_k[-2]
     rows = Tq if tensors["rows"] is None else tensors["rows"].shape[0]
-    shapes = {name: [*lead, rows, Tk] for name in SLOTS if name.endswith(("weights", "scores"))}
-    shapes.update((name, [*lead, Tq]) for name in ("lse", "row_max", "entropy"))
-    shapes.update((name, [*lead, Tk]) for name in ("column_sums", "value_sums"))
+    tails = {"matrix": [rows, Tk], "queries": [Tq], "keys": [Tk]}
+    shapes = {name: [*lead, *tails[axes]] for name, axes in AXES.items() if axes in tails}
     shapes.update(top_weights=[*lead, Tq, return_top], top_keys=[*lead, Tq, return_top])
     if pooled is not None:
         sequences = [tensors["cu_seqlens_q"].shape[0] - 1] if packed else []

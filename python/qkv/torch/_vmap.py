@@ -9,13 +9,15 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
+from .._results import AXES
 from ._schema import DIFFERENTIABLE, PLAIN, SLOTS, TENSORS
 
 _N = len(TENSORS)
 
 # What may be batched where the batch becomes an axis; heads are the same in all of it.
 _FOLDED = ("q", "k", "v", "bias", "mask")
-_OF_ROWS = ("lse", "row_max", "entropy", "column_sums", "value_sums")  # [..,H,Tq] or [..,H,Tk]
+# Results [..,H,Tq] or [..,H,Tk].
+_OF_ROWS = tuple(name for name in SLOTS if AXES.get(name) in ("queries", "keys"))
 _OF_HEADS = tuple(name for name in TENSORS if name.startswith(("params", "alibi", "sinks")))
 
 

@@ -2,7 +2,6 @@
 #ifndef QKV_ATTENTION_FORWARD_INSPECTION_H_
 #define QKV_ATTENTION_FORWARD_INSPECTION_H_
 
-#include <array>
 #include <cmath>
 
 #include "attention/tiles/block_scores.h"
@@ -19,14 +18,10 @@ using core::ResultOperand;
 using core::Results;
 using core::RowsResult;
 
-inline std::array<const RowsResult*, 5> matrices_of(const Results& to) {
-  return {&to.weights, &to.dropped_weights, &to.raw_scores, &to.capped_scores, &to.masked_scores};
-}
-
 // Whether any of these results is requested.
 inline bool looks_inside(const Results& to) {
-  const auto all = matrices_of(to);
-  return to.top > 0 ||
+  const auto all = to.matrices();
+  return to.top.count > 0 ||
          std::any_of(all.begin(), all.end(), [](const RowsResult* m) { return m->given(); });
 }
 
@@ -90,11 +85,12 @@ template <class T>
 template <class Packed>
 void FusedInspection<T>::run(runtime::Call& call, const UnitBlock& units,
                              const Packed& packed) const {
-  const auto all = matrices_of(to_);
+  const auto all = to_.matrices();
   const auto blocks_of = [](Index rows) { return core::divide_up(rows, kBlockRows); };
-  const bool every_row = to_.top > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
-                           return m->given() && !m->indices.given();
-                         });
+  const bool every_row =
+      to_.top.count > 0 || std::any_of(all.begin(), all.end(), [](const auto* m) {
+        return m->given() && !m->indices.given();
+      });
   if (every_row) {
     units.for_each_task(
         p_, call, [&](const KeyUnit& unit) { return blocks_of(unit.rows()); },
@@ -193,11 +189,11 @@ void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
         for (const RowsResult* m : {&to_.weights, &to_.dropped_weights, &to_.masked_scores}) {
           if (wanted(*m)) put_scored(x, *m, r, i, j0, keys, w);
         }
-        if (to_.top > 0) add_top(x, r, j0, w);
+        if (to_.top.count > 0) add_top(x, r, j0, w);
       }
     });
   }
-  for (Index r = 0; to_.top > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
+  for (Index r = 0; to_.top.count > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
 }
 
 // Writes rows n0 .. n0 + count - 1 of all pairs (head of the unit, listed row).
@@ -302,8 +298,8 @@ typename FusedInspection<T>::TopRow FusedInspection<T>::top_row(const BlockScore
     const Index entry = core::batch_offset(to, p_.batch, at.b);
     return core::offset_of(to, entry, at.h, x.queries.unit().s.q0 + at.i, 0);
   };
-  return {static_cast<T*>(to_.top_weights.data) + place(to_.top_weights),
-          to_.top_weights.col_stride, to_.top_keys, place(to_.top_keys)};
+  return {static_cast<T*>(to_.top.weights.data) + place(to_.top.weights),
+          to_.top.weights.col_stride, to_.top.keys, place(to_.top.keys)};
 }
 
 template <class T>
@@ -311,7 +307,7 @@ void FusedInspection<T>::add_top(const BlockScores<T>& x, Index r, Index j0, Wor
   const KeyRange piece = x.piece(r);
   if (piece.empty() || std::isnan(sum_of(x, r))) return;
   row_weights(x, r, w.weights);
-  const Index most = std::min(to_.top, p_.Tk);
+  const Index most = std::min(to_.top.count, p_.Tk);
   const TopRow top = top_row(x, r);
   Index& found = w.found[r];
   const T* s = x.row(r) + piece.begin;
@@ -335,7 +331,7 @@ void FusedInspection<T>::fill_top(const BlockScores<T>& x, Index r, const Worker
   const TopRow top = top_row(x, r);
   const T sum = sum_of(x, r);
   top.sort(w.found[r]);
-  for (Index rank = w.found[r]; rank < to_.top; ++rank) {
+  for (Index rank = w.found[r]; rank < to_.top.count; ++rank) {
     top.put(rank, std::isnan(sum) ? sum : T(0), Index{-1});
   }
 }

@@ -7,8 +7,8 @@
 #include "core/problem.h"
 #include "core/results.h"
 
-// The other half of validation: buffers for results and gradients, checked against the problem and
-// against each other.
+// The second half of validation: buffers for results and gradients are checked against the problem
+// and against each other. The first half is resolve.h.
 namespace qkv::attn {
 
 // Throws Error for a wrong shape or dtype, for listed rows out of range, and if nothing is
@@ -27,25 +27,25 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);
 
-// Whether an option has an array.
+// Whether any option is an array.
 bool reads_arrays(const Options& options);
 
-// ---- again ----------------------------------------------------------------------------------
+// ---- plans that run again -------------------------------------------------------------------
 
-// Whether a call's validity depends on numbers in arrays other than q, k and v: it is to be
+// Whether a call's validity depends on numbers in arrays other than q, k and v, so that it must be
 // validated whenever it runs.
 bool has_values_to_check(const Inputs& inputs, const Options& options, const Outputs& outputs);
 
-// What two calls with the same options, without such numbers, have in common.
+// How much two calls with equal options have in common, if neither has values to check.
 enum class Repeat {
   kNone,    // anything may differ
-  kLayout,  // dtypes, shapes and strides of all arrays: memory may overlap
-  kArrays,  // and where they are: nothing is left to check
+  kLayout,  // dtypes, shapes and strides of all arrays are equal: memory may overlap
+  kArrays,  // the memory of all arrays is the same too: nothing is left to check
 };
 Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& inputs_before,
                const Outputs& outputs_before);
 
-// Makes a problem and its results those of arrays of the same layout.
+// Replaces the addresses in a problem and its results by those of arrays of the same layout.
 void put_addresses(const Inputs& inputs, const Outputs& outputs, core::Problem& p,
                    core::Results& results);
 

@@ -46,7 +46,7 @@ class Binder {
 // Strides along the problem's axes of an array with the buffer's shape.
 class Axes {
  public:
-  // Those of size 1 have stride 0, so that they sum over the problem's axis.
+  // An axis of size 1 gets stride 0, so that the gradient is summed over the problem's axis.
   Axes(const View& buffer, const Dims& strides) : strides_(strides) {
     for (int axis = 0; axis < buffer.rank(); ++axis) {
       if (buffer.shape()[axis] == 1) strides_[axis] = 0;
@@ -70,7 +70,7 @@ GradientTarget target(const View& buffer, const Fill& fill) {
   return to;
 }
 
-// q, k, v and bias: [batch..., head, row, col] from the right.
+// The target of q, k, v or bias: axes [batch..., head, row, col] from the right.
 GradientTarget array_target(const Problem& p, const View& buffer) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.col_stride = axes.from_end(1);
@@ -83,7 +83,7 @@ GradientTarget array_target(const Problem& p, const View& buffer) {
   });
 }
 
-// Packed q, k, v: [sum T, heads, channels].
+// The target of packed q, k or v, [sum T, heads, channels].
 GradientTarget packed_target(const View& buffer) {
   return target(buffer, [](const Axes& axes, core::ResultOperand& to) {
     to.row_stride = axes.from_begin(0);
@@ -92,8 +92,8 @@ GradientTarget packed_target(const View& buffer) {
   });
 }
 
-// Parameters: `count` axes of their own ([rows, cols] or [cols]), preceded by a head axis if they
-// are given per head.
+// The target of a parameter with `count` axes of its own ([rows, cols] or [cols]), preceded by a
+// head axis if it is given per head.
 GradientTarget parameter_target(const Problem& p, const View& buffer, int count) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.col_stride = axes.from_end(1);
@@ -103,7 +103,7 @@ GradientTarget parameter_target(const Problem& p, const View& buffer, int count)
   });
 }
 
-// [H], or [B,H] with B counting all batch axes
+// Arrays [H], or [B,H] with B counting all batch axes.
 GradientTarget per_head_target(const Problem& p, const View& buffer) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.head_stride = axes.from_end(1);
@@ -132,7 +132,7 @@ struct ParameterTarget {
   int axes;
 };
 
-// Those of a score, in the order of its for_each_parameter.
+// The targets of a score's parameters, in the order of its for_each_parameter.
 template <class S>
   requires(!has_parameters<S>())
 std::array<ParameterTarget, 0> targets_of(const S&, core::GradientResults&) {

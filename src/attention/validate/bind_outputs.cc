@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <type_traits>
 
 #include "attention/validate/bind.h"
 #include "attention/validate/shapes.h"
 #include "core/integers.h"
 #include "core/message.h"
+#include "core/parameter_name.h"
 
 namespace qkv::attn {
 namespace {
@@ -13,11 +16,11 @@ namespace {
 using core::Results;
 using core::text;
 
-// What the second axis (after the head) of a result counts.
+// Whether the axis of a result after that of the heads counts queries or keys.
 enum class Along { kQueries, kKeys };
 
-// A result with one value per query or key ([..,T]), or a row of `width` of them ([..,T,width]).
-// Packed: [H, sum T] and [H, sum T, width].
+// A result with one number per query or key ([..,T]), or with a row of `width` numbers
+// ([..,T,width]). Packed: [H, sum T] and [H, sum T, width].
 template <class Void>
 core::BasicOperand<Void> bind_rows(const Problem& p, std::string_view name,
                                    const BasicView<Void>& view, Along along, Index width = -1) {
@@ -55,7 +58,8 @@ void expect_accumulator(const Problem& p, std::string_view name, const ConstView
   if (view.given()) expect_dtype(p, name, view, p.accumulator, "q", p.dtype);
 }
 
-// Keys in pages have no results by key, nor those of passes over all queries.
+// Results by key, and those that need a second pass over all queries, are not computed for keys in
+// pages.
 void refuse_paged(const Problem& p, std::string_view name, const ConstView& view) {
   if (!p.paged() || !view.given()) return;
   throw Error(p.function, name, "is not available with keys in pages (block_tables)");
@@ -71,7 +75,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
   }
 }
 
-// The list of `count` queries that a result is restricted to.
+// `rows` lists the queries that a result is restricted to.
 core::Operand bind_indices(const Problem& p, std::string_view list, const ConstView& rows) {
   expect_integer(p, list, rows);
   if (rows.rank() != 1) {
@@ -107,7 +111,7 @@ core::BasicRowsOperand<Void> bind_matrix(const Problem& p, std::string_view name
   return to;
 }
 
-void bind_top(const Problem& p, const Top& top, Results& to) {
+void bind_top(const Problem& p, const Top& top, core::TopResult& to) {
   const bool asked = top.weights.given() || top.keys.given();
   if (!asked && top.count == 0) return;
   if (top.count < 1) {
@@ -129,27 +133,36 @@ void bind_top(const Problem& p, const Top& top, Results& to) {
                 text("must be int64 where Tk = ", p.Tk, ", got ", describe(top.keys)),
                 ErrorKind::kType);
   }
-  to.top = top.count;
-  to.top_weights = bind_rows(p, "top.weights", top.weights, Along::kQueries, top.count);
-  to.top_keys = bind_rows(p, "top.keys", top.keys, Along::kQueries, top.count);
+  to.count = top.count;
+  to.weights = bind_rows(p, "top.weights", top.weights, Along::kQueries, top.count);
+  to.keys = bind_rows(p, "top.keys", top.keys, Along::kQueries, top.count);
 }
 
-core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
-  const ConstView& rows = outputs.column_sums.rows;
-  core::ColumnSumsResult to;
-  refuse_paged(p, "column_sums", outputs.column_sums.sums);
-  refuse_paged(p, "value_sums", outputs.value_sums);
-  expect_accumulator(p, "column_sums", outputs.column_sums.sums);
-  to.sums = bind_rows(p, "column_sums", outputs.column_sums.sums, Along::kKeys);
-  if (outputs.value_sums.given() && p.E == 0) {
-    throw Error(p.function, "value_sums", "is given but v is absent");
+// A result with one number per query or per key.
+void bind_numbers(const Problem& p, const Result<View>& result, const View& view,
+                  core::ResultOperand& to) {
+  if (!view.given()) return;
+  if (!result.calls.in_pages) refuse_paged(p, result.name, view);
+  if (!result.calls.without_values && p.E == 0) {
+    throw Error(p.function, result.name, "is given but v is absent");
   }
-  expect_accumulator(p, "value_sums", outputs.value_sums);
-  to.value_sums = bind_rows(p, "value_sums", outputs.value_sums, Along::kKeys);
-  if (!rows.given()) return to;
+  expect_accumulator(p, result.name, view);
+  to = bind_rows(p, result.name, view,
+                 result.axes == ResultAxes::kKeys ? Along::kKeys : Along::kQueries);
+}
+
+// column_sums.rows restricts all results by key.
+void bind_column_rows(const Problem& p, const ConstView& rows, core::ColumnSumsResult& to) {
+  if (!rows.given()) return;
   if (!to.given()) {
+    std::string others;
+    for_each_result([&](const auto& result) {
+      if (result.axes == ResultAxes::kKeys && result.name != "column_sums") {
+        others += text(" as ", result.name, " is,");
+      }
+    });
     throw Error(p.function, "column_sums",
-                "is absent, as value_sums is, but column_sums.rows is given");
+                text("is absent,", others, " but column_sums.rows is given"));
   }
   if (p.packed()) {
     throw Error(p.function, "column_sums.rows",
@@ -158,7 +171,6 @@ core::ColumnSumsResult bind_columns(const Problem& p, const Outputs& outputs) {
   to.indices = bind_indices(p, "column_sums.rows", rows);
   to.count = rows.size(0);
   check_row_names(p, "column_sums.rows", rows);
-  return to;
 }
 
 core::PooledResult bind_pooled(const Problem& p, const View& view) {
@@ -193,43 +205,65 @@ core::PooledResult bind_pooled(const Problem& p, const View& view) {
   return to;
 }
 
-bool asks_for_nothing(const Outputs& o) {
-  return !o.out.given() && !o.lse.given() && !o.row_max.given() && !o.entropy.given() &&
-         !o.column_sums.sums.given() && !o.value_sums.given() && !o.pooled.given() &&
-         !o.top.weights.given() && !o.top.keys.given() && !o.weights.matrix.given() &&
-         !o.dropped_weights.matrix.given() && !o.raw_scores.matrix.given() &&
-         !o.capped_scores.matrix.given() && !o.masked_scores.matrix.given();
+// Binds the results in the order of the list. Absent ones stay as they are: most are, and the time
+// of small calls is spent here.
+class OutputBinder {
+ public:
+  OutputBinder(const Problem& p, const Outputs& outputs, Results& to)
+      : p_(p), outputs_(outputs), to_(to) {}
+
+  void operator()(const Result<View>& result, core::ResultOperand& to) const {
+    const View& view = outputs_.*result.member;
+    if (result.axes == ResultAxes::kValues) {
+      to = bind_out(p_, result.name, view);
+    } else if (result.axes == ResultAxes::kQueries) {
+      bind_numbers(p_, result, view, to);
+    }  // results by key are bound with column_sums
+  }
+  void operator()(const Result<View>& result, core::PooledResult& to) const {
+    const View& view = outputs_.*result.member;
+    if (view.given()) to = bind_pooled(p_, view);
+  }
+  // All results by key, because they share the list of queries, which is checked last.
+  void operator()(const Result<ColumnSums>& result, core::ColumnSumsResult& to) const {
+    const ColumnSums& columns = outputs_.*result.member;
+    bind_numbers(p_, {result.name, nullptr, result.axes, result.calls}, columns.sums, to.sums);
+    core::for_each_result(to_, [&](const auto& other, auto& place) {
+      if constexpr (std::is_same_v<decltype(place), core::ResultOperand&>) {
+        if (other.axes == ResultAxes::kKeys) {
+          bind_numbers(p_, other, outputs_.*other.member, place);
+        }
+      }
+    });
+    bind_column_rows(p_, columns.rows, to);
+  }
+  void operator()(const Result<Top>& result, core::TopResult& to) const {
+    bind_top(p_, outputs_.*result.member, to);
+  }
+  void operator()(const Result<Rows>& result, core::RowsResult& to) const {
+    const Rows& rows = outputs_.*result.member;
+    if (!rows.matrix.given() && !rows.rows.given()) return;
+    to = bind_matrix(p_, result.name, core::ParameterName(result.name, "rows"), rows);
+  }
+
+ private:
+  const Problem& p_;
+  const Outputs& outputs_;
+  Results& to_;
+};
+
+bool asks_for_nothing(const Outputs& outputs) {
+  bool any = false;
+  for_each_buffer(outputs,
+                  [&](std::string_view, const View& buffer) { any = any || buffer.given(); });
+  return !any;
 }
 
 }  // namespace
 
 core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
-  Results to;  // absent ones stay as they are: most are, and small calls are all of this
-  to.out = bind_out(p, "out", outputs.out);
-  const auto per_query = [&](std::string_view name, const View& view, core::ResultOperand& place) {
-    if (!view.given()) return;
-    expect_accumulator(p, name, view);
-    place = bind_rows(p, name, view, Along::kQueries);
-  };
-  per_query("lse", outputs.lse, to.lse);
-  per_query("row_max", outputs.row_max, to.row_max);
-  refuse_paged(p, "entropy", outputs.entropy);
-  per_query("entropy", outputs.entropy, to.entropy);
-  const ColumnSums& columns = outputs.column_sums;
-  if (columns.sums.given() || columns.rows.given() || outputs.value_sums.given()) {
-    to.columns = bind_columns(p, outputs);
-  }
-  if (outputs.pooled.given()) to.pooled = bind_pooled(p, outputs.pooled);
-  bind_top(p, outputs.top, to);
-  const auto matrix = [&](std::string_view name, std::string_view list, const Rows& rows,
-                          core::RowsResult& place) {
-    if (rows.matrix.given() || rows.rows.given()) place = bind_matrix(p, name, list, rows);
-  };
-  matrix("weights", "weights.rows", outputs.weights, to.weights);
-  matrix("dropped_weights", "dropped_weights.rows", outputs.dropped_weights, to.dropped_weights);
-  matrix("raw_scores", "raw_scores.rows", outputs.raw_scores, to.raw_scores);
-  matrix("capped_scores", "capped_scores.rows", outputs.capped_scores, to.capped_scores);
-  matrix("masked_scores", "masked_scores.rows", outputs.masked_scores, to.masked_scores);
+  Results to;
+  core::for_each_result(to, OutputBinder(p, outputs, to));
   if (asks_for_nothing(outputs)) {
     throw Error(p.function, "outputs", "name no buffer, so there is nothing to compute");
   }

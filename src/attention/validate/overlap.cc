@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "attention/validate/bind.h"
+#include "attention/validate/gradients.h"
 #include "core/message.h"
 #include "core/parameter_name.h"
 
@@ -40,7 +41,7 @@ void view_inside(const F& f, const KeyLengths& x) {
 template <class F>
 void view_inside(const F&, const MaskMod&) {}
 
-// Calls f(name, view) for everything a call reads; absent views too.
+// Calls f(name, view) for each array that the options hold; absent views too.
 template <class F>
 void for_each_option_view(const Options& options, const F& f) {
   if (options.qk_norm) {
@@ -80,56 +81,6 @@ void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
   for_each_option_view(options, f);
 }
 
-// The lists of named rows are inputs.
-template <class F>
-void for_each_named_row(const Outputs& o, const F& f) {
-  f("column_sums.rows", o.column_sums.rows);
-  f("weights.rows", o.weights.rows);
-  f("dropped_weights.rows", o.dropped_weights.rows);
-  f("raw_scores.rows", o.raw_scores.rows);
-  f("capped_scores.rows", o.capped_scores.rows);
-  f("masked_scores.rows", o.masked_scores.rows);
-}
-
-template <class F>
-void for_each_output(const Outputs& o, const F& f) {
-  f("out", o.out);
-  f("lse", o.lse);
-  f("row_max", o.row_max);
-  f("entropy", o.entropy);
-  f("column_sums", o.column_sums.sums);
-  f("value_sums", o.value_sums);
-  f("pooled", o.pooled);
-  f("top.weights", o.top.weights);
-  f("top.keys", o.top.keys);
-  f("weights", o.weights.matrix);
-  f("dropped_weights", o.dropped_weights.matrix);
-  f("raw_scores", o.raw_scores.matrix);
-  f("capped_scores", o.capped_scores.matrix);
-  f("masked_scores", o.masked_scores.matrix);
-}
-
-template <class F>
-void for_each_gradient(const InputGradients& g, const F& f) {
-  f("input_gradients.q", g.q);
-  f("input_gradients.k", g.k);
-  f("input_gradients.v", g.v);
-  QkNorm::for_each_parameter([&](const char* name, auto, auto gradient) {
-    const View& view = g.qk_norm.*gradient;
-    if (view.given()) f(core::ParameterName("input_gradients.qk_norm", name), view);
-  });
-  for_each_alternative<Score>([&]<class S>() {
-    const auto* d = std::get_if<typename S::Gradient>(&g.score);
-    if (d == nullptr) return;
-    S::for_each_parameter([&](const char* name, auto, auto gradient) {
-      f(core::ParameterName("input_gradients.score", name), (*d).*gradient);
-    });
-  });
-  f("input_gradients.bias", g.bias);
-  f("input_gradients.alibi", g.alibi);
-  f("input_gradients.sinks", g.sinks);
-}
-
 [[noreturn]] void complain(const core::Problem& p, std::string_view name, const ConstView& view,
                            std::string_view other_name, const ConstView& other) {
   throw Error(p.function, name,
@@ -137,7 +88,7 @@ void for_each_gradient(const InputGradients& g, const F& f) {
                          ", ", other_name, " ", describe(other), ")"));
 }
 
-// `outputs` and `inputs` call a function with each (name, view) of theirs.
+// outputs(f) calls f(name, view) for each output, inputs(f) for each input.
 template <class EachOutput, class EachInput>
 void check_all(const core::Problem& p, const EachOutput& outputs, const EachInput& inputs) {
   int first = 0;
@@ -174,10 +125,12 @@ bool reads_arrays(const Options& options) {
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Outputs& outputs) {
   check_all(
-      p, [&](const auto& f) { for_each_output(outputs, f); },
+      p, [&](const auto& f) { for_each_buffer(outputs, f); },
       [&](const auto& f) {
         for_each_input(inputs, options, f);
-        for_each_named_row(outputs, f);
+        for_each_row_list(outputs, [&](std::string_view name, const ConstView& rows) {
+          if (rows.given()) f(core::ParameterName(name, "rows"), rows);
+        });
       });
 }
 
@@ -185,7 +138,13 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients) {
   check_all(
-      p, [&](const auto& f) { for_each_gradient(gradients, f); },
+      p,
+      [&](const auto& f) {
+        for_each_gradient(gradients, inputs, options,
+                          [&](std::string_view name, const View& gradient, const ConstView&) {
+                            f(name, gradient);
+                          });
+      },
       [&](const auto& f) {
         for_each_input(inputs, options, f);
         f("saved.out", saved.out);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cstddef>
+#include <string_view>
 
 #include "attention/validate/bind.h"
 
-// What is left of validation where a plan runs again on arrays of the layout that it ran on before.
+// The checks that are left when a plan runs again on arrays of the layout that it ran on before.
 namespace qkv::attn {
 namespace {
 
@@ -14,51 +15,26 @@ bool same_layout(const AnyView& a, const AnyView& b) {
   return a.dtype() == b.dtype() && a.shape() == b.shape() && a.strides() == b.strides();
 }
 
-// All members, by structured bindings: one more does not compile until it is here.
+// Structured bindings name every member of Inputs: one more does not compile until it is here.
 auto views_of(const Inputs& inputs) {
   const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens] = inputs;
   return std::array{&q, &k, &v, &cu_seqlens_q, &cu_seqlens_k, &block_tables, &context_lens};
 }
 
+// In the order of for_each_buffer, which is that of core::for_each_operand.
 auto views_of(const Outputs& outputs) {
-  const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights, dropped,
-               raw, capped, masked] = outputs;
-  return std::array{
-      &out,           &lse,          &row_max,  &entropy,        &column_sums.sums, &value_sums,
-      &pooled,        &top.weights,  &top.keys, &weights.matrix, &dropped.matrix,   &raw.matrix,
-      &capped.matrix, &masked.matrix};
+  std::array<const View*, kResultBuffers> views{};
+  std::size_t n = 0;
+  for_each_buffer(outputs, [&](std::string_view, const View& buffer) { views[n++] = &buffer; });
+  return views;
 }
 
-// In the order of views_of(outputs).
-auto operands_of(core::Results& results) {
-  auto& [out, lse, row_max, entropy, columns, pooled, top, top_weights, top_keys, weights, dropped,
-         raw, capped, masked] = results;
-  static_cast<void>(top);
-  return std::array{&out,
-                    &lse,
-                    &row_max,
-                    &entropy,
-                    &columns.sums,
-                    &columns.value_sums,
-                    &pooled.cells,
-                    &top_weights,
-                    &top_keys,
-                    &weights.matrix,
-                    &dropped.matrix,
-                    &raw.matrix,
-                    &capped.matrix,
-                    &masked.matrix};
-}
-
-// Lists of rows have values, which are checked in each run.
+// The numbers in lists of rows are checked in each run.
 bool lists_rows(const Outputs& outputs) {
-  const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights, dropped,
-               raw, capped, masked] = outputs;
-  if (column_sums.rows.given()) return true;
-  for (const Rows* rows : {&weights, &dropped, &raw, &capped, &masked}) {
-    if (rows->rows.given()) return true;
-  }
-  return false;
+  bool any = false;
+  for_each_row_list(outputs,
+                    [&](std::string_view, const ConstView& rows) { any = any || rows.given(); });
+  return any;
 }
 
 template <class Arrays>
@@ -104,9 +80,10 @@ void put_addresses(const Inputs& inputs, const Outputs& outputs, core::Problem& 
   p.k.data = inputs.k.data();
   p.v.data = inputs.v.data();
   const auto views = views_of(outputs);
-  const auto operands = operands_of(results);
-  static_assert(views.size() == operands.size());
-  for (std::size_t n = 0; n < views.size(); ++n) operands[n]->data = views[n]->data();
+  std::size_t n = 0;
+  core::for_each_operand(results, [&](const auto&, core::ResultOperand& operand) {
+    operand.data = views[n++]->data();
+  });
 }
 
 }  // namespace qkv::attn
