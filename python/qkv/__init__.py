@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention on CPUs, forward and backward: dot, scaled dot, bilinear, additive.
 
-NumPy arrays, and any CPU array that supports DLPack (PyTorch's, JAX's), are passed without a copy;
-results have the type of the inputs.
+NumPy arrays, and any CPU arrays that support DLPack (such as those of PyTorch and JAX), are passed
+without a copy. Results have the array type of the inputs: NumPy in, NumPy out.
 
 >>> import numpy as np
 >>> import qkv

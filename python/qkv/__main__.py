@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m qkv` and the script `qkv`: the command line, a separate executable in the package."""
+"""Entry point of `python -m qkv` and of the script `qkv`; runs the executable in the package."""
 
 import os
 import pathlib
@@ -7,11 +7,11 @@ import signal
 import sys
 
 PROGRAM = pathlib.Path(__file__).with_name("bin") / "qkv"
-NOT_IN_THIS_BUILD = 7  # the program's exit status for a feature that the build lacks
+NOT_IN_THIS_BUILD = 7  # the executable's own exit status for a feature that the build lacks
 
 
 def main() -> int:
-    """Replaces this process with the program, same arguments. Returns only if there is none."""
+    """Replaces this process with the executable; returns only if that is missing."""
     if not PROGRAM.is_file():
         print(
             "qkv: the command line is not in this build of the Python package: what it needs was "
@@ -19,7 +19,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return NOT_IN_THIS_BUILD
-    # Python ignores these signals, and the program would inherit that.
+    # Python ignores these two signals, and an ignored signal stays ignored across exec.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execv(PROGRAM, ["qkv", *sys.argv[1:]])

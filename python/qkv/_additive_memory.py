@@ -8,7 +8,7 @@ from ._functions import DEFAULTS, Array, Gradients, by_name, options_of
 from ._results import REQUESTS, wanted_of
 from ._words import unknown_keyword
 
-# Options that the memory fixes, or that have no meaning here.
+# Options of attention() that the memory fixes, or that have no meaning for it.
 _FIXED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
     "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens",
@@ -25,18 +25,18 @@ def _checked(function: str, options: Dict[str, Any], known: Any) -> Dict[str, An
 
 
 class AdditiveMemory:
-    """The keys of one source: Wk k is computed once and used by every step.
+    """The keys of one source sentence, projected once: every decoding step uses the same Wk k.
 
-    Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results and gradients have
-    the bits of `attention` with score="additive". Takes 2 U numbers per key and head, and U more
-    once there are gradients. Only one Python thread at a time may call it.
+    Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results and gradients are
+    bit-identical to those of `attention` with score="additive". The memory holds 2 U numbers per
+    key and head, and U more once there are gradients. Only one Python thread at a time may call it.
 
     Args:
-        k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. k and the parameters must not change until the
-            last `key_gradients`.
+        k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. k and the parameters are not copied and must not
+            change until the last call of `key_gradients`.
         params: {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]}, b optional; each also per head,
             [H,...].
-        threads: as in `attention`, for all calls.
+        threads: number of threads of every call, as in `attention`.
 
     >>> import numpy as np
     >>> params = {"Wq": np.ones((8, 3)), "Wk": np.ones((8, 4)), "v": np.ones(8)}
@@ -53,19 +53,19 @@ class AdditiveMemory:
 
     @property
     def path(self) -> str:
-        """The implementation: "additive/avx512", or "reference", which projects in every call."""
+        """The implementation: "additive/avx512", or "reference", which projects k in every call."""
         return str(self._memory.path)
 
     def attention(self, q: Array, v: Optional[Array], **options: Any) -> Any:
-        """`qkv.attention` of queries with the memory's keys.
+        """Calls `qkv.attention` with the queries q and the keys of the memory.
 
         Args:
             q, v: as in `attention`.
-            options: those of `attention` except score, params, cu_seqlens, pages, layout, heads and
-                threads.
+            options: the options of `attention` except score, params, qk_norm, rotary and positions,
+                packed sequences, pages, layout, heads and threads.
 
         Returns:
-            As `attention`.
+            The result of `attention`.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -84,14 +84,15 @@ class AdditiveMemory:
         lse: Array,
         **options: Any,
     ) -> Gradients:
-        """`qkv.attention_backward`; the gradients of k and Wk accumulate for `key_gradients`.
+        """Calls `qkv.attention_backward`; adds the gradients of k and Wk up for `key_gradients`.
 
         Args:
             dout, q, v, out, lse: as in `attention_backward`.
-            options: those of the call of `attention`, and dlse, dweights, rows, wanted, add_to.
+            options: the options of the call of `attention`, and dlse, dweights, rows, wanted and
+                add_to of `attention_backward`.
 
         Returns:
-            Gradients: dk is None, and dparams has no Wk.
+            Gradients, in which dk is None and dparams has no Wk.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -111,7 +112,7 @@ class AdditiveMemory:
         )
 
     def key_gradients(self) -> Tuple[Array, Array]:
-        """dk and dWk summed over all backward passes since the last call; resets the sums.
+        """Returns dk and dWk, summed over the backward passes since the last call; resets the sums.
 
         Returns:
             (dk, dWk), each with the shape and dtype of its source, as arrays of k's type.

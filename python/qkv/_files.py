@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading files by _core, with the errors of Python's own functions."""
+"""Reading a file in the extension module, with the errors that Python's open() raises."""
 
 import os
 from typing import Callable, TypeVar, Union
@@ -9,7 +9,7 @@ Value = TypeVar("Value")
 
 
 def read_file(read: Callable[[bytes], Value], path: Path) -> Value:
-    """read(path); for a file that is missing or may not be read, OSError."""
+    """Returns read(path); raises OSError for a file that is missing or may not be read."""
     try:
         return read(os.fsencode(path))
     except ValueError as error:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated recurrent unit over sequences, and one step of it.
+"""The gated recurrent unit over sequences (GRU), and a single step of it (GRUCell).
 
-Letters: B batch, T steps. What _layers.py says about passes applies here too; the cell can return
-what the backward pass of a step needs, so that many steps can be differentiated.
+Letters: B batch, T steps. The rules for passes in _layers.py apply to these layers. `GRUCell` can
+also return the state that the backward pass of a step needs, so that many steps can be
+differentiated.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -17,7 +18,7 @@ __all__ = ["GRU", "GRUCell", "GRUCellGradients", "GRUGradients"]
 
 
 class GRUGradients(NamedTuple):
-    """The result of `GRU.backward`: dx and dstate of x's type, and NumPy arrays by name."""
+    """The result of `GRU.backward`: arrays of x's type; parameter gradients are NumPy arrays."""
 
     dx: Array
     dstate: Array
@@ -25,7 +26,7 @@ class GRUGradients(NamedTuple):
 
 
 class GRUCellGradients(NamedTuple):
-    """The result of `GRUCell.backward`: dx and dstate of x's type, and NumPy arrays by name."""
+    """The result of `GRUCell.backward`: arrays of x's type; parameter gradients are NumPy."""
 
     dx: Array
     dstate: Array
@@ -39,18 +40,18 @@ class GRU(Layer):
     r = sigmoid(W_ir x + b_ir + W_hr h + b_hr), z = sigmoid(W_iz x + b_iz + W_hz h + b_hz),
     n = tanh(W_in x + b_in + r (W_hn h + b_hn)), h' = (1 - z) n + z h.
 
-    x [B,T,input_size] (PyTorch's batch_first=True). Parameters: weight_ih_l0 [3 hidden,input],
-    weight_hh_l0 [3 hidden,hidden], the rows of r, z, n stacked in that order, bias_ih_l0 and
-    bias_hh_l0 [3 hidden]; the same with _reverse for the other direction.
+    x is [B,T,input_size] (PyTorch's batch_first=True). The parameters are weight_ih_l0
+    [3 hidden,input] and weight_hh_l0 [3 hidden,hidden], with the rows of r, z and n stacked in that
+    order, and bias_ih_l0 and bias_hh_l0 [3 hidden]. Names of the second direction end in _reverse.
 
     Args:
         input_size, hidden_size: channels of x and of the state.
         bias: whether to have the two biases.
         bidirectional: whether to add a second direction, from the last step to the first.
-        num_layers: number of stacked layers, each reading the output of the one below; names end
-            in l0, l1, ... There is no dropout between them.
-        dtype: float32 or float64, of the parameters and x.
-        seed: of the parameters, see `initialise`; all bounds depend on hidden_size only.
+        num_layers: number of stacked layers, each reading the output of the one below; the names
+            of their parameters have l0, l1, ... There is no dropout between layers.
+        dtype: float32 or float64, the dtype of the parameters and of x.
+        seed: seed of the initial parameters, see `initialise`; b is 1/sqrt(hidden_size) for all.
 
     >>> import numpy as np
     >>> layer = GRU(3, 4, bidirectional=True)
@@ -90,21 +91,21 @@ class GRU(Layer):
         *,
         threads: Optional[int] = None,
     ) -> Tuple[Any, Any]:
-        """Runs over the sequences; keeps a copy of what `backward` needs.
+        """Runs over the sequences; keeps copies of the arrays that `backward` needs.
 
         Args:
-            x: [B,T,input_size] of the layer's dtype, or [T,input_size], and then states and
-                results have no batch axis either.
-            valid_len: integers [B]: the lengths of the sequences, as PyTorch's
-                pack_padded_sequence takes them; steps past the end are never read. None: T.
-            state: [num_layers*directions,B,hidden_size], the initial state of each direction; None
-                for zeros.
+            x: [B,T,input_size] of the layer's dtype; or [T,input_size], and then states and
+                results have no batch axis.
+            valid_len: integers [B], the lengths of the sequences, as PyTorch's
+                pack_padded_sequence takes them; steps past the end are never read. None means T.
+            state: [num_layers*directions,B,hidden_size], the initial state of each layer and
+                direction; None for zeros.
             threads: as in `attention`.
 
         Returns:
-            out [B,T,directions*hidden_size], the state after each step, 0 past a sequence's end,
-            and state [num_layers*directions,B,hidden_size] after each direction's last step, both
-            of x's type.
+            (out, state), both of x's type: out [B,T,directions*hidden_size] is the top layer's
+            state after each step, 0 past a sequence's end; state [num_layers*directions,B,
+            hidden_size] is the state after the last step of each layer and direction.
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -127,7 +128,8 @@ class GRU(Layer):
             threads: as in `attention`.
 
         Returns:
-            GRUGradients: dx (0 past a sequence's end), dstate of the initial state, parameters.
+            GRUGradients: dx (0 past a sequence's end), dstate (with respect to the initial state)
+            and the gradients of the parameters.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
@@ -137,17 +139,17 @@ class GRU(Layer):
 
 
 class GRUCell(Layer):
-    """One step of a gated recurrent unit: torch.nn.GRUCell. For decoders.
+    """One step of a gated recurrent unit, for decoders: torch.nn.GRUCell.
 
-    The equations are those of `GRU`. x [B,input_size] or [input_size]. Parameters: weight_ih
-    [3 hidden,input], weight_hh [3 hidden,hidden], the rows of r, z, n stacked in that order,
-    bias_ih and bias_hh [3 hidden].
+    The equations are those of `GRU`. x is [B,input_size] or [input_size]. The parameters are
+    weight_ih [3 hidden,input] and weight_hh [3 hidden,hidden], with the rows of r, z and n stacked
+    in that order, and bias_ih and bias_hh [3 hidden].
 
     Args:
         input_size, hidden_size: channels of x and of the state.
         bias: whether to have the two biases.
-        dtype: float32 or float64, of the parameters, x and the state.
-        seed: of the parameters, see `initialise`; all bounds depend on hidden_size only.
+        dtype: float32 or float64, the dtype of the parameters, x and the state.
+        seed: seed of the initial parameters, see `initialise`; b is 1/sqrt(hidden_size) for all.
 
     >>> import numpy as np
     >>> cell, state, steps = GRUCell(3, 4), None, []
@@ -188,12 +190,12 @@ class GRUCell(Layer):
         return_step: bool = False,
         threads: Optional[int] = None,
     ) -> Any:
-        """The state after one step; keeps a copy of what `backward` needs.
+        """Computes the state after one step; keeps copies of the arrays that `backward` needs.
 
         Args:
             x: [B,input_size] or [input_size] of the layer's dtype.
             state: [B,hidden_size] or [hidden_size]; None for zeros.
-            return_step: whether to return what `backward` needs of this step as well.
+            return_step: whether to return also an object that `backward` takes as its `step`.
             threads: as in `attention`.
 
         Returns:
@@ -209,16 +211,16 @@ class GRUCell(Layer):
     def backward(
         self, dstate: Array, step: Any = None, *, threads: Optional[int] = None
     ) -> GRUCellGradients:
-        """The gradients of a step.
+        """Computes the gradients of one step.
 
         Args:
             dstate: gradient of the loss with respect to the state after the step, in its shape.
-            step: what `forward` returned with return_step=True; None for the last step.
+            step: the step that `forward` returned with return_step=True; None for the last one.
             threads: as in `attention`.
 
         Returns:
-            GRUCellGradients: dx, dstate of the state before the step, parameters. The parameter
-            gradients are of this step only: sum them over the steps.
+            GRUCellGradients: dx, dstate (with respect to the state before the step) and the
+            gradients of the parameters, which are of this step only: sum them over the steps.
 
         Raises:
             ValueError, TypeError: invalid argument, or there was no forward pass.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values that grow step by step, in pages."""
+"""A paged cache of keys and values, to which every decoding step appends."""
 
 import copy
 import os
@@ -13,26 +13,26 @@ from ._functions import DEFAULTS, Array, options_of
 from ._results import wanted_of
 from ._words import unknown_keyword
 
-# Options that the cache gives, or that have no meaning here.
+# Options of attention() that the cache fixes, or that have no meaning for it.
 _FIXED = ("cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "layout", "heads")
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
 
 
 class KvCache:
-    """Keys [B,G,Tk,D] and values [B,G,Tk,E] that grow, each entry by itself, in pages.
+    """Keys [B,G,Tk,D] and values [B,G,Tk,E] in pages; Tk grows for each of B entries separately.
 
-    Kwon et al. 2023, section 4. Keys are counted from the first one appended, so results have the
-    bits of `attention` over all keys of an entry. Threads may read a cache at once; while a call
-    changes it, any other call is an error, and so is a change while others read.
+    Kwon et al. 2023, section 4. Keys are counted from the first one appended, so results are
+    bit-identical to those of `attention` over all keys of an entry. Several threads may read a
+    cache at the same time; a call that changes it must be the only call, and is otherwise an error.
 
     Args:
         B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent. With q8,
             D and E are multiples of 32.
         dtype: "float32", "float64", "bfloat16", "float16" or "q8".
-        page: keys of a page, a multiple of 16.
-        window: above 0, a query sees the last `window` keys, itself included, and what no query can
-            see any more is dropped, a page at a time.
-        queries: with a window, the most queries of one call.
+        page: number of keys in a page, a multiple of 16.
+        window: if above 0, a query attends to the last `window` keys, its own included, and keys
+            that no query can attend to any more are dropped, a page at a time.
+        queries: with a window, the largest number of queries of one call.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -59,47 +59,47 @@ class KvCache:
         self._cache = _core.KvCache((B, G, D, D if E is None else E, dtype, page, window, queries))
 
     def __copy__(self) -> "KvCache":
-        """A cache of its own, as `copy.deepcopy` and `pickle` make: no page is shared."""
+        """Copies all pages, as `copy.deepcopy` and `pickle` do: the two caches share no page."""
         made = type(self).__new__(type(self))
-        vars(made).update(vars(self))  # set by a subclass or the user
+        vars(made).update(vars(self))  # attributes that a subclass or the user has set
         made._cache = copy.copy(self._cache)
         return made
 
     def append(self, k: Array, v: Array, *, entries: Optional[Sequence[int]] = None) -> None:
-        """Adds keys and values after those of each entry; other real types are rounded.
+        """Appends T keys and values to each entry, rounded to the cache's dtype. All or nothing.
 
         Args:
-            k, v: [B,G,T,D] and [B,G,T,E]; with `entries`, [n,G,T,D] and [n,G,T,E]. A cache of q8
-                takes what `quantize_q8` takes, and makes the same blocks of it; or blocks,
-                [B,G,T,D/32] and [B,G,T,E/32] of the dtype `qkv.q8`.
-            entries: n different entries; all if absent.
+            k, v: [B,G,T,D] and [B,G,T,E] of any real dtype; with `entries`, [n,G,T,D] and
+                [n,G,T,E]. A cache of q8 quantizes arrays as `quantize_q8` does; it also takes
+                blocks, [B,G,T,D/32] and [B,G,T,E/32] of the dtype `qkv.q8`.
+            entries: the indices of n different entries; None for all B.
 
         Raises:
-            ValueError, TypeError: invalid argument; the cache is as before.
-            KeyboardInterrupt: Ctrl-C while it appends; the cache is as before.
-            BufferError: the pages would have to move, but there are arrays of `k_pages` or
-                `v_pages`; the cache is as before.
+            ValueError, TypeError: invalid argument; the cache is unchanged.
+            KeyboardInterrupt: Ctrl-C while the keys are appended; the cache is unchanged.
+            BufferError: the pages would have to move, but an array from `k_pages` or `v_pages`
+                still exists; the cache is unchanged.
         """
         self._cache.append(k, v, entries)
 
     def truncate(self, entry: int, length: int) -> None:
-        """An entry keeps its first `length` keys: those of rejected guesses go.
+        """Shortens an entry to its first `length` keys, such as after rejected draft tokens.
 
         Args:
             entry: 0 to B-1.
-            length: 0 to the keys it has. With a window that has dropped keys, 0 or at least
-                `first_key(entry) + window`, so that the last key that is left has its window; (the
-                longest the entry has been) - queries and above is always accepted. Then
-                calls may have one query, and one more for each key that is appended.
+            length: 0 to the entry's number of keys. With a window that has dropped keys, 0 or at
+                least `first_key(entry) + window`, so that the last key that is left has its window;
+                (the longest the entry has been) - queries and above is always accepted. At that
+                least length a call may have one query, and one more for each key appended since.
 
         Raises:
-            ValueError, TypeError: invalid argument, or a query at the last key would see keys that
-                the window has dropped; the cache is as before.
+            ValueError, TypeError: invalid argument, or a query at the last key would attend to keys
+                that the window has dropped; the cache is unchanged.
         """
         self._cache.truncate(entry, length)
 
     def reserve(self, pages: int) -> None:
-        """Makes room for so many pages in use, none of which then moves.
+        """Allocates room for `pages` used pages; no page moves until more than these are used.
 
         Args:
             pages: 0 or more; no effect unless above `used_pages`.
@@ -111,17 +111,17 @@ class KvCache:
         self._cache.reserve(pages)
 
     def reset(self) -> None:
-        """No entry has a key; memory is kept."""
+        """Removes the keys of all entries; the memory is kept for reuse."""
         self._cache.reset()
 
     def reorder(self, entries: Sequence[int]) -> None:
-        """Entry b becomes what entry entries[b] was: beams. No key is copied.
+        """Replaces entry b by entry entries[b], for all b, as beam search does. Copies no key.
 
         Args:
-            entries: B of them, each 0 to B-1.
+            entries: B indices of entries, each 0 to B-1; an index may occur several times.
 
         Raises:
-            ValueError, TypeError: not one entry of 0 to B-1 for each of B.
+            ValueError, TypeError: entries is not a list of B integers from 0 to B-1.
         """
         self._cache.reorder(entries)
 
@@ -131,7 +131,7 @@ class KvCache:
         The file is written atomically. Pages that entries share are written once.
 
         Args:
-            path: of the file; an existing file is replaced.
+            path: path of the file; an existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -139,48 +139,48 @@ class KvCache:
         self._cache.save(os.fsencode(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Becomes the cache that `save` wrote, and goes on as that one to the bit.
+        """Replaces the contents by a saved cache; results are then bit-identical to its own.
 
         Args:
-            path: of a file with the same `sizes`; otherwise nothing changes.
+            path: path of a file with the same `sizes`; on any error the cache is unchanged.
 
         Raises:
             OSError: the file is missing or cannot be read.
-            ValueError: it is not such a file, or has other sizes; the message names file and field.
-            BufferError: there are arrays of `k_pages` or `v_pages`.
+            ValueError: the file is malformed or has other sizes; the message names file and field.
+            BufferError: an array from `k_pages` or `v_pages` still exists.
         """
         read_file(self._cache.load, path)
 
     @classmethod
     def from_file(cls, path: Union[str, "os.PathLike[str]"]) -> "KvCache":
-        """The cache that `save` wrote, which goes on as that one to the bit.
+        """Makes the cache that `save` wrote; results of both are bit-identical.
 
         Args:
-            path: of the file.
+            path: path of the file.
 
         Returns:
             A cache with the file's `sizes`.
 
         Raises:
             OSError: the file is missing or cannot be read.
-            ValueError: it is not such a file; the message names file and field.
+            ValueError: the file is malformed; the message names file and field.
         """
         cache = cls.__new__(cls)
         cache._cache = read_file(_core.KvCache, path)
         return cache
 
     def attention(self, q: Array, *, threads: Optional[int] = None, **options: Any) -> Any:
-        """`qkv.attention` of queries over the keys of each entry; the last is at the last key.
+        """Calls `qkv.attention` of q with each entry's keys; the last query is at the last key.
 
         Args:
-            q: [B,H,Tq,D].
+            q: queries [B,H,Tq,D].
             threads: as in `attention`.
-            options: those of `attention` except cu_seqlens, pages, layout and heads. Not bias,
-                mask, padding_mask, k_positions nor results by key; with a window, not
-                causal_offset.
+            options: the options of `attention` except packed sequences, pages, layout and heads;
+                bias, mask, padding_mask, k_positions and results by key are rejected, and with a
+                window so is causal_offset.
 
         Returns:
-            As `attention`.
+            The result of `attention`.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -192,66 +192,66 @@ class KvCache:
         return self._cache.attention(q, options_of(given), wanted_of(given), threads)
 
     def first_key(self, entry: int) -> int:
-        """The first key of an entry that is still there: 0, or what a window has left.
+        """Returns the index of the first key that the window has not dropped from an entry.
 
         Args:
             entry: 0 to B-1.
 
         Returns:
-            Its number, counted from the first key appended.
+            The index of that key, where the first key ever appended has index 0.
 
         Raises:
-            ValueError, TypeError: not an entry.
+            ValueError, TypeError: entry is not an integer from 0 to B-1.
         """
         return self._cache.first_key(entry)
 
     @property
     def sizes(self) -> Dict[str, Any]:
-        """What the cache was made with: `KvCache(**cache.sizes)` is another one like it."""
+        """The constructor's arguments by name: `KvCache(**cache.sizes)` makes an empty copy."""
         return self._cache.sizes
 
     @property
     def k_pages(self) -> np.ndarray:
         """The keys, [pages,page,G,D] without a copy, for `attention(..., block_tables=)`.
 
-        Of q8, [pages,page,G,D/32] of the dtype `qkv.q8`.
+        With q8 the shape is [pages,page,G,D/32] and the dtype `qkv.q8`; bfloat16 needs ml_dtypes.
 
-        Read-only, since entries may share pages. Its numbers change with the cache; as long as it,
-        or a view of it, exists, the pages do not move: `append` raises BufferError rather than make
-        room (`reserve` does so before). bfloat16 needs ml_dtypes. Rows without a key hold any
-        numbers.
+        The array is read-only, since entries may share pages, and its numbers change with the
+        cache. While the array or a view of it exists, the pages cannot move, so that an `append`
+        that needs more room raises BufferError; `reserve` makes the room beforehand. Rows that hold
+        no key have arbitrary values.
         """
         return cast(np.ndarray, self._cache.k_pages)
 
     @property
     def v_pages(self) -> np.ndarray:
-        """The values, [pages,page,G,E], of q8 [pages,page,G,E/32], as `k_pages`."""
+        """The values, [pages,page,G,E], with q8 [pages,page,G,E/32]; the rules are `k_pages`'s."""
         return cast(np.ndarray, self._cache.v_pages)
 
     @property
     def block_tables(self) -> np.ndarray:
-        """The page of each `page` keys of each entry, int64 [B,pages of the longest]; a copy.
+        """The page index of each block of `page` keys, int64 [B,pages of the longest]; a copy.
 
-        -1 after an entry's keys. Before `first_key`, any page.
+        It is -1 after an entry's last key, and arbitrary for pages wholly before `first_key`.
         """
         return cast(np.ndarray, self._cache.block_tables)
 
     @property
     def context_lens(self) -> np.ndarray:
-        """`lengths` as an int64 array [B]; a copy."""
+        """The `lengths`, as an int64 array [B]; a copy."""
         return cast(np.ndarray, self._cache.context_lens)
 
     @property
     def lengths(self) -> Tuple[int, ...]:
-        """How many keys each entry has, dropped ones included."""
+        """The number of keys of each entry, including those that a window has dropped."""
         return tuple(self._cache.lengths)
 
     @property
     def used_pages(self) -> int:
-        """How many pages hold keys; a shared one counts once."""
+        """The number of pages that hold keys; a page that entries share counts once."""
         return self._cache.used_pages
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys, values and tables, spare ones included."""
+        """The bytes allocated for keys, values and tables, unused pages included."""
         return self._cache.bytes

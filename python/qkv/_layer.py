@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The base of all layers: parameters, copies, files. The layers are in _layers.py."""
+"""The base class of all layers: parameters, copies, files. See _layers.py for the layers."""
 
 import inspect
 import os
@@ -23,7 +23,7 @@ def mask_options(
     bias: Optional[Numbers] = None,
     causal_offset: Any = None,
 ) -> Tuple[Any, ...]:
-    """The options of `attention` (see _functions.py) with only masks and bias set."""
+    """The options of `attention`, as options_of() orders them, with only masks and bias set."""
     given = {
         "mask": mask,
         "padding_mask": padding_mask,
@@ -37,29 +37,29 @@ def mask_options(
 
 
 class Layer:
-    """The base of all layers. The constructor's keywords are the keys of `config`."""
+    """The base class of all layers. The constructor's keywords are the keys of `config`."""
 
     _core_class: Any
     _config: Dict[str, Any]
     _layer: Any
 
     def __init_subclass__(cls) -> None:
-        """Makes the methods suggest the closest keyword for an unknown one."""
+        """Makes the methods' errors for an unknown keyword suggest the closest known one."""
         super().__init_subclass__()
         if cls.__module__.split(".")[0] != __name__.split(".")[0]:
-            return  # a user's class
+            return  # a subclass that a user defined
         for name in ("__init__", "forward", "backward"):
             if name in vars(cls):
                 setattr(cls, name, near_words(vars(cls)[name]))
 
     def _make(self, seed: Optional[int], **config: Any) -> None:
         dtype = config.get("dtype")
-        if isinstance(dtype, (type, np.dtype)):  # None would be float64 for NumPy
+        if isinstance(dtype, (type, np.dtype)):  # not None, which NumPy reads as float64
             config["dtype"] = np.dtype(dtype).name
         self._layer = self._core_class(*config.values())
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
-        # Plain numbers: the argument may be an array that changes later.
+        # Converted to plain values, because an argument may be an array that changes later.
         plain = {"dtype": str, "form": str, "dropout": float}
         flags = ("bias", "bidirectional", "sinks", "bias_kv", "zero_attn")
         plain.update((name, bool) for name in flags)
@@ -76,7 +76,7 @@ class Layer:
         return dict(self._config)
 
     def __repr__(self) -> str:
-        # Omits keyword-only arguments that have their default value.
+        # Keyword-only arguments that have their default value are omitted.
         parameters = inspect.signature(type(self)).parameters
         left_out = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
         words = (
@@ -87,32 +87,33 @@ class Layer:
         return f"{type(self).__name__}({', '.join(words)})"
 
     def parameters(self) -> Dict[str, Any]:
-        """The parameters by name.
+        """Returns the parameters by name.
 
         Returns:
-            NumPy arrays over the layer's own memory: writing to them changes the layer. They stay
-            valid after the layer is gone.
+            NumPy arrays over the layer's own memory: writing to them changes the layer. The arrays
+            stay valid after the layer is deleted.
         """
         parameters: Dict[str, Any] = self._layer.parameters()
         return parameters
 
     def initialise(self, seed: int) -> None:
-        """Redraws all parameters, uniformly from (-b, b), b = 1/sqrt(fan-in).
+        """Redraws all parameters, uniformly from (-b, b) with b = 1/sqrt(fan-in).
 
-        As torch.nn.Linear does (He et al. 2015, eq. 14 with a negative slope of sqrt(5)).
+        torch.nn.Linear has this distribution (He et al. 2015, eq. 14 with a negative slope of
+        sqrt(5)).
 
         Args:
             seed: 0 to 2^64-1; equal seeds give equal parameters on every machine.
 
         Raises:
-            ValueError, TypeError: seed is not such an integer.
+            ValueError, TypeError: seed is not an integer from 0 to 2^64-1.
         """
         self._layer.initialise(f"{self._core_class.__name__}.initialise", seed)
 
     # ---- copies and files ------------------------------------------------------------------------
 
     def _run(self) -> Any:
-        """The state of the training steps; None before the first and for layers without dropout."""
+        """Seed and step of the dropout; None before the first training step or without dropout."""
         return self._layer.run() if hasattr(self._layer, "run") else None
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -128,7 +129,7 @@ class Layer:
         self._layer.assign(f"{type(self).__name__}.__setstate__", state["parameters"])
         if state["run"] is not None:
             self._layer.set_run(state["run"])
-        vars(self).update(state["others"])  # set by a subclass or the user
+        vars(self).update(state["others"])  # attributes that a subclass or the user has set
 
     def _check_parameters(self, method: str) -> None:
         if not self.parameters():
@@ -141,7 +142,7 @@ class Layer:
         The file is written atomically.
 
         Args:
-            path: of the file; an existing file is replaced.
+            path: path of the file; an existing file is replaced.
 
         Raises:
             OSError: the file cannot be written.
@@ -151,16 +152,16 @@ class Layer:
         self._layer.save(os.fsencode(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Reads the parameters from a safetensors file, `save`'s or another program's.
+        """Reads the parameters from a safetensors file that `save` or another program wrote.
 
         Args:
-            path: of a file with exactly the layer's names, shapes and dtypes; otherwise nothing
-                changes.
+            path: path of a file with exactly the layer's names, shapes and dtypes.
 
         Raises:
             OSError: the file is missing or cannot be read.
-            ValueError: it is not such a file, or is for another layer (the message names file and
-                tensor), or the layer has no parameters.
+            ValueError: the file is malformed, or its tensors are not those of this layer (the
+                message names file and tensor), or the layer has no parameters. The layer is then
+                unchanged.
         """
         self._check_parameters("load")
         read_file(self._layer.load, path)
@@ -168,20 +169,21 @@ class Layer:
     def load_torch(
         self, state_dict: Mapping[str, Any], swapped: bool = False, *, prefix: str = ""
     ) -> None:
-        """Takes the parameters from a PyTorch state dict; nothing changes on failure.
+        """Copies the parameters from a PyTorch state dict; on failure the layer is unchanged.
 
         Args:
-            state_dict: arrays of real numbers by name, PyTorch's or NumPy's; they are converted to
-                the layer's dtype. The names may be the layer's own, or those below.
-            swapped: see AdditiveAttention.
-            prefix: of the layer's names, such as "encoder.attention."; other names are ignored.
+            state_dict: PyTorch tensors or NumPy arrays of real numbers, by name; they are converted
+                to the layer's dtype. The names are the layer's own, or those in the table below.
+            swapped: whether W_q and W_k are exchanged, see AdditiveAttention.
+            prefix: prefix of the layer's names, such as "encoder.attention."; names that do not
+                begin with it are ignored.
 
         Returns:
-            None: every parameter was found, and every name was used.
+            None. Every parameter was then found, and every name with the prefix was used.
 
         Raises:
-            ValueError, TypeError: missing, unknown or wrongly shaped arrays; the message says what
-                is expected.
+            ValueError, TypeError: an array is missing, unknown or wrongly shaped; the message lists
+                the expected names and shapes.
 
         | layer | "torch" | "d2l": Zhang et al., Dive into Deep Learning |
         | --- | --- | --- |
@@ -195,17 +197,17 @@ class Layer:
         self._layer.assign(function, values)
 
     def to_torch(self, names: str = "torch", *, prefix: str = "") -> Dict[str, Any]:
-        """The parameters as a PyTorch state dict, for `load_state_dict`. Imports torch.
+        """Returns the parameters as a PyTorch state dict, for `load_state_dict`. Imports torch.
 
         Args:
-            names: "torch" or "d2l", see `load_torch`, or "own".
-            prefix: prepended to each name.
+            names: "torch" or "d2l", the forms of the table of `load_torch`; or "own", the layer's.
+            prefix: text prepended to each name.
 
         Returns:
-            Tensors by name, copies of the layer's dtype.
+            Tensors by name: copies, of the layer's dtype.
 
         Raises:
-            ValueError: the layer has no such names.
+            ValueError: the layer has no form of that name.
         """
         function = f"{type(self).__name__}.to_torch"
         arrays = _load_torch.state_dict(function, self.parameters(), names)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers: parameters, a forward pass, and a backward pass for the last forward pass.
+"""Attention layers: parameters, a forward pass, and the backward pass of the last forward pass.
 
 Letters: B batch, H query heads, Tq queries, Tk keys, D query/key width, E value width, U units.
 
 A layer keeps the arrays of its last forward pass (inputs, masks and out) for `backward`, without a
 copy: writing to them before `backward` gives inconsistent gradients. Several threads may use one
-layer at once; forward passes are independent, and `backward` uses the one that finished last (if
-that one failed, there is none). The memory of the previous pass is reused by the next one.
+layer at once. Their forward passes are independent, and `backward` uses the pass that finished
+last; if that pass failed, `backward` raises an error. A pass reuses the memory of an earlier one.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
@@ -34,8 +34,8 @@ __all__ = [
 class LayerGradients(NamedTuple):
     """The result of `backward`; each gradient has the shape and dtype of its source.
 
-    dq, dk, dv, dbias have the type of q; those of the parameters are NumPy arrays, by name. dbias
-    is None if the forward pass had no bias.
+    dq, dk, dv and dbias are arrays of q's type; parameters has NumPy arrays, by name. dbias is None
+    if the forward pass had no bias.
     """
 
     dq: Array
@@ -46,16 +46,16 @@ class LayerGradients(NamedTuple):
 
 
 class SelfAttentionGradients(NamedTuple):
-    """The result of `SelfAttention.backward`: dx of x's type and shape, and NumPy arrays."""
+    """The result of `SelfAttention.backward`: dx is as x; parameters has NumPy arrays by name."""
 
     dx: Array
     parameters: Dict[str, Any]
 
 
 class _Attention(Layer):
-    """The base of layers that take queries, keys and values."""
+    """The base class of the layers that take queries, keys and values."""
 
-    _heads_averaged = 0  # in the weights of the last forward pass
+    _heads_averaged = 0  # heads over which the last pass averaged its weights; 0 if it did not
 
     def forward(
         self,
@@ -85,24 +85,24 @@ class _Attention(Layer):
         average_weights: bool = False,
         threads: Optional[int] = None,
     ) -> Any:
-        """Attends; keeps what `backward` needs.
+        """Computes attention; keeps the arrays that `backward` needs.
 
         Args:
             q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; see the class for shapes.
             key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
-            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; a pair must
-                be allowed by every mask.
-            train: applies dropout. Each such pass advances one step: its dropout is drawn from
-                (seed, step). In evaluation nothing is dropped.
-            seed: 0 to 2^64-1; restarts the steps from this seed. Required with the first train=True
-                of a layer with dropout; without it the steps continue. Not used in evaluation.
+            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; a query
+                attends to a key only if every mask allows it.
+            train: whether to apply dropout, drawn from (seed, step). Each such pass advances step
+                by one. With train=False nothing is dropped and step stays.
+            seed: 0 to 2^64-1; sets the seed, and step to 0. Required with the first train=True of a
+                layer with dropout; None keeps seed and step. Not used with train=False.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
             `attention`.
-            average_weights: averages the weights over the heads, [B,Tq,Tk].
+            average_weights: whether to average the weights over the heads, to [B,Tq,Tk].
 
         Returns:
-            out [B,Tq,.] of q's type and dtype, or a named tuple with extras, as `attention`.
+            out [B,Tq,.] of q's type and dtype; with extras a named tuple, as from `attention`.
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -145,17 +145,17 @@ class _Attention(Layer):
         dweights: Optional[Array] = None,
         threads: Optional[int] = None,
     ) -> LayerGradients:
-        """The gradients of the last forward pass from those of its results.
+        """Computes the gradients of the last forward pass from those of its results.
 
         Args:
             dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
-            dlse, dweights: with respect to lse and weights (before dropout), in their shapes; None
-                for zero. One of the three must be given.
+            dlse, dweights: gradients with respect to lse and to weights (before dropout), in their
+                shapes; None for zero. One of the three must be given.
             threads: as in `attention`.
 
         Returns:
             LayerGradients: dq, dk, dv, parameters and dbias. If one array was passed as q, k and v,
-            its gradient is the sum of the three.
+            its gradient is dq + dk + dv.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
@@ -164,7 +164,7 @@ class _Attention(Layer):
         if dweights is not None and self._heads_averaged:
             each = (dweights / self._heads_averaged)[..., None, :, :]
             shape = (*each.shape[:-3], self._heads_averaged, *each.shape[-2:])
-            # NumPy arrays have no expand().
+            # NumPy arrays have no method expand(), which PyTorch tensors have.
             dweights = (
                 np.broadcast_to(each, shape) if isinstance(each, np.ndarray) else each.expand(shape)
             )
@@ -173,9 +173,10 @@ class _Attention(Layer):
 
 
 class DotProductAttention(_Attention):
-    """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1). No parameters.
+    """Scaled dot-product attention, softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1).
 
-    Shapes and dtypes are those of `attention`: [B,T,.] if all have rank 3, or with heads.
+    The layer has no parameters. Arrays have the shapes and dtypes of `attention`: [B,T,.] if all
+    have rank 3, or [B,H,T,.] with heads.
 
     Args:
         dropout: probability of dropping a weight in training, in [0,1).
@@ -196,21 +197,22 @@ class DotProductAttention(_Attention):
 
 
 class AdditiveAttention(_Attention):
-    """Scores v^T tanh(W_q q + W_k k) (Bahdanau et al. 2015, appendix A.1.2), without bias.
+    """Additive attention: scores v^T tanh(W_q q + W_k k) (Bahdanau et al. 2015, appendix A.1.2).
 
-    q [B,Tq,Dq], k [B,Tk,Dk], v [B,Tk,E], or with heads. Parameters: W_q [U,Dq], W_k [U,Dk], v [U].
+    The inputs are q [B,Tq,Dq], k [B,Tk,Dk] and v [B,Tk,E], or have heads, [B,H,T,.]. The parameters
+    are W_q [U,Dq], W_k [U,Dk] and v [U]; there is no bias.
 
     `load_torch` reads a module with three bias-free torch.nn.Linear W_q, W_k and v. The PyTorch
-    listing of `MLPAttention` in "Dive into Deep Learning" (section 10.1) applies the one it names
-    W_k to the queries and W_q to the keys: swapped=True reads parameters trained with it. (It
-    also omits tanh; this layer does not.)
+    listing of `MLPAttention` in "Dive into Deep Learning" (section 10.1) applies the Linear that it
+    names W_k to the queries and W_q to the keys: swapped=True reads parameters trained with that
+    listing. (The listing also omits tanh; this layer does not.)
 
     Args:
         query_width, key_width: Dq, Dk.
         units: U, the width of the hidden layer.
         dropout: probability of dropping a weight in training, in [0,1).
-        dtype: float32 or float64, of the parameters, q, k and v.
-        seed: of the parameters, see `initialise`.
+        dtype: float32 or float64, the dtype of the parameters, q, k and v.
+        seed: seed of the initial parameters, see `initialise`.
 
     >>> import numpy as np
     >>> layer = AdditiveAttention(query_width=3, key_width=2, units=8)
@@ -245,15 +247,16 @@ MLPAttention = AdditiveAttention
 
 
 class BilinearAttention(_Attention):
-    """Scores q^T W k (Luong et al. 2015, section 3.1, "general").
+    """Bilinear attention: scores q^T W k (Luong et al. 2015, section 3.1, "general").
 
-    q [B,Tq,Dq], k [B,Tk,Dk], v [B,Tk,E], or with heads. Parameter: W [Dq,Dk].
+    The inputs are q [B,Tq,Dq], k [B,Tk,Dk] and v [B,Tk,E], or have heads, [B,H,T,.]. The parameter
+    is W [Dq,Dk].
 
     Args:
         query_width, key_width: Dq, Dk.
         dropout: probability of dropping a weight in training, in [0,1).
-        dtype: float32 or float64, of W, q, k and v.
-        seed: of W, see `initialise`.
+        dtype: float32 or float64, the dtype of W, q, k and v.
+        seed: seed of the initial W, see `initialise`.
 
     >>> import numpy as np
     >>> layer = BilinearAttention(3, 2, dtype="float64")
@@ -277,37 +280,40 @@ class BilinearAttention(_Attention):
 
 
 class MultiHeadAttention(_Attention):
-    """Projections of q, k and v, attention in each head, and a projection of the merged heads.
+    """Multi-head attention: projects q, k and v, attends in each head, projects the merged heads.
 
-    form="split" (Vaswani et al. 2017, section 3.2.2): each head has width/heads channels; four
-    projections [width,width] with biases fc_q, fc_k, fc_v, fc_o; scores are divided by
-    sqrt(width/heads). `load_torch` also takes the state dict of torch.nn.MultiheadAttention
-    (whose masks have the opposite sense: its key_padding_mask is padding_mask here, its boolean
-    attn_mask is `~mask`).
+    form="split" (Vaswani et al. 2017, section 3.2.2): each head has width/heads channels, and
+    scores are divided by sqrt(width/heads). The four projections fc_q, fc_k, fc_v and fc_o are
+    [width,width], with biases. `load_torch` also takes the state dict of
+    torch.nn.MultiheadAttention. (Masks of that module are true where attention is forbidden: its
+    key_padding_mask is padding_mask here, its boolean attn_mask is `~mask`.)
 
-    form="wide": each head has the full width; projections queries, keys, values [heads*width,width]
-    without biases, q and k each divided by width^(1/4); unify_heads [width,heads*width] with bias.
+    form="wide": each head has all width channels, and q and k are each divided by width^(1/4). The
+    projections queries, keys and values are [heads*width,width] without biases; unify_heads is
+    [width,heads*width] with a bias.
 
-    q [B,Tq,width], k [B,Tk,key_width], v [B,Tk,value_width] (self-attention if they are one
-    array); weights, scores and other extras have a head axis: [B,H,Tq,Tk], [1,H,Tq,Tk] if q, k and
-    v have rank 2. With bias_kv the learned key's column comes last.
+    The inputs are q [B,Tq,width], k [B,Tk,key_width] and v [B,Tk,value_width]; one array for all
+    three is self-attention. Weights, scores and other extras have a head axis: [B,H,Tq,Tk], or
+    [1,H,Tq,Tk] if q, k and v have rank 2. With bias_kv the learned key has the last column.
 
     Args:
-        width: channels of q, k, v and out.
+        width: channels of q and out, and by default of k and v.
         heads: H; divides width in the split form.
         dropout: probability of dropping a weight in training, in [0,1); by default 0.1 in the
             split form and 0 in the wide one.
-        dtype: float32 or float64, of the parameters, q, k and v.
-        bias: False for projections without biases.
-        key_width, value_width: channels of k and of v; None: width (torch's kdim, vdim).
+        dtype: float32 or float64, the dtype of the parameters, q, k and v.
+        bias: whether the projections have biases.
+        key_width, value_width: channels of k and of v; None for width (torch's kdim, vdim).
         key_heads: G, the number of heads of keys and values, a divisor of heads; each serves
-            heads/G query heads (Ainslie et al. 2023); None: heads.
-        sinks: one more logit per head, learned, with value 0: the parameter sinks [heads].
-        bias_kv: a learned key and value appended to the given ones, never masked: the parameters
-            bias_k and bias_v (torch's add_bias_kv).
-        zero_attn: a key and value of zeros, likewise (torch's add_zero_attn). Its weight is the
-            remainder to 1; it has no column in weights.
-        seed: of the parameters, see `initialise`.
+            heads/G query heads (Ainslie et al. 2023); None for heads.
+        sinks: whether each head has one more logit, learned, whose value is 0: the parameter
+            sinks [heads].
+        bias_kv: whether a learned key and value, never masked, follow the given ones: the
+            parameters bias_k and bias_v (torch's add_bias_kv).
+        zero_attn: whether a key and a value of zeros, never masked, follow the given ones (torch's
+            add_zero_attn). That key has no column in the weights, whose rows then sum to less
+            than 1.
+        seed: seed of the initial parameters, see `initialise`.
 
     >>> import numpy as np
     >>> layer = MultiHeadAttention(width=8, heads=2, seed=42)
@@ -357,15 +363,16 @@ class MultiHeadAttention(_Attention):
 
 
 class SelfAttention(Layer):
-    """One head over one sequence: q, k, v are bias-free projections of x, of the same width.
+    """Self-attention of one head: q, k and v are bias-free projections of x, of the same width.
 
-    q and k are each divided by width^(1/4), so that the scores are divided by sqrt(width).
-    Parameters: queries.weight, keys.weight, values.weight, each [width,width]. No dropout.
+    q and k are each divided by width^(1/4), so that the scores are divided by sqrt(width). The
+    parameters are queries.weight, keys.weight and values.weight, each [width,width]. There is no
+    dropout.
 
     Args:
         width: channels of x and out.
-        dtype: float32 or float64, of the parameters and x.
-        seed: of the parameters, see `initialise`.
+        dtype: float32 or float64, the dtype of the parameters and of x.
+        seed: seed of the initial parameters, see `initialise`.
 
     >>> import numpy as np
     >>> SelfAttention(width=50).forward(np.ones((1, 6, 50), np.float32)).shape
@@ -400,22 +407,23 @@ class SelfAttention(Layer):
         rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
-        """Attends; keeps what `backward` needs.
+        """Computes self-attention; keeps the arrays that `backward` needs.
 
         Args:
             x: [B,T,width] or [T,width].
-            key_lengths: integers [B] or [B,T]: no position attends to those from this index on.
-                With [B] these still attend to others, and must be finite for `backward`; with
-                [B,T] a length of 0 prevents that too.
-            mask, padding_mask, window: as in `attention`; a pair must be allowed by every mask.
-            causal: True: a position sees itself and those before it.
-            train, seed: no effect: there is no dropout.
+            key_lengths: integers [B] or [B,T]: no position attends to positions from this index on.
+                With [B], positions past the length still attend to the others, and must be finite
+                for `backward`; with [B,T], a length of 0 makes a position attend to none.
+            mask, padding_mask, window: as in `attention`; a position attends to another only if
+                every mask allows it.
+            causal: whether each position attends only to itself and to positions before it.
+            train, seed: accepted without effect, because there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
             `attention`.
 
         Returns:
-            out, of x's shape, type and dtype, or a tuple with extras, as `attention`.
+            out, of x's shape, type and dtype; with extras a named tuple, as from `attention`.
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -437,12 +445,12 @@ class SelfAttention(Layer):
         dweights: Optional[Array] = None,
         threads: Optional[int] = None,
     ) -> SelfAttentionGradients:
-        """The gradients of the last forward pass from those of its results.
+        """Computes the gradients of the last forward pass from those of its results.
 
         Args:
             dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
-            dlse, dweights: with respect to lse [B,T] and weights [B,T,T], in their shapes; None for
-                zero. One of the three must be given.
+            dlse, dweights: gradients with respect to lse [B,T] and weights [B,T,T], in their
+                shapes; None for zero. One of the three must be given.
             threads: as in `attention`.
 
         Returns:

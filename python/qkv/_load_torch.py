@@ -11,13 +11,13 @@ Shape = Tuple[int, ...]
 
 
 class _Source(NamedTuple):
-    """An array of a state dict: its shape, and which part of it is which parameter."""
+    """An array of a state dict: its shape, and the parts of it that are parameters of the layer."""
 
     shape: Shape
-    parts: Dict[str, Any]  # parameter: index into the array; None is the whole
+    parts: Dict[str, Any]  # parameter's name: index into the array, None for the whole array
 
 
-# The arrays of one kind of module by name.
+# The arrays, by name, of the state dict of one kind of module.
 _Form = Dict[str, _Source]
 
 
@@ -26,7 +26,7 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
 
 
 def _renamed(shapes: Dict[str, Shape], names: Dict[str, str]) -> _Form:
-    """A form with other prefixes of the names: {theirs: mine}."""
+    """The form in which `names`, {their prefix: our prefix}, replaces the names' prefixes."""
     return {
         theirs + name[len(mine) :]: _Source(shape, {name: None})
         for name, shape in shapes.items()
@@ -39,14 +39,14 @@ _MULTI_HEAD = {"W_q.": "fc_q.", "W_k.": "fc_k.", "W_v.": "fc_v.", "W_o.": "fc_o.
 
 
 def _multi_head_forms(shapes: Dict[str, Shape]) -> Dict[str, _Form]:
-    """torch.nn.MultiheadAttention, with one projection or three; Dive into Deep Learning's."""
+    """The forms of torch.nn.MultiheadAttention (one projection or three) and of "d2l"."""
     projections = ("fc_q", "fc_k", "fc_v")
     forms = {}
     if set(shapes) <= {f"{x}.{kind}" for x in (*projections, "fc_o") for kind in _KINDS}:
         forms["d2l"] = _renamed(shapes, _MULTI_HEAD)
     width = shapes["fc_q.weight"][0]
     if "sinks" in shapes or any(shapes[f"{x}.weight"][0] != width for x in projections):
-        return forms  # torch has no sinks, and equal numbers of key and query heads
+        return forms  # torch's module has no sinks and no grouped key heads
     thirds = {name: slice(n * width, (n + 1) * width) for n, name in enumerate(projections)}
 
     def parts(kind: str) -> Dict[str, Any]:
@@ -75,9 +75,9 @@ _KINDS = ("weight", "bias")
 
 
 def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
-    """All forms of the layer whose parameters have these names and shapes."""
+    """All forms, by name, for the layer whose parameters have these names and shapes."""
     if "W_q" in shapes:
-        # Seed 002's PyTorch listing applies the Linear named W_k to queries and W_q to keys.
+        # The PyTorch listing of d2l, section 10.1, applies its W_k to queries and W_q to keys.
         query, key = ("W_k", "W_q") if swapped else ("W_q", "W_k")
         of_listing = {query: "W_q", key: "W_k"}
         plain = {name: _Source(shapes[mine], {mine: None}) for name, mine in of_listing.items()}
@@ -94,7 +94,7 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     elif "W" in shapes:
         forms["torch"] = {"weight": _Source((1, *shapes["W"]), {"W": 0})}
     elif any(name.startswith("weight") for name in shapes):
-        forms["torch"] = forms["own"]  # the names are those of PyTorch's modules
+        forms["torch"] = forms["own"]  # these layers have the names of PyTorch's modules
     return forms
 
 
@@ -118,7 +118,7 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
 
 
 def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
-    """Rejects biases on one side only: they would be lost, or start from zero."""
+    """Rejects biases that only one side has: they would be lost, or stay as initialised."""
     of_query = {"in_proj_weight", "q_proj_weight", "fc_q.weight", "W_q.weight"}
     if "fc_q.weight" not in mine or not of_query & set(names):
         return
@@ -135,7 +135,7 @@ def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
 
 
 def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
-    """The arrays whose names begin with the prefix, except None: an absent parameter."""
+    """The arrays whose names begin with the prefix; a value None is an absent parameter."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"{function}: state_dict must be a mapping of arrays, got {type(state_dict).__name__}"
@@ -158,7 +158,7 @@ def values(
     swapped: bool,
     prefix: str,
 ) -> Dict[str, Any]:
-    """The arrays of the state dict by the names of the layer's parameters."""
+    """The arrays of the state dict, or parts of them, by the names of the layer's parameters."""
     given = _without_prefix(function, state_dict, prefix)
     if not isinstance(swapped, (bool, np.bool_)):
         raise TypeError(f"{function}: swapped must be True or False, got {type(swapped).__name__}")
@@ -187,14 +187,14 @@ def values(
                 f"got {_shown(tuple(array.shape))}"
             )
         if hasattr(array, "detach"):
-            array = array.detach()  # a tensor that requires gradients does not export its memory
+            array = array.detach()  # a tensor that requires gradients cannot be exported
         for mine, part in source.parts.items():
             result[mine] = array if part is None else array[part]
     return result
 
 
 def state_dict(function: str, parameters: Dict[str, Any], names: str) -> Dict[str, Any]:
-    """Copies of the parameters as arrays, by the names of a form."""
+    """Copies of the parameters as arrays under the names of the form called `names`."""
     shapes = {name: tuple(array.shape) for name, array in parameters.items()}
     forms = _forms(shapes, False)
     if names not in forms:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU targets and threads."""
+"""The CPU target in use and the default number of threads."""
 
 from typing import Any, Dict, Optional
 
@@ -9,12 +9,12 @@ __all__ = ["info", "set_threads"]
 
 
 def info() -> Dict[str, Any]:
-    """The build and what it uses on this machine.
+    """Describes this build and the kernels and threads that it uses on this machine.
 
     Returns:
-        version; cpu_target, the kernels that calls use, and cpu_targets, those that this CPU can
-        run, best first (the environment variable QKV_TARGET overrides the choice); threads, the
-        default number.
+        A dictionary: version; cpu_target, the name of the kernels that calls use; cpu_targets, the
+        names of all kernels that this CPU can run, best first (the environment variable QKV_TARGET
+        overrides the choice); threads, the default number of threads.
 
     >>> sorted(info())
     ['cpu_target', 'cpu_targets', 'threads', 'version']
@@ -23,15 +23,15 @@ def info() -> Dict[str, Any]:
 
 
 def set_threads(n: Optional[int]) -> None:
-    """Sets the number of threads of later calls without `threads=`.
+    """Sets the number of threads of later calls that have no `threads=`.
 
     Args:
-        n: from 0 to 4096; 0 or None, the default, means one per processor available to the
-            process, and once qkv.torch is imported, as many as torch.get_num_threads() says.
-            Results do not depend on it.
+        n: number of threads, from 0 to 4096. 0 or None, the default, means one per processor
+            available to the process; once qkv.torch is imported, it means
+            torch.get_num_threads(). Results do not depend on n.
 
     Raises:
-        ValueError, TypeError: n is not such a number.
+        ValueError, TypeError: n is not an integer from 0 to 4096, or None.
 
     >>> set_threads(2)
     >>> info()["threads"]

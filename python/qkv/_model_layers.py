@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of sequence models besides attention, with PyTorch's names and equations.
+"""The layers of sequence models other than attention, with PyTorch's names and equations.
 
-Letters: B batch, T steps, N rows, V classes. What _layers.py says about passes applies here too: a
-layer keeps what `backward` needs of its last forward pass; `Linear` and `CrossEntropy` keep their
-input array, without a copy.
+Letters: B batch, T steps, N rows, V classes. The rules for passes in _layers.py apply to these
+layers: a layer keeps what `backward` needs of its last forward pass. `Linear` and `CrossEntropy`
+keep their input array without a copy.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
@@ -26,29 +26,29 @@ __all__ = [
 
 
 class LinearGradients(NamedTuple):
-    """The result of `Linear.backward`: dx of x's type and shape, and NumPy arrays by name."""
+    """The result of `Linear.backward`: dx is as x; parameters has NumPy arrays by name."""
 
     dx: Array
     parameters: Dict[str, Any]
 
 
 class EmbeddingGradients(NamedTuple):
-    """The result of `Embedding.backward`: NumPy arrays by name; ids have no gradient."""
+    """The result of `Embedding.backward`: NumPy arrays by name. The ids have no gradient."""
 
     parameters: Dict[str, Any]
 
 
 class Linear(Layer):
-    """y = x W^T + b over the last axis: torch.nn.Linear.
+    """A linear map of the last axis, y = x W^T + b: torch.nn.Linear.
 
-    x [..,in_features] of rank 2 or more. Parameters: weight [out_features,in_features], bias
-    [out_features].
+    x is [..,in_features] of rank 2 or more. The parameters are weight [out_features,in_features]
+    and bias [out_features].
 
     Args:
         in_features, out_features: channels of x and of the result.
         bias: whether to add a bias.
-        dtype: float32 or float64, of the parameters and x.
-        seed: of the parameters, see `initialise`.
+        dtype: float32 or float64, the dtype of the parameters and of x.
+        seed: seed of the initial parameters, see `initialise`.
 
     >>> import numpy as np
     >>> Linear(3, 2).forward(np.ones((4, 5, 3), np.float32)).shape
@@ -69,7 +69,7 @@ class Linear(Layer):
         self._make(seed, in_features=in_features, out_features=out_features, bias=bias, dtype=dtype)
 
     def forward(self, x: Array, *, threads: Optional[int] = None) -> Any:
-        """The product; keeps x for `backward`.
+        """Computes y = x W^T + b; keeps x for `backward`.
 
         Args:
             x: [..,in_features] of the layer's dtype.
@@ -84,7 +84,7 @@ class Linear(Layer):
         return self._layer.forward(x, threads)
 
     def backward(self, dout: Array, *, threads: Optional[int] = None) -> LinearGradients:
-        """The gradients of the last forward pass.
+        """Computes the gradients of the last forward pass.
 
         Args:
             dout: gradient of the loss with respect to y, of its shape and dtype.
@@ -102,15 +102,17 @@ class Linear(Layer):
 
 
 class Embedding(Layer):
-    """A learned vector for each token: torch.nn.Embedding. Parameter: weight [tokens,channels].
+    """A learned vector for each token: torch.nn.Embedding.
+
+    The parameter is weight [num_embeddings,embedding_dim].
 
     Args:
         num_embeddings: number of tokens.
         embedding_dim: channels of a vector.
-        padding_idx: a token whose vector gets no gradient. (Unlike in PyTorch, it is initialised
-            like the others.)
-        dtype: float32 or float64, of the parameter.
-        seed: of the parameter, see `initialise`: from (-1, 1).
+        padding_idx: a token whose vector gets no gradient; a negative one counts from the end.
+            (Unlike in PyTorch, its vector is initialised like the others.)
+        dtype: float32 or float64, the dtype of the parameter.
+        seed: seed of the initial parameter, uniform in (-1, 1), see `initialise`.
 
     >>> Embedding(10, 4, padding_idx=0).forward([[5, 2, 0]]).shape
     (1, 3, 4)
@@ -136,14 +138,14 @@ class Embedding(Layer):
         )
 
     def forward(self, ids: Numbers, *, threads: Optional[int] = None) -> Any:
-        """Looks up the vectors; keeps a copy of ids for `backward`.
+        """Looks up the vectors of tokens; keeps a copy of ids for `backward`.
 
         Args:
-            ids: integers 0..num_embeddings-1, of any shape.
+            ids: tokens, integers 0..num_embeddings-1, of any shape.
             threads: as in `attention`.
 
         Returns:
-            out [..,embedding_dim], the shape of ids plus one axis, of ids' type.
+            out [..,embedding_dim], with the shape of ids and one more axis, of the type of ids.
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -151,14 +153,14 @@ class Embedding(Layer):
         return self._layer.forward(ids, threads)
 
     def backward(self, dout: Array, *, threads: Optional[int] = None) -> EmbeddingGradients:
-        """The gradient of the last forward pass.
+        """Computes the gradient of the last forward pass.
 
         Args:
             dout: gradient of the loss with respect to out, of its shape and dtype.
             threads: as in `attention`.
 
         Returns:
-            EmbeddingGradients: parameters; rows of tokens not in ids are 0.
+            EmbeddingGradients: parameters; the rows of tokens that ids does not have are 0.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
@@ -170,8 +172,8 @@ class Embedding(Layer):
 class Dropout(Layer):
     """Dropout of the elements of an array in training: torch.nn.Dropout (Srivastava et al. 2014).
 
-    Each element becomes 0 with the given probability, and is multiplied by 1/(1-p) otherwise. In
-    evaluation the array is unchanged. No parameters.
+    With probability p an element becomes 0; otherwise it is multiplied by 1/(1-p). In evaluation
+    the array is unchanged. The layer has no parameters.
 
     Args:
         dropout: p, the probability of dropping an element in training, in [0,1).
@@ -190,14 +192,14 @@ class Dropout(Layer):
         self._make(None, dropout=dropout)
 
     def forward(self, x: Array, *, train: bool = False, seed: Optional[int] = None) -> Any:
-        """Drops elements; keeps what `backward` needs, not x.
+        """Drops elements; keeps for `backward` which ones were dropped, not x.
 
         Args:
             x: any shape; float32 or float64.
-            train: drops. Each such pass advances one step: what it drops is drawn from
-                (seed, step).
-            seed: 0 to 2^64-1; restarts the steps from this seed. Required with the first
-                train=True; without it the steps continue.
+            train: whether to drop elements, drawn from (seed, step). Each such pass advances step
+                by one.
+            seed: 0 to 2^64-1; sets the seed, and step to 0. Required with the first train=True;
+                None keeps seed and step.
 
         Returns:
             An array with the shape, dtype and type of x.
@@ -208,7 +210,7 @@ class Dropout(Layer):
         return self._layer.forward(x, (train, seed))
 
     def backward(self, dout: Array) -> Any:
-        """The gradient of the last forward pass with respect to x.
+        """Computes the gradient of the last forward pass with respect to x.
 
         Args:
             dout: gradient of the loss with respect to the result, of its shape and dtype.
@@ -224,17 +226,18 @@ class Dropout(Layer):
 
 
 class CrossEntropy:
-    """The loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss.
+    """The cross-entropy loss of softmax(logits) against labels: torch.nn.CrossEntropyLoss.
 
-    -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v for the target t, with labels smoothed by e
-    (Szegedy et al. 2016, section 7) and class weights w. A row with NaN or +inf has the loss NaN.
+    With p = softmax(logits), the loss of a row with target t is
+    -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v, where e smooths the labels (Szegedy et al. 2016,
+    section 7) and w are class weights. A row with NaN or +inf has the loss NaN.
 
     Args:
         label_smoothing: e, in [0,1).
         ignore_index: rows with this target have loss, log-probability and gradient 0; it need not
-            be a class. None: no row is ignored.
+            be a class. With None no row is ignored.
         weight: [V], the class weights; None for 1.
-        reduction: "none", "sum", or "mean": the sum divided by the total weight of the targets
+        reduction: "none", "sum", or "mean", the sum divided by the total weight of the targets
             that are not ignored (NaN if all are).
 
     >>> import numpy as np
@@ -264,7 +267,7 @@ class CrossEntropy:
             raise ValueError(
                 f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
             )
-        # Plain numbers: the argument may be an array that changes later.
+        # Converted to plain values, because an argument may be an array that changes later.
         ignored = None if ignore_index is None else int(ignore_index)
         weights = None if weight is None else np.array(weight, np.float64).tolist()
         self._config = (float(label_smoothing), ignored, weights, reduction)
@@ -280,10 +283,10 @@ class CrossEntropy:
         return _cross_entropy, self._config
 
     def parameters(self) -> Dict[str, Any]:
-        """The parameters by name.
+        """Returns the parameters by name, as the layers do.
 
         Returns:
-            An empty dictionary: it has none.
+            An empty dictionary: the loss has no parameters.
         """
         return {}
 
@@ -302,17 +305,17 @@ class CrossEntropy:
         return_log_probabilities: bool = False,
         threads: Optional[int] = None,
     ) -> Any:
-        """The loss; keeps logits for `backward`.
+        """Computes the losses; keeps logits for `backward`.
 
         Args:
             logits: [N,V], float32 or float64.
             targets: integers [N], 0..V-1 or ignore_index.
-            return_log_probabilities: whether to return log p of the targets, unsmoothed, as well.
+            return_log_probabilities: whether to return also log p_t, without smoothing, [N].
             threads: as in `attention`.
 
         Returns:
-            losses [N] of the type and dtype of logits, or (losses, log_probabilities); one loss
-            with reduction="sum" or "mean".
+            losses [N] of the type and dtype of logits, or one loss with reduction="sum" or
+            "mean"; with return_log_probabilities, (losses, log_probabilities).
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -323,17 +326,17 @@ class CrossEntropy:
             return got
         losses: Any = got[0] if return_log_probabilities else got
         self._divisor = 1.0 if reduction == "sum" else self._weight_of(targets)
-        # As in PyTorch, 0 / 0 if no row counts.
+        # If every row is ignored, the mean is 0 / 0 = NaN, as in PyTorch.
         loss = losses.sum() / (self._divisor if self._divisor else losses.sum() * 0)
         return (loss, got[1]) if return_log_probabilities else loss
 
     def backward(self, dlosses: Union[float, Array] = 1.0, *, threads: Optional[int] = None) -> Any:
-        """The gradient of the last forward pass.
+        """Computes the gradient of the last forward pass.
 
         Args:
             dlosses: gradients with respect to the losses, [N] of their dtype, or one number for all
-                rows: 1/N for the mean. With reduction="sum" or "mean", one number, the gradient
-                with respect to the reduced loss.
+                rows, such as 1/N for their mean. With reduction="sum" or "mean", one number, the
+                gradient with respect to the reduced loss.
             threads: as in `attention`.
 
         Returns:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of 8 bits: blocks of 32 numbers and a scale."""
+"""Keys and values of 8 bits: blocks of 32 int8 numbers with one float16 scale."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from . import _core
 
 __all__ = ["dequantize_q8", "q8", "quantize_q8"]
 
-# A block, 34 bytes: number n is scale * values[n]. The layout that ggml calls Q8_0.
+# A block has 34 bytes, and number n of it is scale * values[n]. ggml calls this layout Q8_0.
 q8 = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
 
 
 def quantize_q8(x: Any) -> Any:
-    """Numbers as blocks of 32 int8 and a float16 scale, for k and v of `attention` (ggml's Q8_0).
+    """Quantizes to blocks of 32 int8 and a float16 scale (ggml's Q8_0), for k, v of `attention`.
 
-    With a the largest |x| of a block, the scale is a / 127 and a value x / (a / 127), rounded to
-    the nearest integer, halves away from zero. A number is off by at most
-    a / 254 + max(a / 2048, 2^-18), the latter from rounding the scale.
+    With a the largest |x| of a block, its scale is a / 127, and each of its values is x / (a / 127)
+    rounded to the nearest integer, halves away from zero. The error of a number is at most
+    a / 254 + max(a / 2048, 2^-18), in which the second term comes from rounding the scale.
 
     Args:
         x: [..,D], D a multiple of 32, such as keys [B,G,Tk,D]; float32, bfloat16 or float16.
@@ -38,7 +38,7 @@ def quantize_q8(x: Any) -> Any:
 
 
 def dequantize_q8(x: Any) -> Any:
-    """The numbers of blocks, exactly: scale * values.
+    """Converts blocks to the numbers they stand for, exactly: scale * values.
 
     Args:
         x: [..,D/32] of the dtype `qkv.q8`.

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unknown keyword arguments: the error suggests the closest name."""
+"""Errors for unknown keyword arguments, which suggest the closest known name."""
 
 import inspect
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Optional, Set, TypeVar, cast
 
-# Names used by other libraries.
+# Names that other libraries use, and qkv's name for each. A quote in a value ends the first name.
 _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "mask' (bool) or 'bias' (numbers)",
@@ -53,7 +53,7 @@ def _meant(word: str, known: Set[str]) -> Optional[str]:
 
 
 def on_one_line(name: str) -> str:
-    """A name as messages write it: what a terminal would act on is as in a literal of Python."""
+    """A name for use in messages: unprintable characters are escaped as in a Python literal."""
     return name if name.isprintable() else repr(name)[1:-1]
 
 
