@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention for PyTorch, with gradients and in its graphs.
+"""Attention for PyTorch tensors, with gradients, in eager mode and in compiled graphs.
 
 `import qkv` does not import torch; `import qkv.torch` does.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as a function of autograd."""
+"""`qkv.torch.attention`: attention of tensors, with gradients by autograd."""
 
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar, cast
@@ -40,7 +40,7 @@ _PAGES = ("block_tables", "context_lens")
 
 
 class _Call:
-    """The arguments of a call: its tensors by name ("params.W"), and everything else.
+    """The arguments of a call: the names of its tensors ("params.W"), and all other arguments.
 
     The tensors themselves are not kept: autograd saves them, and releases them after the backward
     pass.
@@ -49,10 +49,10 @@ class _Call:
     def __init__(self, names: Iterable[str], others: Dict[str, Any]) -> None:
         self.names = tuple(names)
         self.others = others
-        self.fields: List[str] = []  # of the results, once there are some
+        self.fields: List[str] = []  # the names of the results, set by the forward pass
 
     def arguments(self, tensors: Iterable[Any]) -> Dict[str, Any]:
-        """The arguments with these tensors, detached: others do not export their memory."""
+        """All arguments, with these tensors detached: a tensor with history cannot be exported."""
         arguments = dict(self.others)
         if isinstance(arguments["params"], dict):
             arguments["params"] = dict(arguments["params"])
@@ -64,7 +64,7 @@ class _Call:
         return arguments
 
     def differentiable(self) -> Tuple[str, ...]:
-        """The differentiable results: weights after dropout are not."""
+        """The names of the differentiable results; weights after dropout are not differentiable."""
         if self.others["return_weights"] == "dropped":
             return ("out", "lse")
         return ("out", "weights", "lse")
@@ -97,7 +97,7 @@ def _flat(results: Any) -> Dict[str, torch.Tensor]:
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
-    """Saves its inputs, out and lse: nothing of size Tq x Tk."""
+    """The forward pass; saves its tensors, out and lse, and nothing of size Tq x Tk."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
@@ -129,7 +129,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
-    """The gradients of the call's tensors, by the operator."""
+    """Computes the gradients of the call's tensors through qkv::attention_backward."""
     require_operator()
     *tensors, out, lse = saved
     arguments = call.arguments(tensors)
@@ -181,18 +181,18 @@ def _with_arguments_of(function: _F) -> Callable[[Callable[..., Any]], _F]:
 
 @_with_arguments_of(_functions.attention)
 def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **options: Any) -> Any:
-    """`qkv.attention` of tensors on the CPU, with gradients.
+    """Attention of PyTorch tensors on the CPU, with gradients; computes `qkv.attention`.
 
-    Gradients flow to q, k, v, bias, alibi_slopes, sinks and the tensors in params, from out, lse
-    and weights (before dropout); other results are not differentiable. Between the forward and the
-    backward pass it keeps its arguments, out and lse.
+    Gradients flow from out, lse and weights (before dropout) to q, k, v, bias, alibi_slopes, sinks
+    and the tensors in params; the other results are not differentiable. The arguments, out and lse
+    are kept from the forward pass to the backward pass.
 
     In graphs (torch.compile, torch.export), under torch.func, with fake or meta tensors and under
-    autocast it is the operator qkv::attention; this needs PyTorch 2.5.
+    autocast, a call is one of the operator qkv::attention, which needs PyTorch 2.5 or newer.
 
     Args:
-        q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, which a
-            graph draws when it runs.
+        q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a
+            graph draws a new seed each time it runs.
 
     Returns:
         The results of `qkv.attention`, as tensors.
@@ -223,7 +223,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     ):
         try:
             return _bare(q, k, v, **options)
-        except TypeError:  # a wrong call, or tensors without memory of their own
+        except TypeError:  # an invalid argument, or a tensor without memory of its own
             pass
     tensors = [x for x in (q, k, v) if isinstance(x, Tensor)]
     if len(tensors) < 3:
@@ -244,7 +244,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if options.keys() - _functions.DEFAULTS.keys():
         return _functions.attention(q, k, v, **options)  # raises for unknown options
     call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
-    check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True below
+    check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True later
     if not torch.is_grad_enabled():
         return _functions.attention(**call.arguments(inputs))
     _refuse_pages(options, "have no backward pass; use torch.no_grad()")
@@ -264,11 +264,11 @@ def _refuse_pages(options: Dict[str, Any], rule: str) -> None:
 
 
 def _operator_call(arguments: Dict[str, Any]) -> Any:
-    """The call through qkv::attention, for whatever records or transforms it."""
+    """Calls the operator qkv::attention, for code that records or transforms the call."""
     require_operator()
     for name in arguments:
         if name not in _KNOWN:
-            if is_compiling():  # which cannot follow the search for a similar name
+            if is_compiling():  # torch.compile cannot trace the search for a similar name
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
     refuse_tensors(arguments)
@@ -283,7 +283,7 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))
 
 
-# qkv.attention without its help for unknown keywords: the path below it calls the whole.
+# qkv.attention without the check for unknown keywords, which calls that raise TypeError repeat.
 _bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
 _KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
 
@@ -296,6 +296,6 @@ def _may_want_gradients(options: Dict[str, Any]) -> bool:
             continue
         if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
             return True
-        if has_tensors(x):  # which may also be of a batch
+        if has_tensors(x):  # a list or tuple that holds tensors
             return True
     return False

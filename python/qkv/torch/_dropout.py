@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout as PyTorch's modules do it: drawn from torch's generator, and visible in the weights."""
+"""Dropout as in PyTorch's modules: drawn from torch's generator, applied to returned weights."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -11,7 +11,7 @@ from ._attention import attention
 def dropout_options(p: float) -> Dict[str, Any]:
     """The options of `attention` that drop weights with probability p, in [0,1).
 
-    The seed is a tensor, so that a graph draws it when it runs.
+    The seed is a tensor, so that a compiled graph draws a new one each time it runs.
     """
     if p == 0:
         return {}
@@ -24,11 +24,11 @@ def attend(
     need_weights: bool,
     **options: Any,
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """`attention` of (q, k, v) with dropout p in [0,1], and its weights after dropout.
+    """Calls `attention` of (q, k, v) with dropout p in [0,1]; returns out and weights.
 
-    The weights, of q's dtype, have a gradient; None if they are not needed.
+    The weights are those after dropout, of q's dtype, and have a gradient; None if not needed.
     """
-    if p == 0 and not need_weights:  # the shortest way: decoding calls this for every token
+    if p == 0 and not need_weights:  # a short path, since decoding calls this for every token
         return attention(*inputs, **options), None
     everything_dropped = p == 1
     if everything_dropped:
@@ -40,7 +40,7 @@ def attend(
     got = attention(*inputs, **options, return_weights="both" if p > 0 else True)
     out, weights = got.out, got.weights
     if p > 0:
-        # Of the two only the weights before dropout have a gradient.
+        # Made from the weights before dropout, the only ones that have a gradient.
         weights = torch.where(got.dropped_weights != 0, weights / (1 - p), 0)
     if everything_dropped:
         out, weights = out * 0, weights * 0

@@ -12,11 +12,11 @@ from ._questions import is_compiling
 def attend_jagged(
     query: Any, key: Any, value: Any, mask: Any, options: Dict[str, Any]
 ) -> Optional[torch.Tensor]:
-    """[B,H,Tq,E] of [B,H,Tq,D], [B,H,Tk,D] and [B,H,Tk,E], with Tq and Tk of each sequence.
+    """Attention of [B,H,Tq,D], [B,H,Tk,D] and [B,H,Tk,E], where each sequence has its Tq and Tk.
 
     Returns:
-        A nested tensor with query's offsets; None for what PyTorch's own path of plain formulas
-        does not take either (masks, is_causal, other shapes), and for strided nested tensors.
+        A nested tensor [B,H,Tq,E] with query's offsets. None for strided nested tensors, and for
+        masks, is_causal and shapes that PyTorch's own math backend does not take either.
     """
     tensors = (query, key, value)
     if mask is not None or "causal" in options or not all(map(_is_jagged, tensors)):
@@ -33,7 +33,7 @@ def attend_jagged(
 
 
 def _is_jagged(x: Any) -> bool:
-    """Whether it is [B,H,T,X] with jagged T, whole and contiguous as [B,T,H,X]."""
+    """Whether x is [B,H,T,X] with jagged T, without holes, and contiguous as [B,T,H,X]."""
     return (
         x.is_nested
         and x.layout == torch.jagged
@@ -46,7 +46,7 @@ def _is_jagged(x: Any) -> bool:
 
 
 def _have_equal_sizes(query: Any, key: Any, value: Any) -> bool:
-    """Whether dtypes, batches, heads and widths fit together."""
+    """Whether dtypes, batch sizes, heads and widths fit together."""
 
     def of(x: Any) -> Tuple[Any, ...]:
         return x.dtype, x.size(0), x.size(1)
@@ -61,6 +61,6 @@ def _have_equal_offsets(key: Any, value: Any) -> bool:
 
 
 def _packed(x: Any) -> torch.Tensor:
-    """[sum T,H,X]"""
+    """The values of x as packed sequences, [sum T,H,X]."""
     packed: torch.Tensor = x.transpose(1, 2).values()
     return packed

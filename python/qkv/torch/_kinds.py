@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of the wrong type, named."""
+"""Type checks whose errors name the argument."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _KINDS = {torch.Tensor: "a torch.Tensor", FLAG: "True or False", (int, float): "
 
 
 def check_kinds(function: str, kind: Any, **values: Any) -> None:
-    """Raises TypeError for a value of another type, naming it."""
+    """Raises TypeError, naming the argument, for each value that is not of this kind."""
     for name, value in values.items():
         if not isinstance(value, kind):
             wanted = _KINDS[kind]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's attention does while the model runs."""
+"""`look`: records the attention of a model while the model runs."""
 
 import operator
 import re
@@ -23,16 +23,16 @@ Which = Union[str, int, "re.Pattern[str]"]
 _LOCK = threading.Lock()
 
 
-_TOP = 8  # what look(model) records of each query, beside the entropy
+_TOP = 8  # the number of largest weights that look(model) records of each query
 
 
 class _Looker:
-    """Records the calls of one model's modules on the thread that made it."""
+    """Records the calls of attention by one model's modules, on the thread that made the looker."""
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
         self.thread = threading.get_ident()
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.layers = layers  # none: all
+        self.layers = layers  # empty for all
         self.asked = asked
         self.seen = Seen()
         self.wanted: Dict[str, bool] = {}
@@ -41,7 +41,7 @@ class _Looker:
                 note_compiled(self.seen, name)
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Whether the module belongs to the model, and runs on the thread that looks."""
+        """Whether the module belongs to the model and runs on this thread; notes why not."""
         name = self.names.get(id(module))
         if threading.get_ident() != self.thread:
             if name is not None:
@@ -54,7 +54,7 @@ class _Looker:
         return name is not None
 
     def take(self, modules: List[torch.nn.Module], q: Any, k: Any, v: Any, options: Any) -> None:
-        """Records a call of the innermost of the modules that belongs to the model."""
+        """Records a call of attention by the innermost of `modules` that belongs to the model."""
         name = next((self.names[id(m)] for m in reversed(modules) if self.knows(m)), None)
         if name is None:
             return
@@ -74,7 +74,7 @@ class _Looker:
 
 
 class _Look(ContextDecorator):
-    """Enters a looker of its own for each `with`, also on several threads and inside of itself."""
+    """Enters a new looker for each `with`; may be entered by several threads, and may be nested."""
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
         self._looks_at = (model, layers, asked)
@@ -108,47 +108,48 @@ def look(
     value_sums: bool = False,
     pool: Optional[Tuple[int, int]] = None,
 ) -> _Look:
-    """Records what the attention of a model does, whichever implementation computes it.
+    """Records the attention weights of a model, whichever implementation computes them.
 
-    Inside, every call of attention that a module of the model makes is followed by one that
-    computes what was asked for, in memory that grows with Tq + Tk; the model's own call is made as
-    ever, and its results are unchanged. Seen are Transformers' attention interface (eager, sdpa,
-    qkv), torch.nn.MultiheadAttention and the layers made of it, with their fast paths, the modules
-    of `qkv.torch.nn`, and modules that call `torch.nn.functional.scaled_dot_product_attention`,
-    `qkv.torch.scaled_dot_product_attention` or `qkv.torch.attention`. Code that computes softmax
-    itself, and compiled code (torch.compile, torch.jit), is not seen.
+    In this context, each call of attention that a module of the model makes is accompanied by a
+    second call, which computes the requested results in memory that grows with Tq + Tk. The model's
+    own call and its results are unchanged. Recorded are calls through Transformers' attention
+    interface (eager, sdpa, qkv), torch.nn.MultiheadAttention and the layers made of it, with their
+    fast paths, the modules of `qkv.torch.nn`, and modules that call
+    `torch.nn.functional.scaled_dot_product_attention`, `qkv.torch.scaled_dot_product_attention` or
+    `qkv.torch.attention`. Code that computes a softmax itself, and compiled code (torch.compile,
+    torch.jit), is not recorded.
 
-    Recorded are the calls that the thread makes which entered the context manager; others may run
-    the model meanwhile, and look for themselves.
+    Only calls on the thread that entered the context are recorded; other threads may run the model
+    at the same time, each with a `look` of its own.
 
-    `look(model)` records all layers: the 8 largest weights of every query, and its entropy.
+    `look(model)` records, in all layers, each query's 8 largest weights and its entropy.
 
     Args:
         model: the module that will be called, or one that contains it; it runs on the CPU.
-        layers: those that are recorded: names ("layers.3" is "model.layers.3.self_attn" too),
-            compiled regular expressions searched in the names, or indices in the order in which
-            layers first attend; one of these or several. None: all.
-        heads: indices; None: all.
-        rows: the queries of each call whose weights are kept: indices (negative: from the end), or
-            a slice. None: no weights.
-        top: how many of each query's largest weights to keep, with their keys. None: 8 if no result
-            is asked for, otherwise 0.
-        column_sums: whether to keep what each key received from all queries; indices or a slice:
-            from these.
-        entropy: whether to keep the entropy of every query's weights. None: if no result is asked
-            for.
-        value_sums: whether to keep the column sums times the length of each value, from the same
-            queries as column_sums, or all.
-        pool: (m, n): keeps the weights in m x n cells, as return_pooled of `qkv.attention`.
+        layers: the layers to record: names ("layers.3" also means "model.layers.3.self_attn"),
+            compiled regular expressions to search for in names, or indices in the order in which
+            layers first attend; one of these or a list of them. None for all.
+        heads: indices of the heads to record; None for all.
+        rows: the queries of each call whose weights are kept: indices (negative ones count from the
+            end), or a slice. None for no weights.
+        top: how many of each query's largest weights to keep, with their keys. None means 8 if no
+            other result is requested, else 0.
+        column_sums: whether to keep the sum of the weights that each key received from all queries;
+            indices or a slice for the sum over these queries.
+        entropy: whether to keep the entropy of every query's weights. None means True if no other
+            result is requested, else False.
+        value_sums: whether to keep the column sums times the length of each value, over the queries
+            of column_sums, or all.
+        pool: (m, n) to keep the weights in m x n cells, as return_pooled of `qkv.attention`.
 
     Returns:
-        A context manager of a `Seen`, which maps names and indices to layers. A layer's results are
-        those of its last call; `calls` has all of them. Entered again it gives a new `Seen`. It may
-        decorate a function, whose calls it is then entered for.
+        A context manager whose `with` gives a `Seen`, which maps names and indices to layers. A
+        layer's results are those of its last call; its `calls` has all of them. Each `with` gives a
+        new `Seen`. The context manager may also decorate a function.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
-            and heads that a call does not have raise inside the model's call.
+            and heads that a call does not have raise the error inside the model's call.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
@@ -181,14 +182,14 @@ def look(
 
 
 def _before_compile(module: torch.nn.Module) -> Optional[torch.nn.Module]:
-    """The module of which torch.compile made this one."""
-    if "_orig_mod" not in module._modules:  # which has no get() in modules of torch.jit
+    """The module that torch.compile wrapped in this one, or None."""
+    if "_orig_mod" not in module._modules:  # in modules of torch.jit, _modules has no get()
         return None
     return module._modules["_orig_mod"]
 
 
 def _is_compiled_in_place(module: torch.nn.Module) -> bool:
-    """Whether module.compile() was called."""
+    """Whether the module was compiled by module.compile()."""
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
@@ -210,7 +211,7 @@ def _leave(looker: _Looker) -> None:
 
 
 def _results() -> str:
-    """The arguments that ask for a result."""
+    """The names of the arguments that request a result, for a message."""
     *names, last = [asked.split("=")[0] for asked in ASKED_BY.values()]
     return f"{', '.join(names)} or {last}"
 
@@ -255,7 +256,7 @@ def _count(name: str, value: Any) -> int:
 
 
 def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
-    """Checked: of names, that the model has such modules."""
+    """The argument `layers` as a tuple; raises ValueError for names that no module has."""
     if layers is None:
         return ()
     several = list(layers) if isinstance(layers, (list, tuple, range)) else [layers]
@@ -285,7 +286,7 @@ def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
 
 
 def _likely(model: torch.nn.Module) -> List[str]:
-    """Names that seem to be of attention, of modules with modules inside; all, if none does."""
+    """Names of modules with children whose name contains "att"; all names, if there are none."""
     modules = dict(model.named_modules())
     found = [n for n, m in modules.items() if "att" in n.rpartition(".")[2].lower()]
     return [n for n in found if next(modules[n].children(), None) is not None] or list(modules)

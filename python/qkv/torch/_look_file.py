@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded calls as an attention file, in the format of docs/pictures.md."""
+"""Writes recorded calls to an attention file, in the format of docs/pictures.md."""
 
 import os
 import pathlib
@@ -15,7 +15,7 @@ _NAME = "save"
 def save_calls(
     path: Any, calls: Dict[str, Any], tokens: Optional[Sequence[Any]], query_tokens: Any
 ) -> None:
-    """Writes one call of each layer, by name; see Seen.save."""
+    """Writes one call of each layer, {name: call}; see Seen.save."""
     target = pathlib.Path(path)
     if target.suffix != ".npz":
         raise ValueError(f"{_NAME}: path must end in .npz, got {str(path)!r}")
@@ -31,7 +31,7 @@ def save_calls(
         m, n = first.pooled.shape[2:]
         arrays["tgt"], arrays["src"] = _ranges(first.queries, m), _ranges(first.keys, n)
     else:
-        rows = sorted(set(first.rows))  # a file has them in order, each once
+        rows = sorted(set(first.rows))  # in a file rows are in order and occur once
         arrays["attn"] = arrays["attn"][..., [first.rows.index(row) for row in rows], :]
         arrays["rows"] = np.array(rows, np.int64)
         arrays["tgt"], arrays["src"] = _labels(first, rows, tokens, query_tokens)
@@ -41,7 +41,7 @@ def save_calls(
 def _labels(
     first: Any, rows: List[int], tokens: Optional[Sequence[Any]], query_tokens: Any
 ) -> Tuple[Any, Any]:
-    """The tokens of the rows and of the keys; indices where there are none."""
+    """The tokens of the rows and of the keys, or their indices as text if tokens is None."""
     B, sizes = len(first.weights), (first.queries, first.keys)
     src = _texts("tokens", tokens, B, first.keys)
     if query_tokens is not None:
@@ -56,14 +56,14 @@ def _labels(
 
 
 def _ranges(count: int, cells: int) -> Any:
-    """The indices in each cell: those with floor(i cells / count) = cell."""
+    """The range of indices in each cell, as text: all i with floor(i cells / count) = cell."""
     starts = [-(-cell * count // cells) for cell in range(cells + 1)]
     pairs = zip(starts, starts[1:])
     return np.array([f"{a}-{b - 1}" if b - a > 1 else str(a) if a < b else "" for a, b in pairs])
 
 
 def _drawn(first: Any) -> str:
-    """The result that is the file's attn."""
+    """The name of the result that becomes the file's array attn."""
     for name in ("weights", "pooled"):
         if name in first.results and first.results[name].numel():
             return name
@@ -74,7 +74,7 @@ def _drawn(first: Any) -> str:
 
 
 def _results(calls: Dict[str, Any], drawn: str) -> Dict[str, Any]:
-    """The results of all layers by name, each with an axis of layers after that of examples."""
+    """The results by name, each stacked over layers in its second axis: [B,layers,..]."""
     first_name, first = next(iter(calls.items()))
     for name, call in calls.items():
         if _layout(call, drawn) != _layout(first, drawn):
@@ -106,7 +106,7 @@ def _shown(call: Any, drawn: str) -> str:
 
 
 def _texts(name: str, tokens: Optional[Sequence[Any]], B: int, count: int) -> Any:
-    """Text of shape [count] or [B,count]; None for None."""
+    """The tokens as an array of text, [count] or [B,count]; None if they are None."""
     if tokens is None:
         return None
     if isinstance(tokens, str) or len(tokens) == 0:
@@ -127,13 +127,13 @@ def _counted(one: Sequence[Any]) -> str:
 
 
 def _last(src: Any, sizes: Tuple[int, int]) -> Any:
-    """The tokens of the queries, if they are the last of the keys; None if there are too few."""
+    """The queries' tokens, which are the last of the keys'; None if there are fewer keys."""
     queries, keys = sizes
     return src[..., keys - queries :] if queries <= keys else None
 
 
 def _write(target: pathlib.Path, arrays: Dict[str, Any]) -> None:
-    """Puts a whole file in the place of `target`, or leaves it as it is."""
+    """Writes `target` atomically: on an error an existing file is unchanged."""
     handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=".npz")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -146,7 +146,7 @@ def _write(target: pathlib.Path, arrays: Dict[str, Any]) -> None:
 
 
 def _permissions(target: pathlib.Path) -> int:
-    """Those of the file that stands there, or of a new one."""
+    """The permissions of an existing target, or those that a new file gets."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)

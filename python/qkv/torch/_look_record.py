@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of attention, recorded: computed beside it, in memory that grows with Tq + Tk."""
+"""Records one call of attention by a second call, in memory that grows with Tq + Tk."""
 
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -13,15 +13,15 @@ from ._sdpa import as_autocast
 
 Rows = Union[slice, Tuple[int, ...]]
 
-# How many axes each result has after [B,H].
+# The number of axes that each result has after [B,H].
 _AXES = {name: 1 if AXES[name] in ("queries", "keys") else 2 for name in ASKED_BY}
 
 
 class Asked(NamedTuple):
-    """What is recorded of every call. Indices may be negative: from the end."""
+    """The results to record of every call. Negative indices count from the end."""
 
-    heads: Optional[Tuple[int, ...]]  # None: all
-    rows: Optional[Rows]  # None: no weights
+    heads: Optional[Tuple[int, ...]]  # None for all
+    rows: Optional[Rows]  # None for no weights
     top: int
     column_sums: Union[bool, Rows]
     entropy: bool
@@ -29,16 +29,16 @@ class Asked(NamedTuple):
     pool: Optional[Tuple[int, int]]
 
     def is_nothing(self) -> bool:
-        """Whether no result was asked for."""
+        """Whether no result was requested."""
         return self.rows is None and not any(self[2:])
 
 
 def record(
     name: str, asked: Asked, q: torch.Tensor, k: torch.Tensor, v: Any, options: Dict[str, Any]
 ) -> Call:
-    """The results that were asked for, of `qkv.torch.attention(q, k, v, **options)`.
+    """Computes the requested results of `qkv.torch.attention(q, k, v, **options)`.
 
-    Weights are those before dropout.
+    Weights are those before dropout. `name` is the layer's, for messages.
     """
     _refuse_without_values(name, (q, k))
     options = {n: x for n, x in options.items() if not n.startswith("return_") and n != "rows"}
@@ -72,13 +72,13 @@ def record(
         if field == "top":
             pair = [_of_heads(x, _AXES[field], asked.heads, heads, packed) for x in value]
             results[field] = Top(*pair)
-        elif field in _AXES:  # out is not
+        elif field in _AXES:  # all results but out
             results[field] = _of_heads(value, _AXES[field], asked.heads, heads, packed)
     return Call(results, heads, rows, (Tq, int(k.size(_sequence_axis(options)))))
 
 
 def _detached(x: Any) -> Any:
-    """Tensors without their history, also those in a dict; anything else as it is."""
+    """x with tensors detached, also those in a dict; other values are unchanged."""
     if isinstance(x, dict):
         return {name: _detached(value) for name, value in x.items()}
     return x.detach() if isinstance(x, torch.Tensor) else x
@@ -96,7 +96,7 @@ def _refuse_without_values(name: str, tensors: Sequence[Any]) -> None:
 
 
 def _heads_and_queries(q: torch.Tensor, options: Dict[str, Any]) -> Tuple[int, int]:
-    """H and Tq; packed: all queries."""
+    """H and Tq; for packed sequences Tq counts the queries of all of them."""
     heads, axis = options.get("heads"), _sequence_axis(options)
     if heads is not None:
         H = heads[0] if isinstance(heads, (list, tuple)) else heads
@@ -108,7 +108,7 @@ def _heads_and_queries(q: torch.Tensor, options: Dict[str, Any]) -> Tuple[int, i
 
 
 def _sequence_axis(options: Dict[str, Any]) -> int:
-    """The axis of q and k along which their rows stand."""
+    """The axis of q and k that runs over queries or keys."""
     if options.get("heads") is not None:
         return -2
     if options.get("cu_seqlens_q") is not None:
@@ -117,7 +117,7 @@ def _sequence_axis(options: Dict[str, Any]) -> int:
 
 
 def _resolved(what: str, indices: Any, count: int, name: str) -> Tuple[int, ...]:
-    """The indices from 0 on."""
+    """The indices with negative ones counted from the end; all for None."""
     if indices is None:
         return tuple(range(count))
     for index in indices:
@@ -141,7 +141,7 @@ def _resolved_rows(what: str, rows: Optional[Rows], Tq: int, name: str) -> Tuple
 def _of_heads(
     x: torch.Tensor, axes: int, asked: Any, heads: Tuple[int, ...], packed: bool
 ) -> torch.Tensor:
-    """[B,H,..] of what `attention` returns: with other leading axes, or none."""
+    """A result of `attention`, whose leading axes vary, as [B,H,..] with the requested heads."""
     lead, rest = x.shape[: x.dim() - axes], x.shape[x.dim() - axes :]
     if len(lead) < 2:
         x = x.reshape((1, *lead, *rest) if packed or not lead else (*lead, 1, *rest))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The places where PyTorch and Transformers call attention, watched while someone looks.
+"""Replaces the functions by which PyTorch and Transformers compute attention, while looks are open.
 
-Each is replaced by a function that has the call told (see _watch) and then makes it unchanged.
+Each replacement reports the call to the watchers (see _watch) and then makes it unchanged.
 """
 
 import inspect
@@ -19,16 +19,16 @@ from ._torchs import FUNCTION, scripted_as
 from ._transformers import _forward as registered
 from ._watch import WATCHERS, is_quiet, probe, quiet, running
 
-# What stood in each place: (holder, name, original), and hooks to be removed.
+# The replaced functions, (holder, name, original), and the hooks to remove.
 _ORIGINALS: List[Tuple[Any, str, Any]] = []
 _HOOKS: List[Any] = []
 
 
 def install() -> None:
-    """Watches all places; the caller sees to it that they are watched only once."""
+    """Installs all replacements and hooks; must not be called again before remove()."""
     _watch_modules()
     set_function()
-    if FUNCTION is not None:  # PyTorch 1.13 has attention in other places, which are not watched
+    if FUNCTION is not None:  # attention of PyTorch 1.13, in other functions, is not watched
         _replace(torch.nn.functional, "multi_head_attention_forward", _multi_head)
     _replace(torch, "_native_multi_head_attention", _native_multi_head)
     _replace(torch, "_transformer_encoder_layer_fwd", _native_layer)
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Puts back what stood there."""
+    """Restores the original functions and removes the hooks."""
     for holder, name, original in _ORIGINALS:
         setattr(holder, name, original)
     for hook in _HOOKS:
@@ -50,12 +50,12 @@ def remove() -> None:
 
 def _replace(holder: Any, name: str, watched: Callable[[Any], Any]) -> None:
     original = getattr(holder, name, None)
-    if original is not None:  # this version may not have it
+    if original is not None:  # this version of the library may not have the function
         _ORIGINALS.append((holder, name, original))
         setattr(holder, name, _standing(watched, original))
 
 
-@cache  # kept: see scripted_as
+@cache  # never deleted, because scripted_as() requires it
 def _standing(watched: Callable[[Any], Any], original: Any) -> Any:
     function = wraps(original)(watched(original))
     scripted_as(function, original)
@@ -66,11 +66,11 @@ def _standing(watched: Callable[[Any], Any], original: Any) -> Any:
 
 
 def _watch_modules() -> None:
-    """Hooks of all modules: one attached to a module would turn off torch's fast paths."""
+    """Adds hooks for all modules; a hook on one module would turn off its fast path in torch."""
     hooks = torch.nn.modules.module
     after: Dict[str, Any] = {}
     if "always_call" in inspect.signature(hooks.register_module_forward_hook).parameters:
-        after["always_call"] = True  # also after an exception
+        after["always_call"] = True  # the hook then also runs after an exception
     _HOOKS.append(hooks.register_module_forward_pre_hook(_entered))
     _HOOKS.append(hooks.register_module_forward_hook(_left, **after))
 
@@ -78,7 +78,8 @@ def _watch_modules() -> None:
 def _entered(module: torch.nn.Module, inputs: Any) -> None:
     if is_compiling():
         return
-    # All are asked, since each notes what it cannot see; other threads may leave meanwhile.
+    # No short cut: knows() of every watcher notes what it cannot record. The list is copied because
+    # another thread may change it.
     known = [watcher.knows(module) for watcher in list(WATCHERS)]
     if any(known):
         running().append(module)
@@ -105,8 +106,8 @@ def _multi_head(original: Any) -> Any:
         given = signature.bind(*arguments, **options)
         given.apply_defaults()
         if not given.arguments["need_weights"]:
-            return original(*arguments, **options)  # calls scaled_dot_product_attention, or nobody
-        # is_causal is no more than a hint where weights are needed.
+            return original(*arguments, **options)  # this calls scaled_dot_product_attention
+        # With need_weights, is_causal is only a hint: attn_mask has the causal mask.
         alike = {**given.arguments, "need_weights": False, "is_causal": False}
         probe(original, **alike)
         with quiet():
@@ -148,15 +149,15 @@ def _of_native(
 
 
 def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any) -> None:
-    """Self-attention of torch's fast path: one projection, and a mask that is true where masked.
+    """Reports self-attention of torch's fast path: one projection; the mask is true where masked.
 
-    Masks of numbers are converted to booleans there: whatever is not 0 is masked.
+    The fast path converts masks of numbers to booleans: every number that is not 0 masks.
     """
     masks: Dict[str, Any] = {}
     if x.is_nested:
         lengths = [entry.size(0) for entry in x.unbind()]
         x = x.to_padded_tensor(0.0)
-        # Queries that are padding see no key: the layer has no such queries.
+        # Padding queries get length 0 and attend to no key, since the layer has no such queries.
         rows = torch.arange(x.size(1))
         masks["key_lengths"] = torch.stack([(rows < length) * length for length in lengths])
     if mask is not None:
@@ -167,7 +168,7 @@ def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any,
             masks["mask"] = ~hidden
     modules = running()
     owner = [m for m in modules[-1].children() if getattr(m, "in_proj_weight", 0) is projection[0]]
-    modules.extend(owner[:1])  # the layer calls the operator instead of its module of attention
+    modules.extend(owner[:1])  # the layer calls the operator itself, not its attention module
     try:
         q, k, v = linear(x, *projection).chunk(3, -1)
         probe(attention, q, k, v, heads=heads, **masks)
@@ -191,9 +192,9 @@ _INPUTS = ("module", "query", "key", "value", "attention_mask")
 
 
 def _watched(function: Any, is_eager: bool) -> Any:
-    """A function of attention of Transformers, told as that of attn_implementation="qkv".
+    """Wraps an attention function of Transformers: reports its calls as "qkv" would make them.
 
-    Eager ones know no causality but that of their masks.
+    Eager functions are causal only by their masks.
     """
 
     @wraps(function)

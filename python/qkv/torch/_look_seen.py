@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `qkv.torch.look` recorded: layers, their calls, and the results of each."""
+"""The records of `qkv.torch.look`: layers, their calls, and the results of each call."""
 
 import os
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import torch
 from ._look_file import save_calls
 from ._look_names import has_name, listed
 
-# How look() was asked for each result.
+# The argument of look() that requests each result.
 ASKED_BY = {
     "weights": "rows=",
     "top": "top=",
@@ -29,7 +29,7 @@ class Top(NamedTuple):
 
 
 class _Results(ABC):
-    """The results by name; one that was not asked for is an AttributeError that says so."""
+    """The results as attributes; AttributeError names the request for one that was not recorded."""
 
     @abstractmethod
     def _result(self, name: str) -> Any:
@@ -37,7 +37,7 @@ class _Results(ABC):
 
     @property
     def weights(self) -> torch.Tensor:
-        """The weights of the named rows, [B,H,R,Tk], before dropout."""
+        """The weights of the requested rows, before dropout, [B,H,R,Tk]."""
         found: torch.Tensor = self._result("weights")
         return found
 
@@ -49,7 +49,7 @@ class _Results(ABC):
 
     @property
     def column_sums(self) -> torch.Tensor:
-        """The weight that each key received from all queries, or those named, [B,H,Tk]."""
+        """The sum of the weights that each key received from the requested queries, [B,H,Tk]."""
         found: torch.Tensor = self._result("column_sums")
         return found
 
@@ -61,7 +61,7 @@ class _Results(ABC):
 
     @property
     def value_sums(self) -> torch.Tensor:
-        """The column sums times the length of each value, [B,H,Tk]."""
+        """The column sums times the length |v_j| of each value, [B,H,Tk]."""
         found: torch.Tensor = self._result("value_sums")
         return found
 
@@ -73,12 +73,12 @@ class _Results(ABC):
 
 
 class Call(_Results):
-    """One call of a layer's attention: its results, for the heads that were asked for.
+    """One call of a layer's attention: its results for the requested heads.
 
     Attributes:
         heads: the indices of the recorded heads, the second axis of all results.
         rows: the indices of the queries whose weights were kept, the third axis of weights.
-        queries, keys: Tq, Tk.
+        queries, keys: the numbers of queries and keys, Tq and Tk.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Call(_Results):
 
 
 class Layer(_Results):
-    """A module that attends: its calls in order. Its own results are those of the last call.
+    """A module that attends, with its calls; the layer's results are those of the last call.
 
     Attributes:
         name: the module's name in the model.
-        calls: every call, the first first.
+        calls: every call, in the order of the calls.
     """
 
     def __init__(self, name: str) -> None:
@@ -125,15 +125,15 @@ class Layer(_Results):
 class Seen:
     """The layers that attended, in the order of their first calls.
 
-    `seen[0]` is the first of those recorded; `seen["layers.3"]` the one whose name has these parts,
-    as "model.layers.3.self_attn" has.
+    `seen[0]` is the first recorded layer, and `seen["layers.3"]` the one whose name contains these
+    parts, such as "model.layers.3.self_attn".
     """
 
     def __init__(self) -> None:
         self._layers: Dict[str, Layer] = {}
-        self._others: List[str] = []  # attended, but were not asked for
+        self._others: List[str] = []  # names of layers that attended but were not requested
         self._compiled: List[str] = []  # names of compiled modules
-        self._ran_elsewhere = False  # on other threads
+        self._ran_elsewhere = False  # whether another thread ran the model
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -187,7 +187,7 @@ class Seen:
         )
 
     def _uncompiled(self) -> str:
-        """How to see what runs compiled."""
+        """Advice, for a message, on how to record what runs compiled."""
         what = "the model" if "" in self._compiled else listed(self._compiled)
         return (
             f"torch.compile compiled {what}, and compiled code is not seen: look at, and call, the "
@@ -209,25 +209,25 @@ class Seen:
     ) -> None:
         """Writes one call of each layer as an attention file, for `qkv view` and `qkv stats`.
 
-        `attn` is [B, layers, heads, R, Tk]: the named rows, in order, each once. Their tokens are
-        `tgt`, those of the keys `src`; where none are given, the indices of rows and keys. If no
-        rows were recorded, `attn` is the pooled weights, [B, layers, heads, m, n], and `tgt` and
-        `src` the ranges of indices in the cells. The arrays `layers` (names), `heads` and `rows`
-        (indices) say what is in it, and the other results stand beside them, with an axis of
-        layers.
+        The array `attn` is [B, layers, heads, R, Tk]: the recorded rows, in order, each once. The
+        array `tgt` has the tokens of these rows and `src` those of the keys; without tokens, they
+        have the indices of rows and keys. If no rows were recorded, `attn` is the pooled weights,
+        [B, layers, heads, m, n], and `tgt` and `src` are the ranges of indices in the cells. The
+        arrays `layers` (names), `heads` and `rows` (indices) describe the axes of `attn`. The file
+        also has the other results, each with an axis of layers.
 
         Args:
-            path: a name that ends in .npz; the file is replaced as a whole.
-            tokens: those of the keys, [Tk], or one such list for each of the B examples.
-            query_tokens: those of all queries, [Tq]; by default the last Tq of `tokens`.
-            layers: names or indices, as in `seen[...]`; None: all, which must then have equal
+            path: a name that ends in .npz; an existing file is replaced.
+            tokens: the tokens of the keys, [Tk], or one such list for each of the B examples.
+            query_tokens: the tokens of all queries, [Tq]; by default the last Tq of `tokens`.
+            layers: names or indices, as in `seen[...]`; None for all. The layers must have equal
                 sizes.
-            call: which call of each layer; the last by default.
+            call: the index of the call to write of each layer; by default the last one.
 
         Raises:
-            ValueError: neither rows nor pool was asked for, sizes differ, or as many tokens are not
-                given as there are keys; the message names it.
-            KeyError, IndexError: no such layer or call.
+            ValueError: neither rows nor pool was requested, sizes of layers differ, or the number
+                of tokens is not the number of keys; the message says which.
+            KeyError, IndexError: there is no such layer or call.
 
         >>> import os, tempfile
         >>> import torch, qkv.torch
@@ -251,7 +251,7 @@ class Seen:
 
 
 def layer_of(seen: Seen, name: str, is_wanted: bool) -> Optional[Layer]:
-    """The layer of this name, new if need be; None if it is not wanted."""
+    """The layer of this name, made if it is new; None if it is not requested."""
     if is_wanted:
         return seen._layers.setdefault(name, Layer(name))
     if name not in seen._others:
@@ -260,16 +260,16 @@ def layer_of(seen: Seen, name: str, is_wanted: bool) -> Optional[Layer]:
 
 
 def layers_that_attended(seen: Seen) -> int:
-    """How many there are, wanted or not."""
+    """The number of layers that attended, requested or not."""
     return len(seen._layers) + len(seen._others)
 
 
 def note_compiled(seen: Seen, name: str) -> None:
-    """Says that a module of the model is compiled."""
+    """Notes that a module of the model is compiled."""
     if name not in seen._compiled:
         seen._compiled.append(name)
 
 
 def note_thread(seen: Seen) -> None:
-    """Says that another thread ran a module of the model."""
+    """Notes that another thread ran a module of the model."""
     seen._ran_elsewhere = True

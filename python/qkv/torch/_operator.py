@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators qkv::attention and qkv::attention_backward of torch.library.
 
-They are what graphs hold: torch.compile, torch.export and make_fx record one node for a call, fake
-and meta tensors get shapes from it, vmap batches it, autocast chooses its dtype. Their kernels are
-`qkv.attention` and `qkv.attention_backward`.
+Graphs hold these operators: torch.compile, torch.export and make_fx record one node per call, fake
+and meta tensors get shapes from the operator, vmap batches it, and autocast chooses its dtype. The
+kernels of the operators call `qkv.attention` and `qkv.attention_backward`.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -34,7 +34,7 @@ _P = len(PLAIN)
 
 
 def refuse_tangents(tensors: Any) -> None:
-    """Detaching would lose tangents; tensors that are not detached are rejected when read."""
+    """Rejects tensors with tangents, which detach() would lose without an error."""
     if forward_ad._current_level < 0:
         return
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
@@ -58,7 +58,7 @@ def _names(text: str) -> List[str]:
 def _forward(
     tensors: Any, plain: Any, returned: str, return_top: int, sum_rows: Any, pooled: Any
 ) -> Tuple[Any, ...]:
-    """All slots; lse is always computed, for the backward pass."""
+    """Computes the operator's results in the order of its slots; lse is always computed."""
     refuse_tangents(tensors)
     names = _names(returned)
     scores = [name[: -len("_scores")] for name in names if name.endswith("_scores")]
@@ -95,7 +95,7 @@ def _forward(
 
 
 def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[Any, ...]:
-    """The gradients that `wanted` names, in the order of DIFFERENTIABLE; the others are empty."""
+    """Gradients in the order of DIFFERENTIABLE; those that `wanted` does not name are empty."""
     dout, dlse, dweights, out, lse = (None if x is None else x.detach() for x in gradients)
     options = arguments_of(tensors, plain)
     if dweights is None:
@@ -125,13 +125,13 @@ def gradients_of(
     """The gradients of the tensors, in the order of TENSORS.
 
     Args:
-        of_results: gradients of out, lse and weights, None for zero.
-        saved: the tensors, out, lse.
-        needed: which tensors need one.
+        of_results: gradients with respect to out, lse and weights; None for zero.
+        saved: the call's tensors in the order of TENSORS, then out and lse.
+        needed: for each tensor, whether it needs a gradient.
     """
     *tensors, out, lse = saved
     dout, dlse, dweights = of_results
-    if dweights is not None and dweights.dim() == 1:  # of weights that were not asked for
+    if dweights is not None and dweights.dim() == 1:  # the weights were not requested
         dweights = None
     if tensors[2] is None:
         dout = None
@@ -146,7 +146,7 @@ def gradients_of(
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
-    """Keeps what the backward pass needs: the arguments, out and lse."""
+    """Keeps the arguments, out and lse for the backward pass."""
     ctx.plain = inputs[_N : _N + _P]
     ctx.save_for_backward(*inputs[:_N], *output[:2])
     ctx.set_materialize_grads(False)
@@ -167,10 +167,10 @@ def _no_second_derivative(ctx: Any, *_: Any) -> Any:
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
-    """qkv::attention, of the same arguments, while torch.func transforms it.
+    """qkv::attention with the operator's arguments, for use inside transforms of torch.func.
 
-    What register_autograd makes is refused there (PyTorch 2.13, its issue 170834); a Function with
-    setup_context and vmap is not, and its forward calls what remains of the transformations.
+    torch.func rejects the Function that register_autograd makes (PyTorch 2.13, issue 170834). It
+    accepts a Function with setup_context and vmap, whose forward then runs the inner transforms.
     """
 
     setup_context = staticmethod(_setup_context)
@@ -187,7 +187,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _TransformedGradient(torch.autograd.Function):  # type: ignore[misc]
-    """qkv::attention_backward, likewise."""
+    """qkv::attention_backward with the operator's arguments, for use inside torch.func."""
 
     backward = staticmethod(_no_second_derivative)
     jvp = staticmethod(_no_second_derivative)
@@ -212,7 +212,7 @@ class _TransformedGradient(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _every(op: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> List[Any]:
-    """All arguments in order: the dispatcher leaves out those that have their default."""
+    """All arguments of an operator in order; the dispatcher omits those equal to their defaults."""
     rest = op.default._schema.arguments[len(args) :]
     return [*args, *(kwargs.get(x.name, x.default_value) for x in rest)]
 
@@ -233,7 +233,7 @@ def _forward_fake(*args: Any, **kwargs: Any) -> Any:
 
 
 def _forward_transformed(*args: Any, **kwargs: Any) -> Any:
-    if has_autocast():  # comes first: what is saved has the dtype that is computed with
+    if has_autocast():  # before autograd, so that saved tensors have the dtype of the computation
         return _forward_autocast(*args, **kwargs)
     return _Transformed.apply(*_every(torch.ops.qkv.attention, args, kwargs))
 
@@ -258,7 +258,7 @@ def _backward_transformed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
-    """q, k and v take autocast's dtype; the others only if theirs is another of 16 bits."""
+    """Casts float32 q, k and v, and all 16-bit differentiable tensors, to autocast's dtype."""
     if not isinstance(x, torch.Tensor) or name not in DIFFERENTIABLE:
         return x
     narrow = x.dtype in (torch.bfloat16, torch.float16)
@@ -275,7 +275,7 @@ def _forward_autocast(*args: Any, **kwargs: Any) -> Any:
 
 
 def _register() -> Any:
-    """Defines both operators; returns what holds their rules for torch.func and autocast."""
+    """Defines both operators; returns the Library that holds rules for torch.func and autocast."""
 
     def define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
         options = {"mutates_args": (), "schema": schema, "device_types": "cpu"}
@@ -293,11 +293,11 @@ def _register() -> Any:
     )
     library = torch.library.Library("qkv", "FRAGMENT")
     library.impl("attention", _forward_autocast, "AutocastCPU")
-    transformations = "FuncTorchDynamicLayerFrontMode"  # what torch.func dispatches first
+    transformations = "FuncTorchDynamicLayerFrontMode"  # torch.func dispatches to this key first
     library.impl("attention", _forward_transformed, transformations)
     library.impl("attention_backward", _backward_transformed, transformations)
     return library
 
 
-# Kept: the registration goes when the library does.
+# The module keeps the Library, because its registrations end when it is deleted.
 _LIBRARY = _register() if AVAILABLE else None

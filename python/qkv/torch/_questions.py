@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls must go through the operator: those that something records, transforms or fakes.
+"""Decides which calls must go through the operator: those recorded, transformed or faked.
 
-Everything else calls `qkv.attention` at once; the questions below take tens of nanoseconds.
+All other calls go directly to `qkv.attention`. Each check below takes tens of nanoseconds.
 """
 
 from typing import Any, Callable, Iterable
@@ -15,29 +15,29 @@ AVAILABLE = all(
 
 
 def _either(holder: Any, name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of PyTorch, or what holds in a PyTorch that does not have it."""
+    """A function of PyTorch, or `otherwise` in a PyTorch that does not have it."""
     found: Callable[..., Any] = getattr(holder, name, otherwise)
     return found
 
 
-# Whether torch.compile or torch.export is reading this code.
+# True while torch.compile or torch.export traces this code.
 is_compiling = _either(getattr(torch, "compiler", None), "is_compiling", lambda: False)
-# How many modes see every operator (make_fx, FakeTensorMode, counters).
+# The number of active modes that intercept every operator (make_fx, FakeTensorMode, counters).
 modes = _either(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-# Whether torch.func.grad, vmap and the like are at work.
+# True inside torch.func.grad, vmap and other transforms of torch.func.
 transforms = _either(torch._C, "_are_functorch_transforms_active", lambda: False)
-# Whether is_grads_batched made this tensor, of torch's older vmap.
+# True for a tensor that is_grads_batched made, which uses torch's older vmap.
 is_batched = _either(
     getattr(torch._C, "_functorch", None), "is_legacy_batchedtensor", lambda x: False
 )
-# What torch.jit.trace has recorded so far; None if it is not at work.
+# The graph that torch.jit.trace has recorded so far; None outside of it.
 tracing = _either(torch._C, "_get_tracing_state", lambda: None)
-# Whether any device has autocast.
+# True while autocast is on for any device.
 any_autocast = _either(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def _classes() -> Any:
-    """Tensor classes whose values the operator gives, not their memory."""
+    """Tensor classes without memory of their own, which only the operator can take."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -55,7 +55,7 @@ def autocasts() -> bool:
 
 
 def has_autocast() -> bool:
-    """Whether the operator has to choose a dtype."""
+    """Whether a call must go through the operator because autocast chooses its dtype."""
     return AVAILABLE and autocasts()
 
 
@@ -63,14 +63,14 @@ def wants_operator(tensors: Iterable[Any]) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked."""
     if modes() or transforms() or tracing() or (any_autocast() and has_autocast()):
         return True
-    for x in tensors:  # a loop: this is asked in every call with gradients
+    for x in tensors:  # a loop is faster than any(), and every call with gradients runs it
         if x.is_meta or (type(x) is not torch.Tensor and isinstance(x, _WITHOUT_MEMORY)):
             return True
     return False
 
 
 def require_operator() -> None:
-    """Raises where this PyTorch cannot register operators."""
+    """Raises RuntimeError if this PyTorch cannot register the operator."""
     if not AVAILABLE:
         raise RuntimeError(
             "qkv.torch: torch.compile, torch.jit.trace, torch.func, vmap, autocast, fake and meta "

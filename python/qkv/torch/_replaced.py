@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's function replaced by this library's, for code that calls PyTorch's."""
+"""Replaces PyTorch's attention function by qkv's, for code that calls PyTorch's."""
 
 import threading
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ _DEPTH = 0
 
 
 def _routed(query: Any, key: Any, value: Any, *positional: Any, **options: Any) -> Any:
-    """Inside replaced() this library's function for tensors on the CPU, otherwise PyTorch's."""
+    """Calls qkv's function inside replaced() for tensors on the CPU, otherwise PyTorch's."""
     on_cpu = isinstance(query, torch.Tensor) and query.device.type == "cpu"
     function: Any = scaled_dot_product_attention if on_cpu and _DEPTH else as_called
     if is_compiling() or not WATCHERS or is_quiet() or not running():
@@ -35,15 +35,15 @@ if FUNCTION is not None:
 
 @contextmanager
 def replaced() -> Iterator[None]:
-    """Inside, torch.nn.functional.scaled_dot_product_attention is this library's on the CPU.
+    """Context in which torch.nn.functional.scaled_dot_product_attention is qkv's, on the CPU.
 
-    It holds for all threads and for every caller that looks the function up in
-    torch.nn.functional when it calls it, as PyTorch's own layers do; not for one that imported the
-    function itself before. Tensors on other devices go to PyTorch's. May be nested. Code compiled
-    by torch.jit.script is PyTorch's own, inside and outside.
+    The replacement holds for all threads, and for every caller that looks the function up in
+    torch.nn.functional at each call, as PyTorch's own layers do. A caller that imported the
+    function itself earlier keeps PyTorch's. Tensors on other devices go to PyTorch's function, and
+    code compiled by torch.jit.script always calls PyTorch's. The context may be nested.
 
     Returns:
-        A context manager, of nothing.
+        A context manager; `with` gives None.
 
     Raises:
         RuntimeError: this PyTorch has no such function (before 2.0).
@@ -75,7 +75,7 @@ def _enter(step: int) -> None:
 
 
 def set_function() -> None:
-    """Puts into torch.nn.functional what has to stand there now: for replaced(), for watchers."""
+    """Sets the function of torch.nn.functional: _routed if replaced or watched, else PyTorch's."""
     with _LOCK:
         if FUNCTION is not None:
             setattr(torch.nn.functional, NAME, _routed if _DEPTH or WATCHERS else FUNCTION)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's own function, with this library's kernels."""
+"""torch.nn.functional.scaled_dot_product_attention, computed by qkv's kernels."""
 
 import math
 from typing import Any, Dict, Optional, Tuple
@@ -19,7 +19,7 @@ __all__ = ["scaled_dot_product_attention"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _PLAIN_NUMBERS = (float, int)
-_LARGEST = torch.finfo(torch.float32).max  # the type of the sums but for float64
+_LARGEST = torch.finfo(torch.float32).max  # sums are float32, except for float64 inputs
 _NUMBERS = (float, int, torch.SymFloat) if hasattr(torch, "SymFloat") else (float, int)
 
 
@@ -34,33 +34,33 @@ def scaled_dot_product_attention(
     scale: Optional[float] = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.functional.scaled_dot_product_attention with this library's kernels.
+    """torch.nn.functional.scaled_dot_product_attention, computed by qkv's kernels.
 
-    A call that is invalid, or one that the kernels do not compute, is PyTorch's own: it raises
-    what PyTorch raises. The latter are those of other devices, of strided nested tensors, of an
-    infinite or NaN scale and of empty tensors.
+    Invalid calls, and calls that the kernels do not compute, are passed to PyTorch's own function,
+    with its results and errors. The kernels do not compute tensors on other devices, strided nested
+    tensors, empty tensors, or an infinite or NaN scale.
 
     Args:
         query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast. Or jagged nested
-            tensors [B,H,Tq,D] and so on, of different lengths, without attn_mask and is_causal:
-            they are computed as packed sequences.
-        attn_mask: bool, true where a query may attend, or numbers added to the scores, of query's
-            dtype or float32; broadcasts to the scores [..,Tq,Tk]. Or the result of
+            tensors [B,H,Tq,D], [B,H,Tk,D], [B,H,Tk,E] of different lengths, without attn_mask and
+            is_causal, which are computed as packed sequences.
+        attn_mask: bool, true where a query may attend; or numbers of query's dtype or float32,
+            added to the scores; broadcasts to [..,Tq,Tk]. Or the result of
             torch.nn.attention.bias.causal_upper_left or causal_lower_right.
-        dropout_p: always applied, as in PyTorch; the seed is drawn from torch's generator. 1 gives
-            all zeros.
-        is_causal: the first query sees only the first key (not with attn_mask).
-        scale: 1/sqrt(D) by default.
-        enable_gqa: the axis before the sequence is the head axis; key and value may each have
-            fewer heads, a divisor of query's.
+        dropout_p: probability of dropping a weight, also in evaluation, as in PyTorch; the seed is
+            drawn from torch's generator. 1 gives all zeros.
+        is_causal: whether query i attends to keys 0 to i only (not with attn_mask).
+        scale: factor of the scores; None for 1/sqrt(D).
+        enable_gqa: whether the axis before the sequence is the head axis, and key and value may
+            each have fewer heads, a divisor of query's.
 
     Returns:
-        [..,Tq,E] of query's dtype. A row that sees no key gives zeros. Gradients flow to query,
+        [..,Tq,E] of query's dtype. A row that attends to no key is zero. Gradients flow to query,
         key, value and a mask of numbers. D = 0 makes all scores 0, E = 0 gives an empty result.
 
     Raises:
-        What PyTorch raises for these arguments.
-        RuntimeError: a second or a forward-mode derivative was requested.
+        RuntimeError: a second or a forward-mode derivative was requested. For invalid arguments,
+            the errors of PyTorch's function.
 
     >>> import torch
     >>> q, k, v = (torch.ones(1, 4, 3, 8) for _ in range(3))
@@ -74,7 +74,7 @@ def scaled_dot_product_attention(
     given = (query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     try:
         out = _attend(*given)
-    except TypeError:  # a class of tensors whose memory is not its value
+    except TypeError:  # a tensor of a class whose memory is not its value
         out = None
     return as_torch(*given) if out is None else out
 
@@ -83,9 +83,9 @@ def attend_bare(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
     enable_gqa: Any
 ) -> Optional[torch.Tensor]:  # fmt: skip
-    """The result of a call that nothing records or watches and that needs no gradient, or None.
+    """The result of a call that is not recorded or watched and needs no gradient; else None.
 
-    Of [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E]; the overhead matters for small calls.
+    It takes [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E] by a short path, for small calls.
     """
     if is_compiling() or WATCHERS or modes() or tracing() or (any_autocast() and has_autocast()):
         return None
@@ -96,7 +96,7 @@ def attend_as_sdpa(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
     is_causal: Any = False, scale: Any = None, enable_gqa: Any = False
 ) -> None:  # fmt: skip
-    """Calls `attention` as this library's function would without dropout, if it would."""
+    """Makes the call of `attention`, without dropout, that qkv's function would make, if any."""
     mask, causal = without_square_corner(attn_mask, is_causal)
     _attend(query, key, value, mask, 0.0, causal, scale, enable_gqa)
 
@@ -105,7 +105,7 @@ def _attend(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
     enable_gqa: Any
 ) -> Optional[torch.Tensor]:  # fmt: skip
-    """The result, or None for a call that is not for these kernels."""
+    """The result, or None for a call that qkv's kernels do not compute."""
     Tensor = torch.Tensor
     if not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
         return None
@@ -126,7 +126,7 @@ def _attend(  # the arguments of PyTorch's function
         return None
     if surely(value.numel() == 0) or any([surely(size == 0) for size in query.shape[:-1]]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
-        return None if FUNCTION is not None else zeros  # PyTorch knows the shape of nothing
+        return None if FUNCTION is not None else zeros  # PyTorch decides the shape if it can
     aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
     if aligned is None:
         return None
@@ -145,7 +145,7 @@ def _attend(  # the arguments of PyTorch's function
 
 
 def _are_plain(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) -> bool:
-    """Whether these are of the types that PyTorch converts to, and the scale is in range."""
+    """Whether the arguments have types that PyTorch's function takes, and scale is in range."""
     if type(is_causal) is not bool or type(enable_gqa) is not bool:
         return False
     if not isinstance(dropout_p, _NUMBERS):
@@ -156,14 +156,14 @@ def _are_plain(dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any) -> b
 
 
 def as_autocast(x: Any) -> Any:
-    """What autocast makes of an argument."""
+    """An argument in the dtype that autocast gives it."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
         return x
     return x.to(torch.get_autocast_dtype("cpu"))
 
 
 def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether types, devices and the last two axes fit together."""
+    """Whether dtypes, devices and the last two axes of the inputs fit together."""
     dtype = query.dtype
     if dtype not in _DTYPES or key.dtype != dtype or value.dtype != dtype:
         return False
@@ -180,7 +180,7 @@ def _are_meta(*tensors: torch.Tensor) -> bool:
 
 
 def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
-    """Whether a mask is of a type that is taken, and broadcasts to the scores."""
+    """Whether a mask has a dtype that the kernels take and broadcasts to `scores`, their shape."""
     if not isinstance(mask, torch.Tensor) or mask.is_nested:
         return False
     if mask.dtype not in (torch.bool, torch.float32, dtype) or mask.dim() > len(scores):
@@ -194,12 +194,12 @@ def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
 def _computed(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: Dict[str, Any], rows: Any
 ) -> torch.Tensor:
-    """The attention of aligned tensors, as [*rows,E]."""
+    """Attention of aligned tensors, in the shape [*rows,E]."""
     if surely(q.size(-1) == 0):  # one channel of zeros gives the same scores
         options["scale"] = 1.0
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
-    # Equal ranks have equal shapes here.
+    # If the ranks are equal, so are the shapes.
     return out if out.dim() == len(rows) + 1 else out.reshape((*rows, v.size(-1)))
 
 
@@ -207,8 +207,8 @@ def _without_dropped(out: Optional[torch.Tensor], dropout_p: float) -> Optional[
     return out * 0 if out is not None and dropout_p == 1 else out
 
 
-# q, k and v with equal leading axes, except for fewer key and value heads; the leading axes of the
-# scores, and of the result with Tq. None if they do not fit.
+# (q, k, v, leading axes of the scores, axes of the result except E), where q, k and v have equal
+# leading axes, but k and v may have fewer heads. None if the tensors do not fit together.
 _Aligned = Optional[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...], Any]]
 
 
@@ -226,19 +226,19 @@ def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Al
 
 
 def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
-    """As _aligned; the last leading axis is the head axis, with rank 3 too."""
+    """As _aligned, where the last leading axis is the head axis, also for rank 3."""
     if min(query.dim(), key.dim(), value.dim()) < 3:
         return None
     H, of_key, of_value = (x.size(-3) for x in (query, key, value))
     if surely(of_key == H) and surely(of_value == H):
         return _aligned(query, key, value)
-    if of_key == 0 or of_value == 0:  # PyTorch divides by it
+    if of_key == 0 or of_value == 0:  # PyTorch's function would divide by zero
         raise RuntimeError(
             "Number of heads in key and value must divide the number of heads in query"
         )
     if H % of_key != 0 or H % of_value != 0:
         return None
-    # The least common number of heads; repeating a head does not change the result.
+    # Heads are repeated to the least common multiple, which does not change the result.
     G = math.lcm(of_key, of_value)
     if H == 0:
         G = H
@@ -259,7 +259,7 @@ def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 
 
 def _broadcast(first: Any, second: Any) -> Optional[Tuple[int, ...]]:
-    """The shape of both, or None. Sizes that are not known are taken to be equal."""
+    """The broadcast shape, or None if there is none. Unknown sizes are taken to be equal."""
     if first is None:
         return None
     longer, shorter = (first, second) if len(first) >= len(second) else (second, first)

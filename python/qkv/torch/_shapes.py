@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of the results, for tensors without memory: fake ones, those on the meta device.
+"""Shapes of the results of a call of tensors without memory: fake tensors and meta tensors.
 
-Only what shapes say is checked here; the call that computes checks everything. Sizes may be
-symbols.
+Only the shapes are checked here; the call that computes checks all arguments. Sizes may be symbols.
 """
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -16,7 +15,7 @@ Shape = Sequence[Any]
 
 
 def _heads_first(x: torch.Tensor, layout: str, heads: Any, packed: bool) -> List[Any]:
-    """[..,H,T,X] of [..,T,H*X], [B,T,H,X] or packed [T,H,X]; without heads as it is."""
+    """The shape [..,H,T,X] of x, which is [..,T,H*X], [B,T,H,X], packed [T,H,X] or [..,T,X]."""
     shape = list(x.shape)
     if heads is not None:
         rows, width = shape[-2], shape[-1] // heads
@@ -31,7 +30,7 @@ def _heads_first(x: torch.Tensor, layout: str, heads: Any, packed: bool) -> List
 
 
 def _leading(q: Shape, others: Sequence[Shape]) -> List[Any]:
-    """The leading axes of the result; the last of them is the head axis, which has q's size."""
+    """The axes of the result before its rows; the last of them is the head axis, of q's size."""
     ranks = {len(q), *(len(x) for x in others)}
     if ranks == {3}:  # [B,T,.], no heads
         return list(torch.broadcast_shapes(*(tuple(x[:-2]) for x in (q, *others))))
@@ -54,7 +53,7 @@ def _check(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], rank: in
 def result_shapes(
     tensors: Dict[str, Any], plain: Dict[str, Any], return_top: Any, pooled: Any
 ) -> Dict[str, List[Any]]:
-    """The shape of each result that a call could return, by the names of the slots."""
+    """The shape of each result that a call can return, by the names of SLOTS."""
     q, k, v = (tensors[name] for name in ("q", "k", "v"))
     packed, heads = tensors["cu_seqlens_q"] is not None, plain["heads"]
     _check(q, k, v, 2 if heads is not None else 3 if packed else 4 * (plain["layout"] == "bthd"))
@@ -82,14 +81,14 @@ def result_shapes(
 
 
 def _groups(q: torch.Tensor, k: torch.Tensor, heads: Any, score: str) -> Any:
-    """The number of key heads that the widths say."""
+    """The number of key heads, which follows from the widths of q and k."""
     if score in ("bilinear", "additive"):
         return heads
     return k.shape[-1] // (q.shape[-1] // heads)
 
 
 def _in_memory(heads_first: List[Any], layout: str, merged: bool, rank: int) -> List[Any]:
-    """The inverse of _heads_first."""
+    """The shape of a result in its memory layout: the inverse of _heads_first."""
     *lead, H, Tq, E = heads_first if len(heads_first) > 2 else (1, *heads_first)
     if merged:
         return [*lead, Tq, H * E] if rank > 2 else [Tq, H * E]
@@ -110,7 +109,7 @@ def empty_results(
     return_top: Any = 0,
     pooled: Any = None,
 ) -> Tuple[torch.Tensor, ...]:
-    """What the operator returns, without values; results not asked for have one axis of size 0."""
+    """The operator's results without values; results not requested have one axis of size 0."""
     q = tensors["q"]
     shapes = result_shapes(tensors, plain, return_top, pooled)
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32

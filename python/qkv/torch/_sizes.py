@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparisons of sizes that may be symbols.
 
-In a graph a size may be known only when the graph runs (that of `x[mask]`, of `x[:n.item()]`), and
-a branch on one ends the export. These answers are not branches: where a size is not known they say
-so, and the operator checks the sizes when it runs.
+In a graph a size may be known only when the graph runs (the size of `x[mask]` or `x[:n.item()]`),
+and a branch on such a size ends the export. The functions here do not branch: each has a fixed
+answer for sizes that are not known, and the operator checks the sizes when it runs.
 """
 
 from typing import Any, Sequence
@@ -17,7 +17,7 @@ try:
 except ImportError:  # before PyTorch 2.8
     guard_or_false = guard_or_true = None
 
-_Symbol = getattr(torch, "SymBool", ())  # came with PyTorch 2.0
+_Symbol = getattr(torch, "SymBool", ())  # SymBool came with PyTorch 2.0
 
 
 def surely(condition: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One set of threads: calls run on the OpenMP workers of PyTorch's own operations."""
+"""Sharing of threads: calls run on the OpenMP workers of PyTorch's own operations."""
 
 import pathlib
 
@@ -12,19 +12,19 @@ __all__ = ["share_workers"]
 
 
 def share_workers(share: bool = True) -> bool:
-    """Lets calls run on the OpenMP workers of PyTorch's operations, or on threads of their own.
+    """Lets calls run on the OpenMP workers of PyTorch's operations, or on threads of qkv's own.
 
-    Workers of OpenMP spin for a few milliseconds after an operation, on processors that other
-    threads would then have to wait for. `import qkv.torch` shares them. Calls without `threads=`,
-    or with as many, use torch.get_num_threads() of them; calls of about a second or more, and calls
-    in the child of a fork, use threads of their own: so that Ctrl-C ends them, and because workers
-    do not survive a fork. Results have the same bits on any threads.
+    OpenMP workers spin for a few milliseconds after an operation, on processors that qkv's own
+    threads would have to wait for; so `import qkv.torch` shares the workers. Calls without
+    `threads=`, or with threads=torch.get_num_threads(), run on that many workers. Calls of about a
+    second or more run on qkv's own threads so that Ctrl-C can end them, and so do calls in the
+    child of a fork, which has no workers. Results are bit-identical on any threads.
 
     Args:
-        share: False: calls run on threads of their own, as without PyTorch.
+        share: whether to share PyTorch's workers; with False, calls run on qkv's own threads.
 
     Returns:
-        Whether workers are shared now: not if `share` is False, or this PyTorch has no OpenMP.
+        Whether workers are shared now: False if `share` is False or this PyTorch has no OpenMP.
 
     Raises:
         TypeError: share is not True or False.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch itself has of scaled dot product attention, in versions that have it."""
+"""PyTorch's own scaled dot product attention and its masks, in the versions that have them."""
 
 from typing import Any, Tuple
 
@@ -16,23 +16,24 @@ from ._questions import is_compiling
 
 NAME = "scaled_dot_product_attention"
 
-# PyTorch's own, whatever replaced() puts in its place; None before PyTorch 2.0.
+# PyTorch's own function, also while replaced() is active; None before PyTorch 2.0.
 FUNCTION = getattr(torch.nn.functional, NAME, None)
 
 
 def as_torch(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
-    """PyTorch's own result, or its error. `options`: dropout_p, is_causal, scale, enable_gqa."""
+    """PyTorch's result or error; `options` are dropout_p, is_causal, scale, enable_gqa."""
     dropout_p, is_causal, scale, enable_gqa = options
     if FUNCTION is None:
         raise RuntimeError(
             f"{NAME}: these arguments are invalid, or ones that qkv does not take; PyTorch "
             f"{torch.__version__} has no {NAME} that says which"
         )
-    further = {"scale": scale} if scale is not None else {}  # came with PyTorch 2.1
+    further = {"scale": scale} if scale is not None else {}  # scale came with PyTorch 2.1
     if enable_gqa is not False:
-        further["enable_gqa"] = enable_gqa  # with 2.5
+        further["enable_gqa"] = enable_gqa  # enable_gqa came with PyTorch 2.5
     given = (query, key, value, mask, dropout_p, is_causal)
-    if CausalBias and isinstance(mask, CausalBias):  # it asks for the function that stands there
+    # CausalBias compares the function with the one that torch.nn.functional has at present.
+    if CausalBias and isinstance(mask, CausalBias):
         function = getattr(torch.nn.functional, NAME)
         return CausalBias.__torch_function__(function, (CausalBias,), given, further)
     if sdpa_kernel is None or is_compiling() or _has_other_backends(query):
@@ -42,9 +43,9 @@ def as_torch(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
 
 
 def as_called(*arguments: Any, **options: Any) -> Any:
-    """PyTorch's own, while another function stands in its place."""
+    """Calls PyTorch's own function while torch.nn.functional has another one in its place."""
     mask = arguments[3] if len(arguments) > 3 else options.get("attn_mask")
-    if CausalBias and isinstance(mask, CausalBias):  # it asks for the function that stands there
+    if CausalBias and isinstance(mask, CausalBias):  # see as_torch()
         function = getattr(torch.nn.functional, NAME)
         return CausalBias.__torch_function__(function, (CausalBias,), arguments, options)
     own: Any = FUNCTION
@@ -52,12 +53,13 @@ def as_called(*arguments: Any, **options: Any) -> Any:
 
 
 def scripted_as(stands_there: Any, original: Any) -> None:
-    """Lets torch.jit.script compile the original where a function of this library stands.
+    """Lets torch.jit.script compile `original` where it finds the replacement `stands_there`.
 
-    PyTorch keeps what it compiled, and writes it to files: that must not depend on what stood there
-    at that moment. The function must live as long as the process, which remembers its address.
+    PyTorch keeps compiled code and writes it to files, so that code must not depend on whether the
+    replacement was active at that moment. The replacement must live as long as the process, since
+    PyTorch remembers its address.
     """
-    builtins: Any = getattr(torch.jit, "_builtins", None)  # where torch.jit.script looks first
+    builtins: Any = getattr(torch.jit, "_builtins", None)  # torch.jit.script looks here first
     operator = builtins and builtins._find_builtin(original)
     if operator:
         builtins._register_builtin(stands_there, operator)
@@ -71,10 +73,10 @@ def _has_other_backends(query: Any) -> bool:
 
 
 def without_square_corner(mask: Any, is_causal: Any) -> Tuple[Any, Any]:
-    """attn_mask and is_causal; of CausalBias only lower right ones that are not square remain.
+    """Returns attn_mask, is_causal; is_causal replaces a CausalBias that is square or upper left.
 
-    As PyTorch's own _dispatch in torch.nn.attention.bias: the others are is_causal, whatever their
-    sizes.
+    PyTorch's own _dispatch in torch.nn.attention.bias does this too, whatever the sizes of the
+    mask. A lower right CausalBias that is not square stays.
     """
     if CausalBias is None or not isinstance(mask, CausalBias):
         return mask, is_causal
@@ -87,12 +89,12 @@ def without_square_corner(mask: Any, is_causal: Any) -> Tuple[Any, Any]:
 
 
 def is_lower_right(mask: Any, sizes: Tuple[int, int]) -> bool:
-    """Whether it is the lower right mask of this many queries and keys."""
+    """Whether mask is a CausalBias of these sizes, (Tq, Tk); call after without_square_corner()."""
     if CausalBias is None or not isinstance(mask, CausalBias):
         return False
     return (mask.seq_len_q, mask.seq_len_kv) == sizes
 
 
 def as_plain(mask: Any) -> Any:
-    """A lower right mask as a tensor of booleans."""
+    """The mask, with a CausalBias converted to a tensor of booleans."""
     return mask._materialize() if CausalBias and isinstance(mask, CausalBias) else mask

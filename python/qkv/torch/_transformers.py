@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention for the models of Hugging Face Transformers."""
+"""The attention function and the registration of "qkv" for Hugging Face Transformers."""
 
 from importlib import import_module
 from typing import Any, Dict, Optional, Tuple
@@ -10,30 +10,31 @@ from ._dropout import attend
 from ._sdpa import attend_bare
 from ._transformers_classes import is_masked_as_eager, make_mask, sees_all, watch_models
 
-# The oldest version that passed the tests: in 5.18 T5 may run other attention, silently.
+# The oldest version that passed the tests; in 5.18, T5 may silently run another implementation.
 OLDEST = (5, 20)
 _NAME = "qkv"
 
-# Where Transformers notes what a call of a model records. The name is not public: where it is gone,
-# models that pass on output_attentions still work. Found once: torch.compile follows no import.
+# Transformers' context variable for the outputs that the current model call records. Its name is
+# not public; without it, models that pass on output_attentions still work. register() looks it up,
+# because torch.compile cannot trace an import.
 _RECORDER: Any = None
 
-# Options that change what a single query gives.
+# Options that change the result of a single query.
 _ALTERING = ("softcap", "s_aux", "sinks", "position_bias")
 
-# Options that are computed.
+# Options that _forward() computes.
 _COMPUTED = (*_ALTERING, "is_causal", "sliding_window", "output_attentions")
 
-# Options that change nothing here, and why.
+# Options that do not change the result, grouped by the reason.
 _UNUSED = frozenset(
     (
-        # Other results of the model, and how it counts its loss.
+        # Options for other outputs of the model and for its loss.
         "output_hidden_states",
         "output_router_logits",
         "logits_to_keep",
         "num_items_in_batch",
         "return_dict",
-        # Inputs of the model: embeddings, masks and losses are made of them outside attention.
+        # Inputs of the model, from which it makes embeddings, masks and losses outside attention.
         "input_ids",
         "token_type_ids",
         "mm_token_type_ids",
@@ -42,12 +43,12 @@ _UNUSED = frozenset(
         "image_grid_thw",
         "video_grid_thw",
         "labels",
-        # Rotary embeddings and caches are done with when attention is called.
+        # Options for rotary embeddings and caches, which the model applies before attention.
         "position_ids",
         "position_embeddings",
         "use_cache",
         "cache_position",
-        # For FlashAttention alone.
+        # Options for FlashAttention only.
         "max_length_q",
         "max_length_k",
         "cu_seq_lens_k",
@@ -55,26 +56,26 @@ _UNUSED = frozenset(
     )
 )
 
-# By "eager" the weights of these do not count the sinks, though the output does. Nothing in the
-# call says so.
+# With "eager", the returned weights of these classes are computed without the sinks, but the output
+# with them. The call of attention does not show this.
 _WEIGHTS_WITHOUT_SINKS = ("GraniteSWAAttention", "GraniteMoeSWAAttention")
 
-# Options that separate sequences in one row. A mask, made from position_ids, does it here.
+# Options that separate sequences packed in one row; qkv needs a mask made from position_ids for it.
 _PACKED = ("cu_seq_lens_q", "seq_idx")
 
 
 def register() -> None:
-    """Makes attn_implementation="qkv" known to Hugging Face Transformers.
+    """Registers attn_implementation="qkv" with Hugging Face Transformers.
 
-    Models are then made by `AutoModel.from_pretrained(name, attn_implementation="qkv")`, or changed
-    by `model.set_attn_implementation("qkv")`. It may be called more than once.
+    Models can then be made by `AutoModel.from_pretrained(name, attn_implementation="qkv")`, or
+    changed by `model.set_attn_implementation("qkv")`. Further calls of `register` are allowed.
 
     Returns:
         None.
 
     Raises:
-        ImportError: the package transformers is missing or too old; the message says which is
-            needed.
+        ImportError: the package transformers is missing or too old; the message names the oldest
+            version that works.
     """
     needed = "register: the package transformers {}.{} or newer must be installed, ".format(*OLDEST)
     try:
@@ -103,10 +104,10 @@ def _forward(
     dropout: float = 0.0,
     **options: Any,
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """What a model calls: query [B,H,Tq,D], key [B,G,Tk,D], value [B,G,Tk,E].
+    """The function that models call: query [B,H,Tq,D], key [B,G,Tk,D], value [B,G,Tk,E].
 
-    The options that matter are is_causal, sliding_window, softcap, s_aux or sinks, position_bias
-    and output_attentions. Those that change nothing are named above; any other is refused.
+    It computes the options is_causal, sliding_window, softcap, s_aux or sinks, position_bias and
+    output_attentions. Options in _UNUSED are ignored; any other option raises an error.
 
     Returns:
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
@@ -118,7 +119,7 @@ def _forward(
     is_single = query.size(2) == 1
     if is_single and not (wanted or any(options.get(x) is not None for x in _ALTERING)):
         bare = attend_bare(query, key, value, attention_mask, dropout, False, scaling, True)
-        if bare is not None:  # a single query sees all keys that the mask leaves
+        if bare is not None:  # a single query attends to all keys that the mask allows
             return bare.transpose(1, 2), None
     further = _masks(module, query, attention_mask, options)
     if options.get("softcap"):
@@ -129,7 +130,7 @@ def _forward(
         return _with_sinks((query, key, value), options["sinks"], dropout, wanted, scaling, further)
     if wanted and "sinks" in further and type(module).__name__ in _WEIGHTS_WITHOUT_SINKS:
         return _with_weights_without_sinks(module, (query, key, value), dropout, scaling, further)
-    if is_single:  # the same memory with either order of axes; one transpose, not three
+    if is_single:  # with Tq = 1 both layouts are the same memory: one transpose instead of three
         out, weights = attend((query, key, value), dropout, wanted, scale=scaling, **further)
         return out.transpose(1, 2), weights
     rows = (query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))
@@ -137,12 +138,12 @@ def _forward(
 
 
 def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
-    """Whether the model returns attentions. Not every model passes on output_attentions."""
+    """Whether the model returns weights, also if it does not pass on output_attentions."""
     if options.get("output_attentions"):
         return True
-    # What the call of the model under way records, by name; GPT-2 says it in no other way.
+    # The names of the outputs that the current model call records, the only sign that GPT-2 gives.
     recorded = None if _RECORDER is None else _RECORDER.get()
-    if recorded is not None:  # whoever made this has read the configuration, which takes long
+    if recorded is not None:  # avoids reading the configuration, which is slow
         return any("attentions" in name for name in recorded)
     return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
@@ -150,7 +151,7 @@ def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
 def _refuse_unknown(
     module: torch.nn.Module, attention_mask: Optional[torch.Tensor], options: Dict[str, Any]
 ) -> None:
-    """An error for an option that would be lost; None and False ask for nothing."""
+    """Raises ValueError for an option, not None or False, that would have no effect."""
     for name, value in options.items():
         if name in _COMPUTED or name in _UNUSED or value is None or value is False:
             continue
@@ -166,12 +167,12 @@ def _refuse_unknown(
 
 
 def _is_causal(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
-    """Whether several queries without a mask see only what is before them."""
+    """Whether, without a mask, a query attends only to itself and the keys before it."""
     causal = options.get("is_causal")
     if causal is not None:
         return bool(causal)
     if is_masked_as_eager(getattr(module, "config", None)):
-        return False  # its masks are always made
+        return False  # the causality of such a model is always in its mask
     causal = getattr(module, "is_causal", None)
     if causal is None:
         raise ValueError(
@@ -187,13 +188,14 @@ def _masks(
     attention_mask: Optional[torch.Tensor],
     options: Dict[str, Any],
 ) -> Dict[str, Any]:
-    """The options of `attention` for the mask, the bias of positions, causality and the window."""
+    """The options of `attention` for the mask, the position bias, causality and the window."""
     masks: Dict[str, Any] = {}
     bias = options.get("position_bias")
     if attention_mask is None:
         causal = query.size(2) > 1 and _is_causal(module, options)
-        # A mask is left out only if a single query sees all keys, or if the first query sees the
-        # first key alone: keys beyond the last query are room in a static cache.
+        # Transformers omits a mask only if a single query attends to all keys, or if the first
+        # query attends only to the first key: keys past the last query are unused slots of a
+        # static cache.
         if causal:
             masks["causal"] = "top_left"
             if options.get("sliding_window"):
@@ -215,9 +217,9 @@ def _with_sinks(
     scaling: Optional[float],
     further: Dict[str, Any],
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """Attention with one more logit for each query, [B,H,Tq,1], whose value is zero.
+    """Attention with sinks: one more logit for each query, [B,H,Tq,1], whose value is zero.
 
-    A key of zeros has a score of zero, to which the logit is added as a bias.
+    A key of zeros is appended; its score is zero, and the logit is added to it as a bias.
     """
     query, key, value = inputs
     queries, keys = query.size(2), key.size(2)
@@ -247,8 +249,8 @@ def _with_weights_without_sinks(
     scaling: Optional[float],
     further: Dict[str, Any],
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """The output with sinks, [B,Tq,H,E], and the weights as they are without them."""
-    if dropout > 0:  # both would have to drop the same weights
+    """The output computed with sinks, [B,Tq,H,E], and the weights computed without them."""
+    if dropout > 0:  # the two calls would have to drop the same weights
         raise ValueError(
             f'attn_implementation="{_NAME}": {type(module).__name__} returns no weights with '
             f"dropout, got {dropout}"

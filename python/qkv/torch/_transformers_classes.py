@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which classes of Hugging Face Transformers run with attn_implementation="qkv", and which not."""
+"""Decides which model classes of Hugging Face Transformers run with attn_implementation="qkv"."""
 
 import functools
 import inspect
@@ -11,23 +11,24 @@ import torch
 
 _NAME = "qkv"
 
-# The types of the configurations whose models get the masks that "eager" gets: numbers that are
-# added, never left out because the module says that it is causal.
+# The types of configurations whose models get the masks of "eager": numbers added to the scores,
+# which are made even if the module states that it is causal.
 _MASKED_AS_EAGER: Set[type] = set()
 
-# A class of layers, not one of outputs such as ImageClassifierOutputWithNoAttention.
+# The definition of an attention layer, not of an output such as
+# ImageClassifierOutputWithNoAttention.
 _ATTENTION = re.compile(r"^class (?!\w*Output)\w*Attention\w*\(", re.MULTILINE)
 _INTERFACE = re.compile(r"\bALL_ATTENTION_FUNCTIONS\b")
-# A table of classes of attention, one for each name of an implementation.
+# A look-up in a table of attention classes by the name of the implementation.
 _TABLE = re.compile(r"_CLASSES\[\s*(?:self\.)?config\._attn_implementation\s*\]")
-# A case of its own for "sdpa", which leaves masks out.
+# A branch for "sdpa" in which the model omits masks.
 _GUARD = re.compile(r"_attn_implementation\s*(?:==|!=|in|not in)[^\n]*\"sdpa\"")
-# Numbers that are made one with a mask, of whichever type it is.
+# A cast of numbers to the mask's dtype, before the two are combined.
 _CAST = re.compile(r"\.to\(attention_mask\.dtype\)")
 
 
 def _files(cls: type) -> Iterator[Any]:
-    """The modules that define a class of models, what it is derived from, and their layers."""
+    """The Python modules that define a model class, its base classes, and their layers."""
     from transformers import PreTrainedModel
 
     for base in cls.__mro__:
@@ -38,7 +39,8 @@ def _files(cls: type) -> Iterator[Any]:
             continue
         yield file
         for layer in list(vars(file).values()):
-            # Models that are parts are judged themselves, and so are the library's own layers.
+            # Models that are parts of others are judged separately. The library's own layers and
+            # torch's are not judged.
             if inspect.isclass(layer) and issubclass(layer, torch.nn.Module):
                 place = layer.__module__
                 is_shared = re.match(r"torch\.|transformers\.(?!models\.)", place)
@@ -50,13 +52,13 @@ def _sources(cls: type) -> Iterator[str]:
     for file in {id(file): file for file in _files(cls) if file is not None}.values():
         try:
             yield inspect.getsource(file)
-        except (OSError, TypeError):  # typed in: what it is derived from may still be a file
+        except (OSError, TypeError):  # defined interactively; its base classes may have files
             continue
 
 
 @functools.cache
 def _judged(cls: type) -> Tuple[Optional[str], bool]:
-    """Why a class cannot run with these kernels, or None; and whether it needs eager's masks."""
+    """Returns why a class cannot run with qkv, or None; and whether it needs eager's masks."""
     files = list(_sources(cls))
     if not files:
         return "has no source file that says how it computes attention", False
@@ -67,8 +69,8 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
         return "has attention of its own, which does not call the attention interface", False
     if not calls:
         return None, False
-    # With "sdpa" come boolean masks, or none where module.is_causal says it all. A class that
-    # declares neither "sdpa" nor other implementations need not be ready for them.
+    # "sdpa" gets boolean masks, or no mask if module.is_causal suffices. A class that declares
+    # support neither for "sdpa" nor for other implementations may not work with such masks.
     as_sdpa: bool = cls._supports_sdpa  # type: ignore[attr-defined]
     as_others: bool = cls._supports_attention_backend  # type: ignore[attr-defined]
     ready = as_sdpa or (as_others and not any(_CAST.search(file) for file in files))
@@ -76,7 +78,7 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
 
 
 def check_class(model: Any) -> None:
-    """Refuses a model whose class does not go through the attention interface."""
+    """Raises ValueError for a model whose class does not call the attention interface."""
     cls: type = type(model)
     why, masked_as_eager = _judged(cls)
     if why is not None:
@@ -90,16 +92,16 @@ def check_class(model: Any) -> None:
 
 
 def is_masked_as_eager(config: Any) -> bool:
-    """Whether models of this configuration get the masks that "eager" gets."""
+    """Whether models of this configuration get the masks of "eager"."""
     return type(config) in _MASKED_AS_EAGER
 
 
 def make_mask(*arguments: Any, **options: Any) -> Any:
-    """Boolean masks, true where a query may attend, and none where is_causal says it all.
+    """Makes a boolean mask, true where a query may attend; None if is_causal suffices.
 
-    Where that cannot be relied on, it makes the masks of "eager". A mask that would be left out
-    because every query sees every key is made, of one element: the module might say that it is
-    causal, as that of Phi-4's images does.
+    For configurations that cannot work with these it makes the masks of "eager". If every query
+    attends to every key, Transformers would omit the mask. Here it is made, of one element, because
+    the module may state that it is causal, as the module for Phi-4's images does.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 
@@ -115,9 +117,9 @@ def make_mask(*arguments: Any, **options: Any) -> Any:
 
 
 def sees_all(mask: torch.Tensor) -> bool:
-    """Whether `make_mask` made this mask for queries that see every key."""
+    """Whether `make_mask` made this mask for queries that attend to every key."""
     if torch.compiler.is_compiling():
-        return False  # it is a mask like any other
+        return False  # compiled code treats it as any other mask
     one = mask._base
     return one is not None and getattr(one, "_sees_all", False) and one._version == 0
 
@@ -126,9 +128,9 @@ def sees_all(mask: torch.Tensor) -> bool:
 
 
 def _asked(config: Any, implementation: Any) -> List[Tuple[Any, Any]]:
-    """Each part of a configuration with the implementation that is asked for it.
+    """Each part of a configuration, paired with the implementation that is requested for it.
 
-    As in Transformers: a string is for all parts, a dictionary names them, and "" is the whole.
+    In Transformers a string is for all parts; a dictionary names parts, and "" is the whole model.
     """
     own = implementation
     if isinstance(implementation, dict):
@@ -145,7 +147,7 @@ def _asked(config: Any, implementation: Any) -> List[Tuple[Any, Any]]:
 
 
 def _check_parts(model: Any, implementation: Any) -> None:
-    """Checks the classes of all parts that would get these kernels, before the first is changed."""
+    """Checks the classes of all parts that are to use qkv, before any part is changed."""
     from transformers import PreTrainedModel
 
     asked: Dict[int, Any] = {id(part): own for part, own in _asked(model.config, implementation)}
@@ -176,9 +178,9 @@ def _checked_when_set(changed: Callable[..., None]) -> Callable[..., None]:
 
 
 def watch_models() -> None:
-    """Has classes checked when models are made with "qkv" or changed to it.
+    """Makes Transformers check the class of a model that is made with "qkv" or changed to it.
 
-    Transformers asks a class only for names that it knows. It may be called more than once.
+    Transformers itself checks classes only for its own implementations. Repeated calls are allowed.
     """
     from transformers import PreTrainedModel
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.vmap does with the operators: one call where the batch can be an axis, else one each.
+"""Rules of torch.vmap for the operators: one call if the batch can be an axis, else one per entry.
 
-A call over a further leading axis gives the bits of calls one by one; dropout and whatever is given
-for each batch entry would mean something else there, and are called one by one.
+A call over a further leading axis is bit-identical to one call per entry. Dropout, and options that
+are given per batch entry, would mean something else with that axis; such calls are made one by one.
 """
 
 from typing import Any, Dict, List, Optional, Sequence
@@ -14,7 +14,7 @@ from ._schema import DIFFERENTIABLE, PLAIN, SLOTS, TENSORS
 
 _N = len(TENSORS)
 
-# What may be batched where the batch becomes an axis; heads are the same in all of it.
+# Tensors that may have the batch as a further axis; those of _OF_HEADS are shared by all entries.
 _FOLDED = ("q", "k", "v", "bias", "mask")
 # Results [..,H,Tq] or [..,H,Tk].
 _OF_ROWS = tuple(name for name in SLOTS if AXES.get(name) in ("queries", "keys"))
@@ -41,7 +41,7 @@ def _one_by_one(op: Any, info: Any, in_dims: Any, every: Sequence[Any]) -> Any:
 
 
 class _Folded:
-    """A call of which the batch can be an axis: how its tensors get it, and its results lose it."""
+    """A call with the batch as a further axis: adds it to tensors, takes it off the results."""
 
     def __init__(self, tensors: Dict[str, Any], axes: Dict[str, Any], size: int) -> None:
         self.tensors, self.axes, self.size = tensors, axes, size
@@ -62,7 +62,7 @@ class _Folded:
         return int(self.tensors[name].dim()) - (self.axes[name] is not None)
 
     def with_axis(self, x: Any, axis: Optional[int]) -> Any:
-        """[V,..,(1),.,.]: the batch first, then the axes of the call, and one for a single head."""
+        """Returns x as [V,..,.,.]: the batch axis, then the call's axes, with a head axis added."""
         x = _first(x, axis, self.size)
         if x is None:
             return None
@@ -76,12 +76,12 @@ class _Folded:
         ]
 
     def row_axis(self, x: Any, axis: Optional[int]) -> Any:
-        """The same for lse and its gradient, [..,Tq]."""
+        """lse or its gradient, [..,Tq], with the batch axis first and a head axis."""
         x = _first(x, axis, self.size)
         return x.unsqueeze(-2) if x is not None and self.without_heads else x
 
     def result(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        if x.dim() == 1:  # not asked for
+        if x.dim() == 1:  # not requested
             return x
         if not self.without_heads:
             return x
@@ -95,10 +95,10 @@ class _Folded:
 
 
 def forward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
-    """qkv::attention under vmap, by calls of `op`: its results, and where their batch axis is."""
+    """qkv::attention under vmap, by calls of `op`; returns the results and their batch axes."""
     in_dims = (*in_dims, *((None,) * (len(every) - len(in_dims))))
     tensors, axes = dict(zip(TENSORS, every)), dict(zip(TENSORS, in_dims))
-    further = zip(every[_N:], in_dims[_N:])  # has the queries of column sums
+    further = zip(every[_N:], in_dims[_N:])  # includes the queries of the column sums
     batched = any(isinstance(x, torch.Tensor) and axis is not None for x, axis in further)
     if batched or not _Folded.fits(tensors, axes, dict(zip(PLAIN, every[_N:]))):
         return _one_by_one(op, info, in_dims, every)
@@ -109,7 +109,7 @@ def forward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
 
 
 def backward_rule(info: Any, in_dims: Any, every: List[Any], op: Any) -> Any:
-    """qkv::attention_backward under vmap, likewise."""
+    """qkv::attention_backward under vmap, by calls of `op`; returns gradients and batch axes."""
     in_dims = (*in_dims, *((None,) * (len(every) - len(in_dims))))
     given, tensors, plain = every[:5], every[5 : 5 + _N], every[5 + _N :]
     by_name, axes = dict(zip(TENSORS, tensors)), dict(zip(TENSORS, in_dims[5:]))

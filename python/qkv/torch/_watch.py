@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches the calls of attention, and which module makes them.
+"""Reports calls of attention to watchers, with the modules that make them.
 
-Every call that a watcher can see comes to `tell`, as arguments of `qkv.torch.attention`. Other
-functions than that one are translated: `probe` runs what would be this library's call for the same
-arguments, up to where `tell` has them.
+Every call that is visible to watchers reaches `tell` as arguments of `qkv.torch.attention`. A call
+of another function is translated: `probe` runs qkv's version of that function with the same
+arguments until it calls `tell`, and stops there.
 """
 
 import threading
@@ -12,14 +12,14 @@ from typing import Any, Callable, Dict, Iterator, List
 
 import torch
 
-# Those that are active, of all threads: objects with take(modules, q, k, v, options).
+# The active watchers of all threads: objects with knows(module), take(modules, q, k, v, options).
 WATCHERS: List[Any] = []
 
 
 class _State(threading.local):
     def __init__(self) -> None:
-        self.modules: List[torch.nn.Module] = []  # those that run now, innermost last
-        self.is_quiet = False  # this call has been told already
+        self.modules: List[torch.nn.Module] = []  # modules that run now, innermost last
+        self.is_quiet = False  # the call that runs now has been reported already
         self.is_probing = False
 
 
@@ -27,7 +27,7 @@ _STATE = _State()
 
 
 class _Told(Exception):
-    """Ends a probe."""
+    """Ends a probe once its call has been reported."""
 
 
 def running() -> List[torch.nn.Module]:
@@ -37,7 +37,7 @@ def running() -> List[torch.nn.Module]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, calls of this thread are not told."""
+    """Inside this context, calls of this thread are not reported."""
     before, _STATE.is_quiet = _STATE.is_quiet, True
     try:
         yield
@@ -50,7 +50,7 @@ def is_quiet() -> bool:
 
 
 def tell(q: Any, k: Any, v: Any, options: Dict[str, Any]) -> None:
-    """Tells the watchers of a call of `qkv.torch.attention`, if it is not a part of one told."""
+    """Reports a call of `qkv.torch.attention`, unless it is part of a call already reported."""
     if _STATE.is_quiet:
         return
     with quiet():
@@ -61,7 +61,7 @@ def tell(q: Any, k: Any, v: Any, options: Dict[str, Any]) -> None:
 
 
 def probe(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-    """Tells what `function` would compute by `qkv.torch.attention`; nothing, if it is not."""
+    """Reports the call of `qkv.torch.attention` that `function` would make, if it makes one."""
     before, _STATE.is_probing = _STATE.is_probing, True
     try:
         function(*arguments, **options)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of PyTorch whose attention is this library's.
+"""Modules for PyTorch whose attention is computed by qkv.
 
 >>> import torch
 >>> import qkv.torch

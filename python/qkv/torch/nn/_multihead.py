@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.MultiheadAttention with this library's kernels."""
+"""torch.nn.MultiheadAttention, computed by qkv's kernels."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -22,23 +22,23 @@ def _shown(x: torch.Tensor) -> str:
 
 
 class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
-    """torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2) with this library's kernels.
+    """torch.nn.MultiheadAttention (Vaswani et al. 2017, section 3.2.2), computed by qkv's kernels.
 
-    A subclass with the same constructor, parameters, initialisation and state dict. It differs in
-    that a query that may attend to no key gets zeros and the bias of out_proj (never NaN), that
-    appended keys (add_bias_kv, add_zero_attn) are seen with is_causal too, and that errors are
-    ValueError and TypeError. Everything runs on the CPU.
+    This subclass has the constructor, parameters, initialisation and state dict of PyTorch's
+    module. It differs in three ways: for a query that may attend to no key, attention gives zeros,
+    not NaN, so that out is the bias of out_proj; appended keys (add_bias_kv, add_zero_attn) are
+    attended to also with is_causal; errors are ValueError and TypeError. It runs on the CPU.
 
     Args:
         embed_dim: channels of query and of the output.
         num_heads: H, a divisor of embed_dim.
         dropout: probability of dropping a weight in training, in [0,1].
         bias: whether the projections have biases.
-        add_bias_kv: appends a learned key and value, never masked.
-        add_zero_attn: appends a key and a value of zeros, never masked.
-        kdim, vdim: channels of key and of value; None: embed_dim.
-        batch_first: [N,T,.] instead of [T,N,.].
-        device, dtype: of the parameters.
+        add_bias_kv: whether to append a learned key and value, never masked.
+        add_zero_attn: whether to append a key and a value of zeros, never masked.
+        kdim, vdim: channels of key and of value; None for embed_dim.
+        batch_first: whether arrays are [N,T,.] instead of [T,N,.].
+        device, dtype: device and dtype of the parameters.
 
     >>> import torch
     >>> module = MultiheadAttention(8, 2)
@@ -93,27 +93,28 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """Projects, attends in each head, projects the merged heads.
+        """Projects the inputs, attends in each head, and projects the merged heads.
 
         Args:
-            query: [L,N,embed_dim], [N,L,embed_dim] with batch_first, or [L,embed_dim]. Or a strided
-                nested tensor of [L,embed_dim] with batch_first, not all empty, which is key and
-                value too, without masks and appended keys.
-            key, value: [S,N,kdim] and [S,N,vdim], or likewise.
+            query: [L,N,embed_dim], [N,L,embed_dim] with batch_first, or [L,embed_dim]. Or, with
+                batch_first, a strided nested tensor of sequences [L,embed_dim], not all empty, that
+                is also key and value; it excludes masks and appended keys.
+            key, value: [S,N,kdim] and [S,N,vdim]; [N,S,.] with batch_first; or [S,.].
             key_padding_mask: [N,S] or [S]: bool, true where a key is ignored, or numbers that are
                 added to the scores.
             need_weights: whether to return the weights, which have a gradient.
             attn_mask: [L,S] or [N*num_heads,L,S]: bool, true where a query may not attend, or
                 numbers that are added to the scores; these may require a gradient.
             average_attn_weights: whether the weights returned are the mean over the heads.
-            is_causal: says that attn_mask, which must be given, is the causal mask: it is not read
-                where key_padding_mask is None, need_weights is False and no key is appended.
+            is_causal: states that attn_mask, which must be given, is the causal mask. The mask is
+                then not read if key_padding_mask is None, need_weights is False and no key is
+                appended.
 
         Returns:
-            (out, weights): out of query's shape; weights (after dropout, in training) [N,L,S], or
-            [N,num_heads,L,S] if not averaged, without N if query has none; or None. S counts
-            appended keys: first the learned one, then that of zeros. The weights of a nested tensor
-            are padded with zeros.
+            (out, weights). out has query's shape. weights (after dropout, in training) are [N,L,S],
+            or [N,num_heads,L,S] if not averaged, without N if query has none; or None. S counts
+            appended keys: first the learned key, then the key of zeros. The weights of a nested
+            tensor are padded with zeros.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -154,7 +155,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         average: bool,
         options: Dict[str, Any],
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """The merged heads before out_proj, and the weights that were asked for."""
+        """The merged heads before out_proj, and the requested weights or None."""
         dropout = self.dropout if self.training else 0.0
         out, weights = attend(inputs, dropout, need_weights, heads=self.num_heads, **options)
         return out, weights.mean(1) if weights is not None and average else weights
@@ -162,11 +163,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     def _of_nested(
         self, x: torch.Tensor, need_weights: bool, average: bool
     ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-        """Self-attention of sequences of different lengths, which are padded here."""
+        """Self-attention of a nested tensor, whose sequences are padded here to one length."""
         lengths = [len(sequence) for sequence in x.unbind()]
         padded = x.to_padded_tensor(0.0)
         rows = torch.arange(padded.size(1), device="cpu")
-        # A query of padding sees no key, and its weights are zeros.
+        # A padding query has length 0, so that it attends to no key and its weights are zero.
         options = {"key_lengths": torch.stack([(rows < length) * length for length in lengths])}
         q, k, v = self._projected(padded, padded, padded)
         out, weights = self._attended((q, k, v), need_weights, average, options)
@@ -175,7 +176,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         return torch.nested.as_nested_tensor(sequences), weights
 
     def _appended(self) -> int:
-        """How many keys are appended to those given."""
+        """The number of keys that the module appends to the given keys."""
         return int(self.bias_k is not None) + int(self.add_zero_attn)
 
     def _check_inputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -205,7 +206,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             if x.dtype != dtype and not mixed:
                 rule = f"the dtype of the parameters, {dtype}"
                 raise TypeError(f"{_NAME}: {name} must be of {rule}, got {x.dtype}")
-        if query.is_nested:  # and is key and value
+        if query.is_nested:  # key and value are then the same tensor
             return
         if not perhaps_equal(value.shape[:-1], key.shape[:-1]):
             rule = f"as many entries as key, {_shown(key)}"
@@ -216,7 +217,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             raise ValueError(f"{_NAME}: key must have {rule}, got {_shown(key)}")
 
     def _check_sequences(self, query: torch.Tensor) -> None:
-        """That a nested query has one number of channels, and can be padded."""
+        """Checks that a nested query has sequences of equal channels, not all empty."""
         sequences = query.unbind()
         channels = sorted({sequence.size(-1) for sequence in sequences})
         if len(channels) > 1:
@@ -231,13 +232,13 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     def _projected(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> Tuple[torch.Tensor, ...]:
-        """The three, each of embed_dim channels."""
+        """The projected query, key and value, each of embed_dim channels."""
         bias = self.in_proj_bias
-        if bias is not None:  # may be of another dtype than the weights, as in PyTorch's
+        if bias is not None:  # its dtype may differ from the weights', as in PyTorch's module
             bias = bias.to(self.out_proj.weight.dtype)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        elif query is key and key is value:  # one product
+        elif query is key and key is value:  # self-attention needs one matrix product
             together = linear(query, self.in_proj_weight, bias)
             return tuple(together.chunk(3, -1))
         else:
@@ -252,7 +253,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         key_padding_mask: Optional[torch.Tensor],
         attn_mask: Optional[torch.Tensor],
     ) -> Dict[str, Any]:
-        """The options of `attention` for the masks; k [N,S,.] is without appended keys."""
+        """The options of `attention` for the masks; k [N,S,.] has no appended keys yet."""
         options: Dict[str, Any] = {}
         N, L, S, H = q.size(0), q.size(1), k.size(1), self.num_heads
         if key_padding_mask is not None:
@@ -293,7 +294,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
 
 
 def _has_shape(x: torch.Tensor, *shapes: Tuple[int, ...]) -> bool:
-    """Whether it has one of the shapes, whose sizes torch.jit.trace makes tensors."""
+    """Whether x has one of the shapes; their sizes are tensors under torch.jit.trace."""
     return any(perhaps_equal(x.shape, shape) for shape in shapes)
 
 

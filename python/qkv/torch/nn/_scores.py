@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of qkv with one score function, as modules: parameters by the same names."""
+"""The attention layers of qkv as PyTorch modules, with parameters of the same names."""
 
 import math
 from typing import Any, Dict, Optional, Sequence, Tuple, Union
@@ -15,7 +15,7 @@ __all__ = ["AdditiveAttention", "BilinearAttention", "DotProductAttention"]
 
 
 class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
-    """The base of the modules: `attention` with a module's score, parameters and dropout."""
+    """The base class: calls `attention` with a module's score, parameters and dropout."""
 
     dropout: float
 
@@ -38,14 +38,14 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
         self.register_parameter(name, parameter)
 
     def _score(self) -> Dict[str, Any]:
-        """The options of `attention` that name the score and its parameters."""
+        """The options of `attention` for the score function and its parameters."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
         """Draws all parameters uniformly from (-b, b), b = 1/sqrt(fan-in), by torch's generator."""
 
     def extra_repr(self) -> str:
-        """What print() shows of the module.
+        """The text that print() shows in the module's parentheses.
 
         Returns:
             The arguments of the constructor.
@@ -77,22 +77,23 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
         rows: Optional[Numbers] = None,
         threads: Optional[int] = None,
     ) -> Any:
-        """Attends; gradients flow from out, weights and lse to q, k, v, bias and the parameters.
+        """Computes attention, with gradients.
 
-        In training mode weights are dropped, by a seed from torch's generator.
+        Gradients flow from out, weights and lse to q, k, v, bias and the parameters. In training
+        mode weights are dropped, with a seed drawn from torch's generator.
 
         Args:
-            q, k, v: queries [B,Tq,.], keys [B,Tk,.] and values [B,Tk,E], or with heads,
-                [B,H,T,.], or without a batch, [T,.].
+            q, k, v: queries [B,Tq,.], keys [B,Tk,.] and values [B,Tk,E]; or with heads [B,H,T,.],
+                or without a batch [T,.].
             key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
-            mask, padding_mask, bias, causal, causal_offset, window: as in `qkv.attention`; a pair
-                must be allowed by every mask.
+            mask, padding_mask, bias, causal, causal_offset, window: as in `qkv.attention`; a query
+                attends to a key only if every mask allows it.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
                 `qkv.attention`.
 
         Returns:
-            out [B,Tq,E], or a named tuple with extras, as `qkv.attention`.
+            out [B,Tq,E]; with extras a named tuple, as from `qkv.attention`.
 
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -117,7 +118,9 @@ def _draw(parameter: torch.Tensor, fan_in: int) -> None:
 
 
 class DotProductAttention(_ScoreAttention):
-    """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1). No parameters.
+    """Scaled dot-product attention, softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, eq. 1).
+
+    The module has no parameters.
 
     Args:
         dropout: probability of dropping a weight in training, in [0,1).
@@ -139,16 +142,16 @@ class DotProductAttention(_ScoreAttention):
 
 
 class AdditiveAttention(_ScoreAttention):
-    """Scores v^T tanh(W_q q + W_k k) (Bahdanau et al. 2015, appendix A.1.2), without bias.
+    """Additive attention: scores v^T tanh(W_q q + W_k k) (Bahdanau et al. 2015, appendix A.1.2).
 
-    Parameters: W_q [U,Dq], W_k [U,Dk], v [U], as in `qkv.AdditiveAttention`: state dicts and
-    safetensors files of the two can be exchanged.
+    The parameters are W_q [U,Dq], W_k [U,Dk] and v [U], without bias, as in
+    `qkv.AdditiveAttention`: state dicts and safetensors files of the two can be exchanged.
 
     Args:
         query_width, key_width: Dq, Dk.
         units: U, the width of the hidden layer.
         dropout: probability of dropping a weight in training, in [0,1).
-        device, dtype: of the parameters, as in PyTorch's modules.
+        device, dtype: device and dtype of the parameters, as in PyTorch's modules.
 
     >>> import torch
     >>> module = AdditiveAttention(query_width=3, key_width=2, units=8)
@@ -180,7 +183,7 @@ class AdditiveAttention(_ScoreAttention):
             _draw(parameter, parameter.size(-1))
 
     def extra_repr(self) -> str:
-        """What print() shows of the module.
+        """The text that print() shows in the module's parentheses.
 
         Returns:
             The arguments of the constructor.
@@ -194,15 +197,15 @@ class AdditiveAttention(_ScoreAttention):
 
 
 class BilinearAttention(_ScoreAttention):
-    """Scores q^T W k (Luong et al. 2015, section 3.1, "general").
+    """Bilinear attention: scores q^T W k (Luong et al. 2015, section 3.1, "general").
 
-    Parameter: W [Dq,Dk], as in `qkv.BilinearAttention`: state dicts and safetensors files of the
-    two can be exchanged.
+    The parameter is W [Dq,Dk], as in `qkv.BilinearAttention`: state dicts and safetensors files of
+    the two can be exchanged.
 
     Args:
         query_width, key_width: Dq, Dk.
         dropout: probability of dropping a weight in training, in [0,1).
-        device, dtype: of the parameter, as in PyTorch's modules.
+        device, dtype: device and dtype of the parameter, as in PyTorch's modules.
 
     >>> import torch
     >>> module = BilinearAttention(3, 2)
@@ -229,7 +232,7 @@ class BilinearAttention(_ScoreAttention):
         _draw(self.W, self.W.size(0))
 
     def extra_repr(self) -> str:
-        """What print() shows of the module.
+        """The text that print() shows in the module's parentheses.
 
         Returns:
             The arguments of the constructor.
