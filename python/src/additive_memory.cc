@@ -17,10 +17,10 @@ constexpr const char* kMemory = "AdditiveMemory";
 constexpr const char* kMemoryAttention = "AdditiveMemory.attention";
 constexpr const char* kMemoryBackward = "AdditiveMemory.attention_backward";
 
-// The memory, the arrays that it computes with, and the context that it is bound to.
+// Owns the memory, references to the arrays that it reads, and the context that it is bound to.
 class BoundMemory {
  public:
-  // `options`: the tuple of qkv.attention, with only score and params set.
+  // `options` is the tuple of qkv.attention's options, with only score and params set.
   BoundMemory(nb::handle k, const nb::tuple& options, nb::handle threads)
       : call_(call_arguments(kMemory, nb::none(), k, nb::none(), options)),
         like_(nb::borrow(k)),
@@ -60,7 +60,7 @@ class BoundMemory {
                          });
   }
 
-  // (dk, dWk) of all backward passes since the last call.
+  // Returns (dk, dWk), summed over the backward passes since the last call of key_gradients().
   nb::tuple key_gradients() {
     const ResultMaker maker(like_);
     const auto& score = std::get<Additive>(call_.options.score);
@@ -74,7 +74,7 @@ class BoundMemory {
   std::string_view path() const { return memory_->path(); }
 
  private:
-  // Calls f(); its errors name the Python method.
+  // Calls f(); its errors are thrown with the name of the Python method.
   template <class F>
   static void in_words(const char* function, const CallArguments& call, const F& f) {
     try {
@@ -84,7 +84,7 @@ class BoundMemory {
     }
   }
 
-  // A call with the memory's keys and score.
+  // The arguments of a call, with the keys and the score of the memory.
   CallArguments with_memory(const char* function, nb::handle q, nb::handle v,
                             const nb::tuple& options) const {
     CallArguments call = call_arguments(function, q, nb::none(), v, options);

@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-// The bindings that each file adds to the module.
+// Each function adds the bindings of one source file to the Python module.
 namespace qkv::python {
 
 void bind_additive_memory(nanobind::module_& module);

@@ -6,8 +6,8 @@
 namespace qkv::python {
 namespace {
 
-// Whether the pending Python error says that the object has the wrong type; if so, clears it.
-// Others (KeyboardInterrupt, an object's own) propagate.
+// Whether the pending Python error is of `kind`, by which a conversion rejects an object; if so,
+// clears it. Other errors (KeyboardInterrupt, the object's own) must propagate.
 bool is_refusal(PyObject* kind) {
   if (PyErr_ExceptionMatches(kind) == 0) return false;
   PyErr_Clear();
@@ -19,13 +19,13 @@ bool is_bool_type(const PyTypeObject* type) {
   return type == &PyBool_Type || name == "numpy.bool" || name == "numpy.bool_";
 }
 
-// NumPy would convert it to a real with only a warning.
+// Whether an object is complex; NumPy would convert it to a real number with only a warning.
 bool is_complex(nb::handle object) {
   if (!nb::hasattr(object, "dtype") || !nb::hasattr(object.attr("dtype"), "kind")) return false;
   return nb::object(object.attr("dtype").attr("kind")).equal(nb::str("c"));
 }
 
-// The integer returned by __index__.
+// The integer that the object's __index__ returns.
 nb::object integer_of(nb::handle object, const Name& name) {
   if (!is_flag(object)) {
     PyObject* const integer = PyNumber_Index(object.ptr());

@@ -8,21 +8,21 @@
 
 #include "arrays.h"
 
-// Arguments other than arrays. Each function throws TypeError or ValueError (as Error) naming the
-// argument, the rule and the value.
+// Reads arguments that are not arrays. For an invalid one each function throws Error (TypeError or
+// ValueError in Python) with the argument, the rule and the value.
 namespace qkv::python {
 
-// A real number; True and False are rejected.
+// Reads a real number; rejects True and False.
 double number_of(nb::handle object, const Name& name);
-// A 64-bit integer; True and False are rejected.
+// Reads a 64-bit integer; rejects True and False.
 Index index_of(nb::handle object, const Name& name);
-// From 0 to 2^64-1.
+// Reads an integer from 0 to 2^64-1.
 std::uint64_t seed_of(nb::handle object, const Name& name);
-// True or False, of Python or NumPy.
+// Reads True or False, of Python or NumPy.
 bool flag_of(nb::handle object, const Name& name);
 bool is_flag(nb::handle object);
-// The position of a word in the list. `others`, for the message, is what else the argument may be:
-// "False, True".
+// Reads a word and returns its position in `words`. `others` lists, for the message, further values
+// that the argument may have, such as "False, True".
 int word_of(nb::handle object, const Name& name, std::span<const std::string_view> words,
             const char* others = "");
 inline int word_of(nb::handle object, const Name& name,

@@ -19,8 +19,8 @@ constexpr bool kLittleEndian = std::endian::native == std::endian::little;
 
 // ---- element types --------------------------------------------------------------------------
 
-// A structure of a float16 and 32 int8: BlockQ8. The names of its fields do not matter. NumPy says
-// that the first has no alignment by ^ or =.
+// Whether a format is a structure of a float16 and 32 int8, as BlockQ8 is, with any field names.
+// NumPy marks unaligned fields by ^ or =.
 bool is_block_q8(std::string_view format, std::size_t bytes) {
   if (bytes != sizeof(BlockQ8) || !kLittleEndian || !format.starts_with("T{")) return false;
   format.remove_prefix(2);
@@ -29,7 +29,7 @@ bool is_block_q8(std::string_view format, std::size_t bytes) {
          format.ends_with(":}");
 }
 
-// A PEP 3118 format (struct's letters). kNone if there is no such DType.
+// The DType of a PEP 3118 format (the letters of Python's struct); kNone if there is none.
 DType dtype_of_format(std::string_view format, std::size_t bytes) {
   if (format.starts_with(kLittleEndian ? '<' : '>') || format.starts_with('=') ||
       format.starts_with('@')) {
@@ -68,8 +68,9 @@ DType dtype_of_format(std::string_view format, std::size_t bytes) {
 
 // ---- buffers --------------------------------------------------------------------------------
 
-// Released on every path. NumPy arrays do not move while they are referenced, so for them a
-// reference replaces the buffer; others are held by a memoryview.
+// Gets an object's buffer, and releases it in the destructor. A reference to the object then keeps
+// the memory: NumPy arrays do not move while they are referenced, and other buffers are passed as
+// NumPy arrays, which hold them by a memoryview.
 class Buffer {
  public:
   explicit Buffer(nb::handle object)
@@ -90,7 +91,7 @@ class Buffer {
   bool taken_;
 };
 
-// Otherwise masked entries would be read as the data beneath.
+// Rejects masked entries of numpy.ma, whose underlying data would be read as if they were valid.
 void check_unmasked(nb::handle object, const Name& name) {
   const nb::module_ masked = nb::module_::import_("numpy.ma");
   if (nb::cast<bool>(masked.attr("is_masked")(object))) {
@@ -100,7 +101,8 @@ void check_unmasked(nb::handle object, const Name& name) {
   }
 }
 
-// Only for the class itself: a method of a derived class could return anything.
+// A view of a NumPy array whose class is ndarray itself: this calls methods of the array, and those
+// of a derived class could return anything.
 Array view_of_plain(nb::handle object, const Name& name) {
   const Buffer buffer(object);
   if (!buffer.taken()) {
@@ -124,19 +126,20 @@ Array view_of_plain(nb::handle object, const Name& name) {
                          name);
   }
   const auto layout = layout_of(buffer->ndim, buffer->shape, buffer->strides, buffer->itemsize);
-  // Converts what no view can describe to something that one can.
+  // A view needs strides in whole elements and aligned memory, which a copy has.
   if (!layout || !is_aligned(buffer->buf, dtype)) return view_of_plain(object.attr("copy")(), name);
   return {ConstView(buffer->buf, dtype, layout->shape, layout->strides), nb::borrow(object), {}};
 }
 
 Array view_of_numpy(nb::handle object, const Name& name) {
   if (numpy().is_plain_array(object)) return view_of_plain(object, name);
-  Array array = view_of_plain(numpy().as_array(object), name);  // is_masked fails for some dtypes
+  // First, since is_masked() fails for dtypes that view_of_plain() rejects.
+  Array array = view_of_plain(numpy().as_array(object), name);
   check_unmasked(object, name);
   return array;
 }
 
-// The errors of View's own rules (sizes, reach), with the argument's name.
+// Calls make(); errors of View's own rules (sizes, reach) are thrown with the argument's name.
 template <class Make>
 Array named(const Name& name, const Make& make) {
   try {
@@ -153,7 +156,7 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
   try {
     array = numpy().as_array(object);
   } catch (nb::python_error& error) {
-    // RuntimeError: tensors that require a gradient.
+    // Tensors that require a gradient raise RuntimeError.
     if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError) &&
         !error.matches(PyExc_RuntimeError)) {
       throw;

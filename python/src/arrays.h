@@ -10,14 +10,14 @@
 
 #include <qkv/view.h>
 
-// Python arrays as views: NumPy's (bfloat16 of ml_dtypes too), other buffers, and any CPU array
-// that supports DLPack. Nothing is copied except arrays that no view can describe: misaligned, or
-// in the other byte order.
+// Views of Python arrays: NumPy arrays (with ml_dtypes also bfloat16), other buffers, and any CPU
+// arrays that support DLPack. Arrays are not copied, except those that no view can describe because
+// they are misaligned or in the other byte order.
 namespace qkv::python {
 
 namespace nb = nanobind;
 
-// For messages: the function and argument an array is passed to, and what it may hold.
+// The words that error messages have of an argument: function, argument, and accepted types.
 struct Name {
   const char* function;  // "attention"
   const char* argument;  // "q"
@@ -28,25 +28,26 @@ struct Name {
 inline constexpr const char* kIntegers = "an integer type";
 inline constexpr const char* kFlags = "bool or an integer type";
 inline constexpr const char* kRealsOrQ8 = "float64, float32, bfloat16, float16 or q8";
-inline constexpr const char* kLayerReals = "float32 or float64";  // of layers without heads
+inline constexpr const char* kLayerReals = "float32 or float64";  // the types that layers take
 
-// A view of an array and what keeps its memory alive. Made, copied and destroyed under the GIL.
+// A view of an array, and the objects that keep its memory alive. Every operation needs the GIL.
 struct Array {
   ConstView view{};
   nb::object owner{};
-  nb::ndarray<nb::ro> tensor{};  // of DLPack
+  nb::ndarray<nb::ro> tensor{};  // set if the memory came through __dlpack__
 };
 
-// None gives an absent view. Throws TypeError for anything but a CPU array, naming the rule.
+// Returns a view of a CPU array; None gives an absent view. Throws TypeError for other objects.
 Array array_of(nb::handle object, const Name& name);
 
-// The same, also for lists and tuples of numbers, which get the dtype `real` unless that is kNone.
+// As array_of(), but also takes lists and tuples of numbers, which are converted to the dtype
+// `real` unless that is kNone.
 Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
-// Whether `memory` is that of a NumPy or PyTorch array itself, not of a copy, and is writable.
+// Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.
 bool is_writable(nb::handle array, const void* memory);
 
-// Throws the error for a wrong argument: "attention: q must be ..., got ...".
+// Throws Error for a wrong argument, such as "attention: q must be ..., got ...".
 [[noreturn]] void throw_type_error(const Name& name, const std::string& detail);
 [[noreturn]] void throw_value_error(const Name& name, const std::string& detail);
 

@@ -17,17 +17,17 @@ namespace qkv::python {
 namespace {
 
 constexpr const char* kAttentionBackward = "attention_backward";
-// Gradients that are accumulated elsewhere.
+// The gradients that are left out with BackwardFunction::keys_apart.
 constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
-// The gradients of a call, in the order of _functions.py's Gradients.
+// The names of the gradients of a call, in the order of Gradients in _functions.py.
 constexpr std::array kGradients = {"dq", "dk", "dv", "dbias", "dparams", "dalibi_slopes", "dsinks"};
 
-// The requested gradients, and the arrays they are added to.
+// The requested ("wanted") gradients of a call, and the arrays that they are added to.
 class Wanted {
  public:
-  // `names` is None for all gradients, or names of gradients ("dparams.W" for one parameter);
-  // `add_to` is None or a dict of arrays by those names, which are then the requested ones.
+  // `names` is None for all gradients, or a list of names of gradients ("dparams.W" for one
+  // parameter). `add_to` is None, or a dict of arrays by name, whose names are then requested.
   Wanted(const char* function, nb::handle names, nb::handle add_to) : function_(function) {
     if (!add_to.is_none()) {
       if (!names.is_none()) {
@@ -46,9 +46,9 @@ class Wanted {
   }
 
   bool accumulates() const { return !arrays_.empty(); }
-  // Excludes this one from "all".
+  // Excludes a gradient, also when all are requested.
   void leave_out(const char* gradient) { left_out_.insert(gradient); }
-  // Registers a gradient that exists; returns whether it is requested.
+  // Registers a gradient that the call has; returns whether it is requested.
   bool asks(const std::string& gradient) {
     const bool param = gradient.starts_with("dparams.");
     if (left_out_.contains(gradient)) return false;
@@ -56,9 +56,10 @@ class Wanted {
     params_seen_ = params_seen_ || param;
     return asked;
   }
-  // The array that this gradient is added to.
+  // The array that this gradient is to be added to.
   nb::object array(const std::string& gradient) const { return arrays_.at(gradient); }
-  // After all asks(): requested names that were not registered have no source.
+  // Throws Error for a requested gradient that the call does not have. To be called after asks()
+  // has registered all gradients.
   void check_all_found() const {
     const bool no_params = whole_params_ && !params_seen_;
     if (names_.empty() && !no_params) return;
@@ -118,13 +119,14 @@ class Wanted {
   std::map<std::string, nb::object> arrays_;
 };
 
-// Makes gradients with the shapes and dtypes of their sources, or takes the arrays to add to.
+// Makes arrays for gradients, with the shape and dtype of their sources, or uses those of add_to.
 class GradientMaker {
  public:
   GradientMaker(const char* function, const ResultMaker& maker, Wanted& wanted, CallArguments& call)
       : function_(function), maker_(maker), wanted_(wanted), call_(call) {}
 
-  // None if the source is absent or the gradient is not requested.
+  // Returns the array for a gradient, and its view; None if the source is absent or the gradient is
+  // not requested.
   nb::object make(const std::string& name, const ConstView& source, View& view) {
     if (!source.given() || !wanted_.asks(name)) return nb::none();
     if (!wanted_.accumulates()) return maker_.make(source.dtype(), source.shape(), view);
@@ -160,13 +162,13 @@ class GradientMaker {
     }
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
   }
-  // The filled array from make(), for the caller.
+  // The array to return to Python, given the filled array from make().
   nb::object finish(const nb::object& made) const {
     return wanted_.accumulates() ? made : maker_.finish(made);
   }
 
  private:
-  // The view of an array, which must be writable.
+  // A writable view of an array. Throws Error if the array cannot be written to.
   static View writable(const Array& held, nb::handle array, const Name& name) {
     const ConstView& view = held.view;
     if (!is_writable(array, view.data())) {
@@ -184,7 +186,8 @@ class GradientMaker {
   CallArguments& call_;
 };
 
-// Throws Error for rejected inputs, before anything is made from their shapes.
+// The shapes of the results of a call. Throws Error for invalid inputs, so that no array is made
+// from their shapes.
 ResultShapes checked_shapes(const char* function, const Inputs& inputs) {
   try {
     return result_shapes(inputs);

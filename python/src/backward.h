@@ -10,8 +10,8 @@
 
 namespace qkv::python {
 
-// A backward pass under its Python name. With separate keys the gradients of k and Wk are not among
-// its results.
+// The Python name of a backward pass. With `keys_apart` its results do not have the gradients of k
+// and Wk, which are accumulated elsewhere.
 struct BackwardFunction {
   const char* name;
   bool keys_apart = false;
@@ -20,10 +20,10 @@ struct BackwardFunction {
 using RunBackward =
     std::function<void(double work, const Saved&, const OutputGradients&, const InputGradients&)>;
 
-// Makes the gradients of a call, of the type of `like`, has run() fill them and returns them to
-// Python. outputs: (dout, out, lse, dlse, dweights, rows, wanted, add_to); the result: (dq, dk, dv,
-// dbias, dparams, dalibi_slopes, dsinks), None for those not wanted. The orders are those of
-// _functions.py.
+// Makes arrays for the gradients of a call, of the type of `like`, and calls run() to fill them.
+// `outputs` is (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns (dq, dk, dv, dbias,
+// dparams, dalibi_slopes, dsinks), with None for gradients not requested. Both tuples are ordered
+// as in _functions.py.
 nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
                         const nb::tuple& outputs, const RunBackward& run);
 

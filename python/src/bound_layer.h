@@ -27,7 +27,7 @@
 
 namespace qkv::python {
 
-// An attention layer in Python: with the state of its run, and its forward passes.
+// An attention layer as bound to Python: the layer, its dropout's seed and step, and its passes.
 template <class L>
 class BoundLayer {
   static constexpr bool kSelf = std::is_same_v<L, SelfAttention>;
@@ -40,7 +40,8 @@ class BoundLayer {
         layer_(std::move(layer)),
         dropout_(dropout) {}
 
-  // The tuples: see layer_arguments(), Extras, run_of(). Returns out, or a tuple with extras.
+  // `arrays` and `options` are as in layer_arguments(), `wanted` (the requested results) as in
+  // Extras, `mode` as in run_of(). Returns out, or with extras a named tuple.
   nb::object forward(const nb::tuple& arrays, const nb::tuple& options, const nb::tuple& wanted,
                      const nb::tuple& mode, nb::handle threads) {
     return as_method(forward_, [&] {
@@ -71,7 +72,8 @@ class BoundLayer {
     });
   }
 
-  // `from` is (dout, dlse, dweights). Returns (dq, dk, dv, dbias, parameters), or (dx, parameters).
+  // `from` is (dout, dlse, dweights). Returns (dq, dk, dv, dbias, parameters), or, for
+  // SelfAttention, (dx, parameters).
   nb::object backward(const nb::tuple& from, nb::handle threads) {
     return as_method(backward_, [&] {
       const std::shared_ptr<Pass> pass = passes_.last();
@@ -105,7 +107,7 @@ class BoundLayer {
 
   const HeldLayer<L>& held() const { return layer_; }
 
-  // (seed, step) of the next training step; None before the first.
+  // (seed, step) of the next training step; None before the first training step.
   nb::object run() const {
     if (!last_run_) return nb::none();
     return nb::make_tuple(last_run_->seed, last_run_->step);
@@ -123,12 +125,12 @@ class BoundLayer {
   using InputGradientsOf =
       std::conditional_t<kSelf, SelfAttentionInputGradients, LayerInputGradients>;
 
-  // What a forward pass saves, and the arrays that hold it.
+  // A forward pass: the state that backward() needs, and the arrays that own the memory of it.
   struct Pass {
     typename L::Saved saved;
     std::vector<Array> arrays;
-    Array rows;       // of the requested weights; absent for all
-    nb::object like;  // results have its type
+    Array rows;       // the queries whose weights were requested; absent for all
+    nb::object like;  // results have the type of this array
     nb::object out;
     Dims out_shape;
     double work = 0;
@@ -144,14 +146,14 @@ class BoundLayer {
   static auto layer_inputs(const CallArguments& call) {
     const std::vector<Mask>& masks = call.options.masks;
     if constexpr (kSelf) {
-      return SelfAttentionInputs{call.inputs.q, {}, masks};  // both corners coincide
+      return SelfAttentionInputs{call.inputs.q, {}, masks};  // top left and bottom right are one
     } else {
       return LayerInputs{call.inputs.q, call.inputs.k,     call.inputs.v,        {},
                          masks,         call.options.bias, call.options.diagonal};
     }
   }
 
-  // If the results of the inputs have no shapes, the library reports what is wrong.
+  // The shapes of the results. For inputs that give no shapes, calls the layer, which throws Error.
   template <class LayerInputsOf>
   LayerShapes shapes_or_refusal(const Inputs& inputs, const LayerInputsOf& layer_inputs,
                                 RunState& run, Pass& pass) const {
@@ -185,7 +187,7 @@ class BoundLayer {
     return rows * static_cast<double>(keys.size(-2)) * pair + (rows + key_rows) * projections;
   }
 
-  // Zeros for an absent gradient of out if the layer needs one; else nothing.
+  // Zeros in place of an absent gradient of out, if the layer needs that gradient; else nothing.
   Tensor needed_zero(const Pass& pass, const OutputGradients& given) const {
     if constexpr (std::is_same_v<L, MultiHeadAttention>) {
       if (given.out.given()) return {};
@@ -198,7 +200,7 @@ class BoundLayer {
     return {};
   }
 
-  // Makes the gradients of a pass's inputs and sets them in `to`.
+  // Makes arrays for the gradients of a pass's inputs and sets their views in `to`.
   static std::vector<nb::object> input_gradients(const Pass& pass, const ResultMaker& maker,
                                                  InputGradientsOf& to) {
     std::vector<nb::object> made;

@@ -24,30 +24,30 @@ namespace {
 
 namespace nb = nanobind;
 
-// Less than this takes about as long as having other threads take part: 4 microseconds if they
-// spin, 10 and more if they have to be woken.
+// Work below this runs on one thread: it takes about as long as it takes to start other threads,
+// which is 4 microseconds if they spin and 10 or more if they sleep.
 constexpr double kSmallWork = 1.5e5;
-// From this much work a thread that waits for signals is worth its cost, a tenth of a millisecond:
-// 5 to 10 milliseconds on a fast path, some tenths of a second if each number is read from memory
-// for one product, a second or two on the reference.
+// From this much work on, the calling thread polls for signals while another thread computes, which
+// costs a tenth of a millisecond. The work takes 5 to 10 milliseconds on a fast path, some tenths
+// of a second if each number is read from memory for one product, a second or two on the reference.
 constexpr double kLongWork = 1e9;
-// From this much (a second or more) it is also worth more than another library's workers: they are
-// those of the calling thread, which could not wait for signals meanwhile.
+// From this much work on (a second or more), polling for signals is worth more than sharing another
+// library's workers, which work only for the calling thread, so that it could not poll meanwhile.
 constexpr double kLongWorkOnOpenMp = 3e10;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
-// A number that comes from memory, or is converted, takes one to ten nanoseconds.
+// The work that one number read from memory or converted counts as: 1 to 10 nanoseconds.
 constexpr double kWorkOfNumber = 200;
-// Scratch memory that a context keeps between calls.
+// The most scratch memory, in bytes, that a context keeps between calls.
 constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
 
 // ---- contexts -------------------------------------------------------------------------------
 
 enum class Workers { kOwn, kOpenMp };
 
-// Whose threads run a call, and how many.
+// The threads that run a call: whose they are, and how many.
 struct Team {
   Workers workers = Workers::kOwn;
-  int threads = 0;  // 0: one per processor
+  int threads = 0;  // 0 for one per processor
 
   auto operator<=>(const Team&) const = default;
   Executor executor() const {
@@ -61,8 +61,9 @@ struct Team {
   }
 };
 
-// Accessed only under the GIL, so that fork() (which Python calls under the GIL) finds it
-// consistent. Never destroyed: calls may still be running at process exit.
+// The state between calls: the default number of threads, the executors, and the contexts that no
+// call is using. It is accessed only under the GIL, so that it is consistent in a fork(), which
+// Python calls under the GIL. It is never destroyed: calls may still be running at process exit.
 struct Idle {
   int default_threads = 0;
   std::map<Team, Executor> executors;
@@ -74,7 +75,8 @@ Idle& idle() {
   return *kIdle;
 }
 
-// Those of the other library where there are as many of them: all of them, if no number was given.
+// The team for a call: the other library's workers, if `threads` is their number or 0 and the work
+// is not too long; else our own threads. With `threads` 0 either team has as many threads.
 Team team_for(int threads, const Work& work) {
   const int others = openmp_threads();
   if (threads == 0 && others > 0) threads = others;
@@ -82,8 +84,8 @@ Team team_for(int threads, const Work& work) {
   return {is_theirs ? Workers::kOpenMp : Workers::kOwn, threads};
 }
 
-// A team's executor. Only a few are kept: a program that tries every number must not end up with
-// all their threads.
+// The executor of a team. Only a few are kept, so that a program that tries many numbers of threads
+// does not keep the threads of all of them.
 const Executor& executor_of(const Team& team) {
   constexpr std::size_t kMostKept = 4;
   auto& executors = idle().executors;
@@ -91,12 +93,12 @@ const Executor& executor_of(const Team& team) {
   if (found != executors.end()) return found->second;
   if (executors.size() >= kMostKept) {
     idle().contexts.clear();
-    executors.clear();  // contexts in use hold theirs
+    executors.clear();  // contexts in use keep their executors alive
   }
   return executors.emplace(team, team.executor()).first->second;
 }
 
-// A context for one call, returned at the end. Constructed and destroyed under the GIL.
+// A context for one call, taken from Idle and returned by the destructor. Both need the GIL.
 class Lease {
  public:
   explicit Lease(const Team& team) : team_(team) {
@@ -124,7 +126,7 @@ class Lease {
 
 // ---- long work ------------------------------------------------------------------------------
 
-// The work on a separate thread.
+// Runs the work of a call on a separate thread.
 class Worker {
  public:
   Worker(Context& context, const std::function<void(Context&)>& compute)
@@ -156,7 +158,7 @@ class Worker {
   std::condition_variable changed_;
   bool done_ = false;
   std::exception_ptr error_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // the last member, since the thread uses the others
 };
 
 // Sets a context's stop flag for the lifetime of this object.
@@ -173,7 +175,8 @@ class StopFlag {
   std::atomic<bool> flag_{false};
 };
 
-// Called under the GIL, which is released while waiting. False if no thread can be started.
+// Runs the work on another thread and polls for signals. Called under the GIL, which is released
+// while waiting. Returns false, without running the work, if no thread can be started.
 bool run_and_watch(Context& context, const std::function<void(Context&)>& compute) {
   StopFlag stop(context);
   std::optional<Worker> worker;
@@ -196,7 +199,7 @@ bool run_and_watch(Context& context, const std::function<void(Context&)>& comput
   return true;
 }
 
-// Ctrl-C waits for its end.
+// Runs the work on the calling thread; Ctrl-C takes effect only after it.
 void run_here(Context& context, const std::function<void(Context&)>& compute) {
   const WithoutGil no_gil;
   compute(context);
@@ -222,7 +225,7 @@ void set_threads(nb::handle threads) {
 }
 
 int thread_count() {
-  // Not of a long call: both have as many threads.
+  // The number of threads does not depend on the work, so that any work will do.
   return executor_of(team_for(idle().default_threads, 0)).concurrency();
 }
 
@@ -242,7 +245,7 @@ Context make_context(int threads) {
 }
 
 void run_on(Context& context, const Work& work, const std::function<void(Context&)>& compute) {
-  // If no thread can be started, the work runs here and Ctrl-C waits for its end.
+  // The work also runs here if no thread can be started.
   if (work.time >= kLongWork && run_and_watch(context, compute)) return;
   run_here(context, compute);
 }

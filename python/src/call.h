@@ -8,35 +8,37 @@
 
 #include <qkv/context.h>
 
-// Running calls from Python: threads, and Ctrl-C.
+// Runs the library's work for calls from Python: threads, scratch memory, and Ctrl-C.
 namespace qkv::python {
 
-// The checked `threads` argument of a call; for None the value of set_threads. Throws Error.
+// Checks the `threads` argument of a call; None gives the default of set_threads(). Throws Error.
 int threads_of(const char* function, nanobind::handle threads);
 
-// Sets the number of threads of later calls that do not give one; 0: one per processor.
+// Sets the default number of threads, for later calls without `threads`; 0 for one per processor.
 void set_threads(nanobind::handle threads);
-// That number.
+// The number of threads that a call without `threads` uses; never 0.
 int thread_count();
 
-// How much a call does, in multiply-adds of a fast path, roughly.
+// An estimate of the work of a call, in multiply-adds of a fast path.
 struct Work {
   Work(double all) : size(all), time(all) {}  // NOLINT(google-explicit-constructor)
-  // `numbers` are read, converted or written, one by one.
+  // `numbers` counts the elements that are read, converted or written one at a time.
   Work(double all, double numbers);
 
-  double size;  // what threads share
-  double time;  // how long it takes one thread, which may wait for memory
+  double size;  // the arithmetic that can be divided among threads
+  double time;  // the time on one thread, waits for memory included
 };
 
-// Runs compute(context) without the GIL. Little work is for the calling thread alone; for long work
-// another thread waits for signals: Ctrl-C stops the work and raises KeyboardInterrupt. Contexts
-// are reused by later calls; Python threads that call at once each get their own.
+// Runs compute(context) without the GIL. A small amount of work runs on the calling thread alone.
+// Long work runs on another thread while this one polls for signals: Ctrl-C stops the work and
+// raises KeyboardInterrupt. Contexts are reused by later calls; Python threads that call at the
+// same time get separate contexts.
 void run_call(int threads, const Work& work, const std::function<void(Context&)>& compute);
 
-// A context that is never returned to the pool: for objects bound to one.
+// Makes a context outside the pool of reused contexts, for an object that owns its context.
 Context make_context(int threads);
-// run_call on such a context. If another Python thread is using it, the library reports that.
+// Runs compute(context), as run_call() does, on a context of make_context(). The library throws
+// Error if another Python thread is using the context.
 void run_on(Context& context, const Work& work, const std::function<void(Context&)>& compute);
 
 }  // namespace qkv::python

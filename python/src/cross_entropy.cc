@@ -16,7 +16,7 @@ namespace {
 const Method kForward{"CrossEntropy.forward", MethodArrays::kX};
 const Method kBackward{"CrossEntropy.backward", MethodArrays::kX};
 
-// A Python or NumPy number, or an array of rank 0.
+// Whether an object is a Python or NumPy number, or an array of rank 0.
 bool is_one_number(nb::handle object) {
   if (PyFloat_Check(object.ptr()) || PyLong_Check(object.ptr())) return true;
   const nb::object axes = nb::getattr(object, "ndim", nb::none());

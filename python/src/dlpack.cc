@@ -42,15 +42,16 @@ constexpr int kCpu = 1;  // kDLCPU
 constexpr nb::dlpack::dtype kBooleans = {static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bool), 8,
                                          1};
 
-// Following PyTorch's advice to detach would lose the gradient.
+// A hint for tensors that require gradients: PyTorch's error advises to detach them, which would
+// lose the gradient.
 const char* autograd_hint(nb::handle object) {
   const bool asks =
       nb::hasattr(object, "requires_grad") && nb::object(object.attr("requires_grad")).is(Py_True);
   return asks ? "; under autograd call qkv.torch.attention" : "";
 }
 
-// The result of a DLPack method. A refusal (say, of a tensor that requires gradients) becomes an
-// error about the argument; anything else it raises propagates.
+// The result of a DLPack method of an array. If the method refuses (such as for a tensor that
+// requires gradients), throws an error that names the argument; other errors propagate.
 nb::object asked(nb::handle object, const char* method, const Name& name) {
   try {
     return object.attr(method)();
@@ -93,7 +94,8 @@ ConstView view_of(const nb::dlpack::dltensor& tensor, nb::handle object, const N
   return {data, dtype, layout->shape, layout->strides};
 }
 
-// For a plain PyTorch tensor; nothing for others, so that the methods can report why.
+// A view of a plain PyTorch tensor on the CPU; nothing for other tensors, for which the Python
+// methods report the reason.
 std::optional<Array> view_by(const ExchangeApi& exchange, nb::handle object, const Name& name) {
   if (requires_grad(object)) return std::nullopt;
   const nb::object plain = with_its_sign(object);
@@ -131,7 +133,7 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   const nb::object bytes = of.of_torch ? bytes_of_booleans(plain) : nb::object();
   const nb::object capsule = asked(bytes.is_valid() ? bytes : plain, "__dlpack__", name);
   nb::ndarray<nb::ro> tensor;
-  // The tensor has the final say on its device.
+  // The device that counts is the exported tensor's, which may differ from __dlpack_device__.
   if (!nb::try_cast(capsule, tensor) || tensor.device_type() != kCpu) {
     throw_type_error(name, "must give a DLPack tensor of the CPU, got " + describe(object));
   }
@@ -173,7 +175,7 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 }
 
 nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape, View& view) {
-  // The memory, and the DLPack tensor that describes it.
+  // Owns the memory, and the DLPack tensor that describes it.
   struct Held {
     Tensor tensor;
     std::vector<std::int64_t> dims;

@@ -7,11 +7,11 @@
 
 #include "arrays.h"
 
-// Arrays of other packages, by DLPack 1 (dmlc.github.io/dlpack): through methods of the arrays, or
-// C functions that their class exports, which avoid the interpreter's overhead in small calls.
+// Arrays of other packages, exchanged by DLPack 1 (dmlc.github.io/dlpack): through Python methods
+// of the arrays, or through C functions that their class exports, which are faster for small calls.
 namespace qkv::python {
 
-// DLManagedTensorVersioned.
+// DLManagedTensorVersioned of DLPack.
 struct ManagedTensor {
   struct {
     std::uint32_t major = 1, minor = 0;
@@ -22,8 +22,9 @@ struct ManagedTensor {
   nb::dlpack::dltensor tensor;
 };
 
-// DLPackExchangeAPI; the functions return 0, or nonzero with Python's error set. Those not called
-// here are untyped. The memory returned by describe() belongs to the object.
+// DLPackExchangeAPI of DLPack. The functions return 0, or nonzero with a Python error set.
+// Functions that qkv does not call are untyped. The memory that describe() returns belongs to the
+// object.
 struct ExchangeApi {
   struct {
     std::uint32_t major, minor;
@@ -35,21 +36,23 @@ struct ExchangeApi {
   int (*describe)(void* object, nb::dlpack::dltensor* tensor);
 };
 
-// From the capsule of a class; null if its version has other functions.
+// The functions in the capsule that a class exports; null if the major version is not 1.
 const ExchangeApi* exchange_api_of(nb::handle capsule);
 
-// A view of a CPU array that supports DLPack. Throws TypeError for one on another device, or
-// rejected.
+// A view of a CPU array that supports DLPack. Throws TypeError for an array on another device, or
+// one that does not export its memory.
 Array view_of_dlpack(nb::handle object, const Name& name);
 
-// A view of a tensor of torch.Tensor itself that is on the CPU, in its memory as it is, and needs
-// no gradient; nothing for every other object. The memory lives as long as the object.
+// A view of a tensor whose class is torch.Tensor itself, that is on the CPU, is stored without a
+// pending negation and needs no gradient; nothing for every other object. The memory lives as long
+// as the object.
 std::optional<ConstView> view_of_bare_tensor(nb::handle object);
 
-// The element type of a result.
+// The DLPack element type of a result.
 nb::dlpack::dtype dlpack_of(DType dtype);
 
-// A new, uninitialised C-ordered tensor of the class that exports these functions, and its memory.
+// Makes an uninitialised C-ordered tensor of the class that exports these functions; `view` gets
+// its memory.
 nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape, View& view);
 
 }  // namespace qkv::python

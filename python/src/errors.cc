@@ -19,7 +19,8 @@ struct Rename {
   std::string_view cpp, python;
 };
 
-// Names with a dot occur only as the argument. Longer names before their prefixes.
+// Names that are replaced anywhere in the text, since they occur only as names of arguments. Longer
+// names come before their prefixes.
 constexpr std::array kAnywhere = {
     Rename{"output_gradients.weights", "dweights"},
     Rename{"output_gradients.out", "dout"},
@@ -48,7 +49,7 @@ constexpr std::array kAnywhere = {
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 
-// Names that are also ordinary words: replaced only where the message names its argument.
+// Names that are also ordinary words, replaced only at the place where the text names its argument.
 constexpr std::array kArgument = {
     Rename{"keep", "mask"},
     Rename{"padding", "padding_mask"},
@@ -113,7 +114,7 @@ std::string python_text(const Error& error) {
 
 namespace {
 
-// The text after the argument.
+// The part of the error's text after the name of the argument.
 std::string detail_of(const Error& error) {
   const std::size_t before = error.function().size() + 2 + error.argument().size();
   const std::string rest = std::string(error.what()).substr(before);

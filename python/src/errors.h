@@ -11,19 +11,19 @@
 
 namespace qkv::python {
 
-// Makes qkv::Error raise ValueError or TypeError with python_text() as the message.
+// Makes nanobind translate qkv::Error to ValueError or TypeError with python_text() as the message.
 void register_errors();
 
-// The error with a note appended if its text shows the shape of an array.
+// The error, with `note` appended if its text shows the shape of an array.
 Error with_note(const Error& error, const char* note);
 
-// The library's text with the Python names of arguments: `keep` is `mask`.
+// The error's text with the Python names of arguments, such as `mask` for the library's `keep`.
 std::string python_text(const Error& error);
 
-// The same error, for another function.
+// The error with another function's name.
 Error of_function(const Error& error, const char* function);
 
-// The same, with the argument renamed if it is listed.
+// The error with another function's name, and the argument renamed if `names` has it.
 Error with_names(const Error& error, const char* function,
                  std::initializer_list<std::pair<std::string_view, const char*>> names);
 

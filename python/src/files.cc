@@ -19,7 +19,7 @@ namespace {
 
 namespace nb = nanobind;
 
-// A file name may contain bytes that are not valid UTF-8.
+// Raises a Python error with the text of `error`, in which a file name may not be valid UTF-8.
 [[noreturn]] void raise(PyObject* kind, const std::exception& error) {
   const std::string text = error.what();
   const nb::object message = nb::steal(
@@ -28,14 +28,15 @@ namespace nb = nanobind;
   nb::raise_python_error();
 }
 
-// Ensures that the name means a file: "-" would be standard input or output.
+// The name of the file at `path`. "-" becomes "./-", since qkv_app takes "-" for standard input or
+// output.
 std::string file_name(const nb::bytes& path) {
   std::string name(path.c_str(), path.size());
   if (name.find('\0') != std::string::npos) throw nb::value_error("path has a null character");
   return name == "-" ? "./-" : name;
 }
 
-// Calls f() without the GIL.
+// Returns f(), called without the GIL; errors of files become ValueError or OSError.
 template <class F>
 auto with_files(const F& f) {
   try {
@@ -50,14 +51,15 @@ auto with_files(const F& f) {
 
 using Found = std::pair<const Tensor*, View>;
 
-// The tensor for each parameter.
+// The file's tensor for each parameter, with the view to write it to. Throws app::InputError if the
+// file's tensors are not the parameters.
 std::vector<Found> matched(const std::string& file, const std::vector<app::NamedArray>& arrays,
                            const ParameterList& list) {
   std::vector<Found> found;
   std::string expected;
   for (const NamedParameter& p : list) {
     const Tensor* tensor = nullptr;
-    std::string unread;  // of what type it is
+    std::string unread;  // the type of a tensor that this library does not read
     for (const app::NamedArray& array : arrays) {
       if (array.name != p.name) continue;
       tensor = std::get_if<Tensor>(&array.array);

@@ -8,17 +8,19 @@
 
 #include "layer_parameters.h"
 
-// Parameters and caches in safetensors files. `path` is in the file system's encoding.
+// Reads and writes parameters and caches in safetensors files. `path` is in the file system's
+// encoding.
 namespace qkv::python {
 
-// The file is written atomically. Raises OSError.
+// Writes the parameters, under their names, atomically. Raises OSError.
 void save_parameters(const nanobind::bytes& path, const ParameterList& list);
 
-// Reads a file with exactly these names, shapes and dtypes; otherwise raises ValueError naming file
-// and tensor, and changes nothing.
+// Reads the parameters from a file with exactly these names, shapes and dtypes. For any other file
+// raises ValueError with the names of file and tensor, and changes nothing.
 void load_parameters(const nanobind::bytes& path, const ParameterList& list);
 
-// The same for a cache; `expected` may be null: any sizes.
+// Writes a cache atomically, and reads one. If `expected` is not null, the file must have these
+// sizes. They raise the errors of save_parameters() and load_parameters().
 void save_cache(const nanobind::bytes& path, const KvCache& cache);
 KvCache read_cache(const nanobind::bytes& path, const KvCacheSizes* expected);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For a build without qkv_app, which has the file formats.
+// Replaces files.cc in a build without qkv_app, the library that has the file formats.
 #include "files.h"
 
 namespace qkv::python {

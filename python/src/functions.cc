@@ -43,7 +43,8 @@ nb::object masked_softmax_call(nb::handle x, nb::handle valid_len, nb::handle th
   return maker.finish(made);
 }
 
-// The shape of the product; for mismatched inputs any shape, since the library reports the error.
+// The shape of the product a b. For inputs that do not fit together the shape is arbitrary, because
+// the library then throws an error.
 Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpose tb) {
   const int rank = std::max(a.rank(), b.rank());
   if (a.rank() < 2 || b.rank() < 2) return {};
@@ -83,7 +84,8 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   return maker.finish(made);
 }
 
-// A NumPy array whatever x is: no other has such a dtype. Any last axis, if the library reports it.
+// Returns a NumPy array for any type of x, because no other package has such a dtype. The library
+// throws an error if the last axis is not a multiple of 32.
 nb::object quantize_q8_call(nb::handle x) {
   const Name name{"quantize_q8", "x", "float32, bfloat16 or float16"};
   const Array array = array_of(x, name);

@@ -10,9 +10,10 @@
 
 namespace qkv::python {
 
-// Releases the GIL for its lifetime. A thread that requests the GIL during interpreter shutdown
-// never gets it: Python before 3.14 unwinds such a thread, which destructors do not survive (the
-// process would abort); here it waits for the end of the process, as in Python 3.14.
+// Releases the GIL for the lifetime of the object. A thread that requests the GIL during
+// interpreter shutdown never gets it. Python before 3.14 unwinds such a thread, which aborts the
+// process if it happens in a destructor; this class instead blocks the thread until the process
+// ends, as Python 3.14 does.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}

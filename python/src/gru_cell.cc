@@ -23,14 +23,14 @@ constexpr const char* kGruCell = "GRUCell";
 const Method kCellForward{"GRUCell.forward", MethodArrays::kX};
 const Method kCellBackward{"GRUCell.backward", MethodArrays::kX};
 
-// One step: copies of what it read, and its gates.
+// One step, for its backward pass: copies of x and of the state before it, and the gates.
 struct Step {
   Tensor x, state, gates;
-  nb::object like;
-  bool batch = true;  // false: x has one axis
+  nb::object like;    // gradients have the type of this array
+  bool batch = true;  // false if x has no batch axis
 };
 
-// [B,N] from an array that may be [N]; the library rejects other shapes.
+// x as [B,N], where x may also be [N].
 ConstView as_rows(const ConstView& x) {
   if (x.rank() != 1) return x;
   return {x.data(), x.dtype(), Dims(1, x.size(0)), Dims(0, x.stride(0))};
@@ -122,7 +122,7 @@ class BoundGruCell {
   }
 
  private:
-  // [B,width] or [width] of the layer's dtype, as rows.
+  // Checks that x is [B,width] or [width], of the layer's dtype; returns it as [B,width].
   ConstView checked(const ConstView& x, const Name& name, Index width) const {
     const DType dtype = layer_->parameters().weight_ih.dtype();
     if (!x.given()) throw_value_error(name, "must be given, got None");

@@ -15,7 +15,7 @@
 
 namespace qkv::python {
 
-// A layer of the library, and Python's operations on its parameters.
+// Owns a layer of the library and has the operations on its parameters for Python.
 template <class L>
 class HeldLayer {
  public:
@@ -23,16 +23,16 @@ class HeldLayer {
   const L& operator*() const { return *layer_; }
   const L* operator->() const { return layer_.get(); }
 
-  // Views of the layer's own memory, which stays alive as long as they do.
+  // NumPy arrays over the layer's own memory, which lives as long as they do.
   nb::dict parameters() const { return arrays_of(parameter_list(*layer_), layer_); }
-  // `function` is named in messages.
+  // `function` is the name for messages.
   void initialise(const char* function, nb::handle seed) const {
     qkv::initialise(*layer_, seed_of(seed, {function, "seed"}));
   }
   void assign(const char* function, const nb::dict& values) const {
     python::assign(function, parameter_list(*layer_), values);
   }
-  // `path` in the file system's encoding.
+  // `path` is in the file system's encoding.
   void save(const nb::bytes& path) const { save_parameters(path, parameter_list(*layer_)); }
   void load(const nb::bytes& path) const { load_parameters(path, parameter_list(*layer_)); }
 
@@ -40,7 +40,7 @@ class HeldLayer {
   std::shared_ptr<L> layer_;
 };
 
-// The methods of held(), for a class with such a member.
+// Binds the methods of HeldLayer on parameters, for a class that has held().
 template <class Bound>
 void bind_parameters(nb::class_<Bound>& bound) {
   bound.def("parameters", [](const Bound& self) { return self.held().parameters(); })

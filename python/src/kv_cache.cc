@@ -47,7 +47,7 @@ constexpr std::array<DType, 5> kCacheTypes = {DType::kFloat32, DType::kFloat64, 
 constexpr const char* kCacheCopy = "KvCache.__copy__";
 constexpr const char* kCacheReduce = "KvCache.__reduce__";
 
-// In the order of _kv_cache.py.
+// The number of sizes in the tuple that _kv_cache.py passes.
 constexpr std::size_t kSizes = 8;
 
 KvCacheSizes sizes_of(const nb::tuple& sizes) {
@@ -64,7 +64,8 @@ KvCacheSizes sizes_of(const nb::tuple& sizes) {
   return to;
 }
 
-// At most B of them: a range may have any number.
+// Reads a sequence of at most B indices of entries. The length is checked first, since a range may
+// have any length.
 std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
   if (!nb::isinstance<nb::sequence>(object) || nb::isinstance<nb::str>(object)) {
     throw_type_error(name, "must be a list of integers, got " + describe(object));
@@ -88,7 +89,7 @@ std::string name_in_python(DType dtype) {
 
 // ---- pickles --------------------------------------------------------------------------------
 
-// Contents as a dict of bytes, and back.
+// The format of a pickle, a dict with the cache's sizes and arrays as bytes, and its arrays.
 constexpr const char* kPickle = "qkv KvCache 1";
 constexpr std::array<std::pair<const char*, Tensor KvCacheContents::*>, 5> kPickled = {
     {{"k_pages", &KvCacheContents::k_pages},
@@ -143,7 +144,7 @@ KvCacheContents contents_of(const nb::dict& pickle) {
         member == &KvCacheContents::k_pages || member == &KvCacheContents::v_pages;
     const DType dtype = are_rows ? contents.sizes.dtype : DType::kInt64;
     const auto from = nb::borrow<nb::bytes>(bytes);
-    // Nothing is allocated for a shape that the bytes do not fill.
+    // The shape is checked against the number of bytes before memory is allocated.
     const Index count = static_cast<Index>(from.size() / size_of(dtype));
     if (from.size() % size_of(dtype) != 0 || element_count(shape) != count) damaged(name);
     Tensor& to = contents.*member = Tensor(dtype, shape);
@@ -156,12 +157,12 @@ KvCache cache_of(const nb::dict& pickle) {
   const KvCacheContents contents = contents_of(pickle);
   try {
     return KvCache(contents);
-  } catch (const Error& error) {  // in the words of the fields, which are no arguments
+  } catch (const Error& error) {  // its text names fields of the pickle, not arguments
     throw nb::value_error(error.what());
   }
 }
 
-// A read-only NumPy array over the memory of a view, which holds the pages.
+// A read-only NumPy array over the memory of a view. The array owns `hold`, which keeps the pages.
 nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) {
   using Hold = std::shared_ptr<const void>;
   auto own = std::make_unique<Hold>(std::move(hold));
@@ -170,7 +171,7 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
   nb::dlpack::dtype type{};
   switch (view.dtype()) {
-    case DType::kBFloat16:  // NumPy has none of its own
+    case DType::kBFloat16:  // NumPy has no such type
       type = nb::dtype<std::uint16_t>();
       break;
     case DType::kQ8:
@@ -188,11 +189,12 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   return as_bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
 }
 
-// The cache. What takes time runs without the GIL. Calls of other threads meanwhile may read; those
-// that change the cache, and any call while another one changes it, are errors: there is no order
-// in which the rows of two would have to be.
+// Owns the cache. Long work runs without the GIL, so that other threads may call the cache at the
+// same time. Calls that read may run together. A call that changes the cache must be the only one,
+// and is otherwise an error, because the order of two changes would be arbitrary.
 class HeldCache {
-  // Calls f(); its errors name the Python method and arguments.
+  // Returns f(); its errors are thrown with the names of the Python method and arguments, and
+  // errors about pages that arrays hold become BufferError.
   template <class F>
   static auto in_words(const char* function, const F& f) {
     try {
@@ -271,7 +273,7 @@ class HeldCache {
     const Changing use(*this, kCacheLoad);
     KvCache loaded = read_cache(path, &cache_.sizes());
     in_words(kCacheLoad, [&] {
-      constexpr long kOwn = 2;  // the cache's, and the one asked here
+      constexpr long kOwn = 2;  // the references of the cache and of this call
       if (cache_.hold_pages().use_count() > kOwn) {
         throw Error(kCacheLoad, kHeld, "may not be replaced");
       }
@@ -279,7 +281,7 @@ class HeldCache {
     cache_ = std::move(loaded);
   }
 
-  // A dict that another one can be made of.
+  // The contents as a dict, from which the constructor can make a cache.
   nb::dict pickle() const {
     const Reading use(*this, kCacheReduce);
     const KvCacheContents contents = [&] {
@@ -331,7 +333,7 @@ class HeldCache {
     const Reading use(*this, "KvCache.v_pages");
     return pages_array(cache_.inputs({}).v, cache_.hold_pages());
   }
-  // Copies.
+  // block_tables() and context_lens() return copies.
   nb::object block_tables() const {
     const Reading use(*this, "KvCache.block_tables");
     const ConstView tables = cache_.inputs({}).block_tables;
@@ -410,7 +412,7 @@ class HeldCache {
   };
 
   KvCache cache_;
-  mutable std::atomic<int> readers_ = 0;  // -1: a call changes the cache
+  mutable std::atomic<int> readers_ = 0;  // calls that read now; -1 while a call changes it
 };
 
 }  // namespace
@@ -419,8 +421,8 @@ void bind_kv_cache(nb::module_& module) {
   const auto any = [] { return nb::arg().none(); };
   nb::class_<HeldCache>(module, kCache)
       .def(nb::init<const nb::tuple&>())
-      .def(nb::init<const nb::bytes&>())  // of a file
-      .def(nb::init<const nb::dict&>())   // of a pickle
+      .def(nb::init<const nb::bytes&>())  // the path of a file
+      .def(nb::init<const nb::dict&>())   // a pickle
       .def("__copy__", [](const HeldCache& cache) { return std::make_unique<HeldCache>(cache); })
       .def(
           "__deepcopy__",

@@ -11,8 +11,8 @@ namespace {
 
 Inputs self_inputs(const Inputs& inputs) { return {inputs.q, inputs.q, inputs.q}; }
 
-// [..,T,width] as attention() sees it inside: [..,H,T,width], and [T,width] as [1,H,T,width]. Used
-// only for its shape.
+// A view with the shape that attention() gets inside the layer: [..,H,T,width] for x [..,T,.], and
+// [1,H,T,width] for x [T,.]. Only its shape is used; `more_rows` is added to T.
 ConstView with_heads(const ConstView& x, Index heads, Index width, Index more_rows = 0) {
   Dims shape;
   if (x.rank() == 2) shape.push_back(1);
@@ -104,7 +104,7 @@ std::optional<LayerShapes> shapes_of(const MultiHeadAttention& layer, const Inpu
       accepted_shapes({with_heads(inputs.q, c.heads, D), with_heads(inputs.k, c.key_heads, D, more),
                        with_heads(inputs.v, c.key_heads, D, more)});
   if (!results) return std::nullopt;
-  // Leading axes without the head axis, which precedes the queries; none if all have rank 2.
+  // The result has the leading axes before the head axis, or none if all inputs have rank 2.
   const bool batch = std::max({inputs.q.rank(), inputs.k.rank(), inputs.v.rank()}) > 2;
   Dims out;
   for (int axis = 0; batch && axis < results->rows.rank() - 2; ++axis) {

@@ -11,22 +11,22 @@
 
 #include "options.h"
 
-// What the Python layers add to those of the library: the names and shapes of a call.
+// Calls of layers from Python: the words of errors, the arguments, and the shapes of results.
 namespace qkv::python {
 
 // The arrays that a method takes.
 enum class MethodArrays { kQueriesKeysValues, kX };
 
-// A method, for messages: "SelfAttention.forward".
+// A method of a layer, as messages name it: "SelfAttention.forward".
 struct Method {
   std::string name;
   MethodArrays arrays = MethodArrays::kQueriesKeysValues;
 };
 
-// An error of the library or of an argument, with the method's names.
+// Returns an error of the library or of an argument with the method's name, and its name for q.
 Error in_words_of(const Method& method, const Error& error);
 
-// Calls f(); errors are thrown with the method's names.
+// Returns f(); its errors are thrown as in_words_of() gives them.
 template <class F>
 auto as_method(const Method& method, const F& f) {
   try {
@@ -36,17 +36,18 @@ auto as_method(const Method& method, const F& f) {
   }
 }
 
-// `arrays` is (q, k, v), or (x, None, None) for SelfAttention; `options` are those of qkv.attention
-// (see _layer.py), of which layers use masks, the diagonal and bias.
+// Reads the arguments of a forward pass. `arrays` is (q, k, v), or (x, None, None) for
+// SelfAttention; `options` is the tuple of qkv.attention's options (see _layer.py), of which layers
+// use masks, the diagonal and bias.
 CallArguments layer_arguments(const Method& method, const nanobind::tuple& arrays,
                               const nanobind::tuple& options);
 
-// The run of a forward pass. `mode` is (train, seed): a seed restarts at step 0; without one the
-// run continues from `last`.
+// The mode, seed and step of a forward pass. `mode` is (train, seed): a seed starts at step 0; with
+// None the run continues from `last`.
 RunState run_of(const Method& method, const nanobind::tuple& mode,
                 const std::optional<RunState>& last, double dropout);
 
-// The requested dtype of a layer, by name.
+// The DType that the argument `dtype` of the constructor of `layer` names. Throws Error.
 DType layer_dtype(const char* layer, nanobind::handle dtype);
 
 // ---- shapes ---------------------------------------------------------------------------------
@@ -55,15 +56,15 @@ struct LayerShapes {
   Dims out;
   ResultShapes results;
 };
-// Absent for inputs that the layer rejects with an explanation.
+// The shapes of a layer's results; absent for inputs that the layer will reject with an error.
 std::optional<LayerShapes> shapes_of(const MultiHeadAttention& layer, const Inputs& inputs);
 std::optional<LayerShapes> shapes_of(const SelfAttention& layer, const Inputs& inputs);
-// For layers that are one call of attention(). Throws Error.
+// The shapes of results of layers that are one call of attention(). Throws Error.
 LayerShapes shapes_of(const Inputs& inputs);
 
 // ---- work -----------------------------------------------------------------------------------
 
-// Multiply-adds for one query and one key, roughly.
+// An estimate of the multiply-adds for one query-key pair.
 double pair_work(const Inputs& inputs);
 double pair_work(const AdditiveAttention& layer);
 double pair_work(const MultiHeadAttention& layer);

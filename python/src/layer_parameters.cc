@@ -33,7 +33,7 @@ const NamedParameter* find(const ParameterList& list, nb::handle name) {
   return nullptr;
 }
 
-// A separate copy in the parameter's type: the array may be one of the parameters.
+// A copy of an array in the parameter's dtype; a copy, since the array may be a parameter itself.
 Tensor converted(const Name& name, nb::handle value, const View& target) {
   const Array array = array_of(value, name);
   if (!array.view.given()) throw_value_error(name, "must be given, got None");

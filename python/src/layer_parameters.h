@@ -10,7 +10,7 @@
 
 #include <qkv/layers/parameters.h>
 
-// The parameters of any layer, and their gradients, as named Python arrays.
+// The parameters of a layer, and their gradients, as named arrays of Python.
 namespace qkv::python {
 
 struct NamedParameter {
@@ -19,7 +19,7 @@ struct NamedParameter {
 };
 using ParameterList = std::vector<NamedParameter>;
 
-// The present parameters of a layer, or of its gradients, in order.
+// The parameters that a layer (or its gradients) has, in the layer's order.
 template <class L>
 ParameterList parameter_list(L& layer) {
   ParameterList list;
@@ -27,11 +27,11 @@ ParameterList parameter_list(L& layer) {
   return list;
 }
 
-// A dict of NumPy arrays over the same memory, writable, each of which keeps `owner` alive.
+// A dict of writable NumPy arrays over the parameters' memory; each array keeps `owner` alive.
 nanobind::dict arrays_of(const ParameterList& list, const std::shared_ptr<void>& owner);
 
-// Writes arrays of real numbers, by name, into the parameters. Throws Error, and writes nothing, if
-// a name is missing or unknown or an array has another shape or is not real.
+// Copies arrays of real numbers, by name, into the parameters. If a name is missing or unknown, or
+// an array has another shape or is not real, throws Error and changes no parameter.
 void assign(const char* function, const ParameterList& list, const nanobind::dict& values);
 
 }  // namespace qkv::python

@@ -15,7 +15,7 @@ Integers integers_of(nb::handle object, const Name& name) {
   }
   try {
     result.converted = convert(result.view, DType::kInt64);
-  } catch (const Error& error) {  // a uint64 that is too large
+  } catch (const Error& error) {  // a uint64 that does not fit in int64
     throw with_names(error, name.function, {{"source", name.argument}});
   }
   result.view = result.converted;

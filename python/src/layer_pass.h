@@ -11,16 +11,16 @@
 #include "passes.h"
 #include "results.h"
 
-// What the layers of sequence models besides attention share.
+// Helpers of the bound layers other than attention layers.
 namespace qkv::python {
 
-// A forward pass of L: what it saved, and the array whose type results have, kept for reuse.
+// A forward pass of the layer L, kept for backward().
 template <class L>
 struct LayerPass {
   typename L::Saved saved;
-  Array array;
-  nb::object like;
-  double work = 0;
+  Array array;      // the input, if `saved` has a view of it
+  nb::object like;  // gradients have the type of this array
+  double work = 0;  // of the forward pass
 
   void release() {
     array = {};
@@ -28,6 +28,7 @@ struct LayerPass {
   }
 };
 
+// The last pass. Throws Error if there is none.
 template <class Pass>
 std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* function) {
   std::shared_ptr<Pass> pass = passes.last();
@@ -35,16 +36,16 @@ std::shared_ptr<Pass> pass_to_undo(const Passes<Pass>& passes, const char* funct
   return pass;
 }
 
-// A result, if inputs that the layer rejects leave it a shape; else None.
+// Makes a result of this shape; returns None without a shape, for inputs that the layer rejects.
 inline nb::object make_result(const ResultMaker& maker, DType dtype,
                               const std::optional<Dims>& shape, View& view) {
   return shape ? maker.make(dtype, *shape, view) : nb::none();
 }
 
-// Integer arrays of any type and lists of integers, in a type that layers accept.
+// An array or list of integers, as a view of int32 or int64, which the layers take.
 struct Integers {
   Array array;
-  Tensor converted;  // if it has another type
+  Tensor converted;  // holds the integers if the array has another type
   ConstView view;
 };
 Integers integers_of(nb::handle object, const Name& name);

@@ -7,8 +7,8 @@
 namespace qkv::python {
 namespace {
 
-// [..,T,H*X] as [..,H,T,X]; [T,H*X] as [1,H,T,X], so that H is never mistaken for B, but packed as
-// [T,H,X].
+// A view of [..,T,H*X] as [..,H,T,X]. [T,H*X] becomes [1,H,T,X], so that H is never taken for B;
+// with packed sequences it becomes [T,H,X].
 template <class AnyView>
 AnyView split_heads(const AnyView& x, Index heads, bool packed) {
   const Index width = x.size(-1) / heads;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of sequence models besides attention: linear, embedding, GRU.
+// Binds the layers Linear, Embedding and GRU.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,8 +24,8 @@ const Method kEmbeddingBackward{"Embedding.backward", MethodArrays::kX};
 const Method kGruForward{"GRU.forward", MethodArrays::kX};
 const Method kGruBackward{"GRU.backward", MethodArrays::kX};
 
-// The shape with another last axis; nothing if it has no axes, or if the axis would exceed the
-// highest rank.
+// with_last() returns the shape with another size of the last axis, or nothing if it has no axes;
+// with_one_more() returns it with a further axis, or nothing if the rank would exceed kMaxRank.
 std::optional<Dims> with_last(Dims shape, Index size) {
   if (shape.rank() == 0) return std::nullopt;
   shape[shape.rank() - 1] = size;
@@ -42,7 +42,7 @@ double count_of_parameters(const L& layer) {
   return static_cast<double>(parameter_count(layer));
 }
 
-// Gradients of the layer's parameters by name, filled by backward(gradients, context).
+// Returns the gradients of a layer's parameters by name, filled by backward(gradients, context).
 template <class L, class F>
 nb::dict parameter_gradients(const L& layer, int threads, double work, const F& backward) {
   const auto gradients = std::make_shared<typename L::Parameters>(layer.zero_gradients());
@@ -141,7 +141,7 @@ class BoundEmbedding {
     });
   }
 
-  // Returns the gradients of the parameters.
+  // Returns the gradients of the parameters by name.
   nb::dict backward(nb::handle dout, nb::handle threads) {
     return as_method(kEmbeddingBackward, [&] {
       const char* const function = kEmbeddingBackward.name.c_str();
@@ -184,7 +184,7 @@ void make_embedding(BoundEmbedding* self, nb::handle tokens, nb::handle width, n
 
 // ---- GRU ------------------------------------------------------------------------------------
 
-// The array with one more axis, of size 1, before `axis`.
+// A view of x with a further axis, of size 1, before `axis`; an absent view stays absent.
 template <class AnyView>
 AnyView with_one(const AnyView& x, int axis) {
   if (!x.given()) return x;
@@ -289,7 +289,7 @@ class BoundGru {
 
  private:
   struct Pass : LayerPass<GruStack> {
-    bool batch = true;  // false: x was [T,input]
+    bool batch = true;  // false if x has no batch axis
   };
   HeldLayer<GruStack> layer_;
   Passes<Pass> passes_;

@@ -11,7 +11,7 @@ namespace qkv::python {
 namespace {
 
 void bind_all(nanobind::module_& module) {
-  numpy();  // now, while there is certainly only one thread
+  numpy();  // first called here, while only one thread can call it
   register_errors();
   module.attr("__version__") = QKV_VERSION;
   bind_options(module);

@@ -36,7 +36,7 @@ nb::object Numpy::empty(DType dtype, const Dims& shape, View& view) const {
   for (int axis = 0; axis < shape.rank(); ++axis) {
     PyTuple_SET_ITEM(sizes.ptr(), axis, PyLong_FromLongLong(shape[axis]));
   }
-  const bool bits = dtype == DType::kBFloat16;  // it has no letter in the buffer protocol
+  const bool bits = dtype == DType::kBFloat16;  // bfloat16 has no format letter
   nb::object array = empty_(sizes, dtypes_[static_cast<int>(bits ? DType::kUInt16 : dtype)]);
   Py_buffer buffer;
   if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_WRITABLE) != 0) nb::raise_python_error();

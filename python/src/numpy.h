@@ -9,22 +9,22 @@
 
 namespace qkv::python {
 
-// The NumPy objects that are needed, looked up once. Held for the life of the process: at its end
-// there may be no interpreter left to release them to.
+// References to the NumPy objects that the bindings use, looked up once. They are never released,
+// because the interpreter may have ended before the process does.
 class Numpy {
  public:
   Numpy();
   bool is_array(nanobind::handle object) const {
     return PyObject_TypeCheck(object.ptr(), reinterpret_cast<PyTypeObject*>(ndarray_.ptr())) != 0;
   }
-  // Of the class itself, not a derived one.
+  // Whether the object's class is ndarray itself, not a derived class.
   bool is_plain_array(nanobind::handle object) const {
     return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == ndarray_.ptr();
   }
   nanobind::object as_array(nanobind::handle object) const;
-  // The dtype object; bfloat16 is that of ml_dtypes, which must be installed.
+  // The NumPy dtype object. For bfloat16 it is the one of ml_dtypes, which must be installed.
   nanobind::object dtype(DType dtype) const;
-  // A new, uninitialised C-ordered array, and its memory.
+  // Makes an uninitialised C-ordered array; `view` gets its memory.
   nanobind::object empty(DType dtype, const Dims& shape, View& view) const;
 
  private:

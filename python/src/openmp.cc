@@ -9,8 +9,8 @@
 namespace qkv::python {
 namespace {
 
-// What GCC's code for `#pragma omp parallel` calls, and the question how many threads it may have.
-// libgomp has both, and so have LLVM's and Intel's runtimes.
+// GOMP_parallel, which GCC's code for `#pragma omp parallel` calls, and omp_get_max_threads. The
+// runtimes of GCC, LLVM and Intel have both.
 using Parallel = void (*)(void (*body)(void*), void* state, unsigned threads, unsigned flags);
 using MostThreads = int (*)();
 
@@ -19,7 +19,7 @@ struct Runtime {
   MostThreads most_threads = nullptr;
 };
 
-// Written under the GIL, before any executor reads it.
+// The runtime in use. It is written under the GIL, before any executor reads it.
 Runtime& runtime() {
   static Runtime runtime;
   return runtime;
@@ -30,7 +30,8 @@ std::atomic<bool>& is_child() {
   return is_child;
 }
 
-// Bodies that a team's threads take until none is left; it may have fewer threads than bodies.
+// The bodies of a parallel loop. The threads of an OpenMP team, which may be fewer than the bodies,
+// take them one by one until none is left.
 struct Bodies {
   const Executor::Body body;
   void* const state;
@@ -49,7 +50,8 @@ struct Bodies {
 
 void parallel_for(void* /*pool*/, Index count, Executor::Body body, void* state) {
   Bodies bodies{.body = body, .state = state, .count = count};
-  // A context in use may be older than a fork() or the end of sharing.
+  // Without a runtime the bodies run here: an executor may be older than a fork() or the end of
+  // sharing.
   if (openmp_threads() == 0) return Bodies::work(&bodies);
   runtime().parallel(&Bodies::work, &bodies, static_cast<unsigned>(count), 0);
 }
@@ -63,7 +65,7 @@ bool use_openmp_of(const std::string& library) {
   }
   void* const handle = dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return false;
-  // Looks in the library and in those that it needs.
+  // dlsym() also searches the libraries that this library depends on.
   const auto parallel = reinterpret_cast<Parallel>(dlsym(handle, "GOMP_parallel"));
   const auto most_threads = reinterpret_cast<MostThreads>(dlsym(handle, "omp_get_max_threads"));
   if (parallel == nullptr || most_threads == nullptr) {
@@ -74,7 +76,7 @@ bool use_openmp_of(const std::string& library) {
       pthread_atfork(nullptr, nullptr, [] { is_child().store(true, std::memory_order_relaxed); });
   if (kWatchesForks != 0) return false;
   runtime() = {parallel, most_threads};
-  return true;  // the handle stays open: the functions are needed as long as the process lives
+  return true;  // the handle stays open, since the functions are used until the process ends
 }
 
 int openmp_threads() {

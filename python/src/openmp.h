@@ -6,21 +6,23 @@
 
 #include <qkv/context.h>
 
-// The workers of an OpenMP runtime that another library brought into the process. They spin for
-// milliseconds after each of its operations, on the processors that workers of our own would need.
-// Nothing is linked: the runtime is found where it is loaded.
+// Runs work on the workers of an OpenMP runtime that another library has loaded into the process.
+// These workers spin for milliseconds after each operation of that library, on the processors that
+// workers of our own would need. The runtime is not linked but looked up among loaded libraries.
 namespace qkv::python {
 
-// From now on the workers are those of the runtime that the library in this file uses; "": our own.
-// Returns whether it is loaded and uses one; if not, nothing changes.
+// Makes later calls use the workers of the OpenMP runtime that `library`, the path of a loaded
+// shared library, uses; "" makes them use our own. Returns whether the runtime's workers are used
+// now; if the library is not loaded or uses no such runtime, nothing changes and the result is
+// false.
 bool use_openmp_of(const std::string& library);
 
-// How many threads the runtime gives to the calling thread's operations; 0: there is no runtime, or
-// this is the child of a fork(), in which its workers do not exist.
+// The number of threads that the runtime gives to operations of the calling thread. It is 0 without
+// a runtime, and in the child of a fork(), which has no workers.
 int openmp_threads();
 
-// An executor on the runtime's workers. The runtime keeps workers for each thread that starts
-// operations: to share those of the other library, start from the same thread.
+// An executor on the runtime's workers. The runtime has separate workers for each thread that
+// starts operations, so that work must start on the same thread as the other library's operations.
 Executor openmp_executor(int threads);
 
 }  // namespace qkv::python

@@ -56,7 +56,8 @@ constexpr std::array<const char*, kOptionPlaces> kNames = {QKV_PYTHON_OPTIONS(QK
 #undef QKV_NAME
 #undef QKV_PYTHON_OPTIONS
 
-// The first element that is neither 0 nor 1. Broadcast elements are visited once.
+// The first element that is neither 0 nor 1, if there is one. Elements that a broadcast axis
+// repeats are read once.
 std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
   if (view.element_count() == 0) return std::nullopt;
   if (axis == view.rank()) {
@@ -77,6 +78,7 @@ std::optional<Index> first_besides_flags(const ConstView& view, int axis = 0) {
   return std::nullopt;
 }
 
+// Reads the tuple of options into the inputs and options of a call.
 class Reader {
  public:
   Reader(const char* function, const nb::tuple& options, CallArguments& call)
@@ -103,7 +105,8 @@ class Reader {
     if (given(kSeed)) o.dropout.seed = seed_of(at(kSeed), name(kSeed));
   }
 
-  // With side-by-side heads, their numbers; G is 0 if it follows from the widths.
+  // The layout of the arrays. With heads side by side it has H and G, G being 0 if it has to be
+  // computed from the widths.
   Layout layout() const {
     Layout layout;
     layout.packed = given(kCuSeqlensQ) || given(kCuSeqlensK);
@@ -149,7 +152,7 @@ class Reader {
 
   void read_norm() {
     if (!given(kQkNorm)) return;
-    // 0 and 1 are no eps: whoever writes them means off and on.
+    // Integers are rejected: 0 and 1 would mean off and on, and not an eps.
     const bool integer = PyIndex_Check(at(kQkNorm).ptr()) != 0 && !is_flag(at(kQkNorm));
     if (integer || nb::isinstance<nb::str>(at(kQkNorm)) || nb::hasattr(at(kQkNorm), "__len__")) {
       throw_type_error(name(kQkNorm),
@@ -204,7 +207,7 @@ class Reader {
 
   template <class S>
   void read_params(S& score) {
-    if (!given(kParams)) return;  // the library reports the missing ones
+    if (!given(kParams)) return;  // the library reports missing parameters
     if (!has_parameters<S>() && !call_.options.qk_norm) {
       throw_value_error(name(kParams),
                         "is given but the score " + describe(at(kScore)) + " has no parameters");
@@ -212,7 +215,7 @@ class Reader {
     if (!nb::isinstance<nb::dict>(at(kParams))) {
       throw_type_error(name(kParams), "must be a dict of arrays, got " + describe(at(kParams)));
     }
-    // A copy: a value's __dlpack__ may change the caller's dict.
+    // The dict is copied, because the __dlpack__ of a value may change the caller's dict.
     const nb::dict params = nb::steal<nb::dict>(PyDict_Copy(at(kParams).ptr()));
     for (const auto& [key, value] : params) read_param(key, value, score);
   }
@@ -255,13 +258,13 @@ class Reader {
     }
     const nb::handle offset = at(kCausalOffset);
     if (PyFloat_Check(offset.ptr()) != 0)
-      index_of(offset, name(kCausalOffset));  // throws with the rule
+      index_of(offset, name(kCausalOffset));  // throws the error for a float
     if (PyIndex_Check(offset.ptr()) != 0 && !nb::hasattr(offset, "shape")) {
       o.diagonal = Offset{index_of(offset, name(kCausalOffset))};
       return;
     }
     const ConstView offsets = array(kCausalOffset);
-    // A NumPy integer, or an array without axes.
+    // An array of rank 0, such as a NumPy integer, is one offset.
     if (offsets.rank() == 0 && is_integer(offsets.dtype())) {
       o.diagonal = Offset{index_of(offset, name(kCausalOffset))};
     } else {
@@ -278,7 +281,7 @@ class Reader {
   void read_window() {
     if (!given(kWindow)) return;
     nb::object window = nb::borrow(at(kWindow));
-    // Arrays and tensors are converted to lists; their dtype shows in the numbers.
+    // Arrays and tensors are converted to lists, whose numbers are checked to be integers below.
     if (!nb::isinstance<nb::str>(window) && nb::hasattr(window, "tolist")) {
       if (!numpy().is_array(window))
         array_of(window, name(kWindow).with_types(kIntegers));  // rejects unsupported tensors
@@ -312,7 +315,8 @@ class Reader {
     if (given(kKeyLengths)) masks.emplace_back(KeyLengths{array(kKeyLengths)});
   }
 
-  // Numbers meant as an additive mask would act as the opposite.
+  // Rejects integers other than 0 and 1: as an additive mask, where 0 allows a pair, they would
+  // mean the opposite here.
   void check_flags(const ConstView& keep) const {
     const auto odd = first_besides_flags(keep);
     if (!odd) return;
@@ -326,12 +330,12 @@ class Reader {
   CallArguments& call_;
 };
 
-// G, if only H was given: for product scores queries and keys have the same width, for the others
-// the same number of heads. q has its heads split, k has not.
+// G, if only H was given. With product scores, queries and keys have the same width; with the other
+// scores, the same number of heads. inputs.q has its heads split already, inputs.k has not.
 Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const Name& name) {
   const ConstView &q = inputs.q, &k = inputs.k;
   const bool one_width = !has_parameters(score);
-  // The library reports what else is wrong with these.
+  // The library reports the errors of these inputs.
   if (!one_width || !q.given() || q.size(-1) == 0 || k.rank() < 2 || k.size(-1) == 0) return heads;
   const Index width = k.size(-1) * (k.dtype() == DType::kQ8 ? BlockQ8::kNumbers : 1);
   if (width % q.size(-1) != 0) {
@@ -342,12 +346,12 @@ Index key_heads_of(const Inputs& inputs, Index heads, const Score& score, const 
   return width / q.size(-1);
 }
 
-// Whether the last axes of `x` are exactly these sizes, with no others.
+// Whether `x` has exactly this shape.
 bool is_shape(const ConstView& x, std::initializer_list<Index> sizes) {
   return x.shape() == Dims(sizes);
 }
 
-// What a mask or bias that does not broadcast may have been meant to be.
+// Advice, for an error message, on a mask or bias that does not broadcast but has a known shape.
 std::string advice_for_mask(const ConstView& mask, const ConstView& q, const ConstView& k,
                             const char* name) {
   if (!mask.given() || q.rank() < 3 || k.rank() < 3) return {};

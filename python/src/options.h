@@ -13,23 +13,24 @@
 
 namespace qkv::python {
 
-// The inputs and options of a call, and the arrays that hold their memory.
+// The inputs and options of a call, and the arrays that own their memory.
 struct CallArguments {
   Inputs inputs;
   Options options;
   Layout layout;
-  std::vector<Array> arrays;  // their owners
+  std::vector<Array> arrays;  // q, k and v first, then arrays of options
 
   Array& hold(Array array) { return arrays.emplace_back(std::move(array)); }
 };
 
-// The name in params of a QK-norm gain: "norm_q" for "q".
+// The key of a QK-norm gain in `params`: "norm_q" for the side "q".
 std::string gain_name(const char* side);
 
-// The error of a call, with advice in Python's terms: which option takes arrays of these shapes.
+// Returns an error of a call with advice appended: the Python option that takes arrays of these
+// shapes, and a note if the shapes in the message are the library's and not the caller's.
 Error with_advice(const Error& error, const CallArguments& call);
 
-// Calls f(). Errors that show shapes note that these are the library's, if the caller's differ.
+// Returns f(); its errors are thrown as with_advice() gives them.
 template <class F>
 auto in_layout(const CallArguments& call, const F& f) {
   try {
@@ -39,11 +40,12 @@ auto in_layout(const CallArguments& call, const F& f) {
   }
 }
 
-// The tuple `options` has the values of the options that _core.OPTIONS names. Throws Error.
+// Reads the arguments of a call. The tuple `options` has the values of the options that _core.OPTIONS
+// names, in that order. Throws Error.
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options);
 
-// Roughly the number of multiply-adds of a call whose results have these shapes.
+// An estimate of the number of multiply-adds of a call whose results have these shapes.
 double work_of(const CallArguments& call, const ResultShapes& shapes);
 
 }  // namespace qkv::python

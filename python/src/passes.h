@@ -7,14 +7,14 @@
 
 namespace qkv::python {
 
-// The forward passes of a layer. Accessed only under the GIL, so that several threads may call:
-// each works on its own pass, and backward() uses the last one to finish; there is none if that one
-// failed. A Pass has release(), which releases Python objects and keeps its memory.
+// The forward passes of a layer, accessed only under the GIL. Several threads may call the layer:
+// each works on its own pass, and backward() uses the pass that finished last, or none if that pass
+// failed. Pass::release() releases Python objects and keeps the memory of the pass for reuse.
 template <class Pass>
 class Passes {
  public:
-  // f(pass) fills the pass that becomes the last one; if it throws, there is none. Until then
-  // last() stays valid for backward() in other threads. Returns the result of f.
+  // Calls f(pass) and returns its result. The pass that f fills becomes last(); if f throws, last()
+  // becomes null. Until f ends, last() stays valid for backward() in other threads.
   template <class F>
   auto run(const F& f) {
     std::shared_ptr<Pass> pass = std::exchange(spare_, nullptr);
@@ -29,12 +29,12 @@ class Passes {
     }
   }
 
-  // Null if there is none.
+  // The last pass, or null if there is none.
   std::shared_ptr<Pass> last() const { return last_; }
 
  private:
-  // Keeps a pass for its memory, unless a backward() is using it. Releasing its objects may run
-  // code that calls the layer again.
+  // Keeps a pass for reuse of its memory, unless a backward() is using it. Releasing its Python
+  // objects may run code that calls the layer again.
   void retire(std::shared_ptr<Pass> pass) {
     if (!pass || pass.use_count() > 1) return;
     pass->release();
@@ -42,7 +42,7 @@ class Passes {
   }
 
   std::shared_ptr<Pass> last_;
-  std::shared_ptr<Pass> spare_;  // an earlier one, not shared
+  std::shared_ptr<Pass> spare_;  // an earlier pass that nothing else uses
 };
 
 }  // namespace qkv::python

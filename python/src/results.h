@@ -10,22 +10,22 @@ namespace qkv::python {
 
 struct ExchangeApi;  // dlpack.h
 
-// Makes result arrays of the type of an argument: NumPy's for NumPy arrays and plain buffers,
-// otherwise those that the argument's own package makes from DLPack (torch.from_dlpack, or the
-// array API's).
+// Makes result arrays of the type of an argument: NumPy arrays for NumPy arrays and plain buffers;
+// for other arguments, the arrays that the argument's package makes from DLPack (by
+// torch.from_dlpack, or by from_dlpack of the array API).
 class ResultMaker {
  public:
   // `like` must have passed array_of. Throws TypeError if there is no known way to make its type.
   explicit ResultMaker(nanobind::handle like);
-  // A new, uninitialised C-ordered array; `view` gets its memory, valid as long as the object.
+  // Makes an uninitialised C-ordered array; `view` gets its memory, valid as long as the object.
   nanobind::object make(DType dtype, const Dims& shape, View& view) const;
-  // The filled array from make(), for the caller. No view of it may be written afterwards:
-  // from_dlpack may copy.
+  // The array to return to Python, given the filled array from make(). No view of it may be written
+  // to afterwards, because from_dlpack may copy.
   nanobind::object finish(const nanobind::object& made) const;
 
  private:
-  nanobind::object from_dlpack_;           // none for NumPy, or if exchange_ is set
-  const ExchangeApi* exchange_ = nullptr;  // a faster way
+  nanobind::object from_dlpack_;           // None for NumPy, or if exchange_ is set
+  const ExchangeApi* exchange_ = nullptr;  // C functions, faster than from_dlpack_
 };
 
 }  // namespace qkv::python

@@ -10,12 +10,13 @@
 #include "dlpack.h"
 #include "torch_tensor.h"
 
-// What PyTorch's programs mostly call: attention of three tensors, without gradients. A small call
-// takes as long as what surrounds it, so arguments are read here, not in Python.
+// A short path for the most common call of PyTorch programs, attention of three tensors without
+// gradients. The arguments are read here, not in Python, since reading them takes as long as the
+// attention of a small call.
 namespace qkv::python {
 namespace {
 
-// One that the kernels may refuse is left to whoever knows the error.
+// The largest scale that is surely valid; larger ones take the general path, which reports errors.
 constexpr double kLargestScale = std::numeric_limits<float>::max();
 
 bool is_flag_of_python(nb::handle object) { return PyBool_Check(object.ptr()) != 0; }
@@ -32,8 +33,8 @@ bool reads_scale(nb::handle object, std::optional<double>& scale) {
   return -kLargestScale <= *scale && *scale <= kLargestScale;
 }
 
-// q [B,H,Tq,D], k [B,G,Tk,D], v [B,G,Tk,E] of one real type, no axis empty; G = H, or a divisor of
-// it if key heads are shared.
+// Reads q [B,H,Tq,D], k [B,G,Tk,D] and v [B,G,Tk,E] of one real type, without empty axes. G is H,
+// or a divisor of H if key heads are `shared`. Returns false for other tensors.
 bool reads_heads(nb::handle query, nb::handle key, nb::handle value, bool shared, Inputs& inputs) {
   const auto q = view_of_bare_tensor(query);
   if (!q || q->rank() != 4 || !is_real(q->dtype())) return false;
@@ -51,7 +52,8 @@ bool reads_heads(nb::handle query, nb::handle key, nb::handle value, bool shared
   return true;
 }
 
-// True where a query may attend, or numbers of q's type that are added; broadcasts to the scores.
+// Reads a mask that broadcasts to the scores: booleans, true where a query may attend, or numbers
+// of q's type that are added. Returns false for other objects.
 bool reads_mask(nb::handle object, const Inputs& inputs, Options& options) {
   const auto mask = view_of_bare_tensor(object);
   if (!mask || mask->rank() > 4) return false;
@@ -68,7 +70,7 @@ bool reads_mask(nb::handle object, const Inputs& inputs, Options& options) {
   return mask->dtype() == inputs.q.dtype();
 }
 
-// The arguments of PyTorch's function. None if one of them is not as above.
+// Computes out for the arguments of PyTorch's function; None if an argument is not as above.
 nb::object torch_attention(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                            nb::handle dropout_p, nb::handle is_causal, nb::handle scale,
                            nb::handle enable_gqa) {

@@ -10,7 +10,7 @@
 namespace qkv::python {
 namespace {
 
-// Looked up once: this matters for small calls.
+// An interned name; callers make it once, which matters for small calls.
 PyObject* name_of_attribute(const char* name) { return PyUnicode_InternFromString(name); }
 
 nb::object attribute(nb::handle object, PyObject* name) {
@@ -19,14 +19,14 @@ nb::object attribute(nb::handle object, PyObject* name) {
   return nb::steal(value);
 }
 
-// The PyTorch objects that are needed, looked up when the first tensor arrives; torch is never
-// imported here. Held for the life of the process, like NumPy's.
+// References to the PyTorch objects that the bindings use, looked up when the first tensor arrives.
+// torch is never imported here. The references are never released; see Numpy.
 class Torch {
  public:
   explicit Torch(nb::handle torch)
       : tensor_(nb::object(torch.attr("Tensor")).release()),
         function_(nb::object(tensor_.attr("__torch_function__").attr("__func__")).release()),
-        // For classes whose instances are their memory: Parameter's.
+        // The __torch_function__ of Parameter, whose memory is its value.
         no_function_(
             nb::object(torch.attr("nn").attr("Parameter").attr("__torch_function__")).release()),
         no_dispatch_(nb::object(tensor_.attr("__torch_dispatch__")).release()),
@@ -70,13 +70,13 @@ class Torch {
   nb::handle tensor_, function_, no_function_, no_dispatch_, dlpack_, forward_ad_, bool_, uint8_;
 };
 
-// Null before PyTorch is imported.
+// The PyTorch objects; null before torch is imported.
 const Torch* torch() {
   static const Torch* found = nullptr;
   if (found == nullptr) {
     const nb::object modules = nb::module_::import_("sys").attr("modules");
     const nb::object module = modules.attr("get")("torch");
-    // No tensors exist while it is still being imported.
+    // While torch is still being imported, no tensors exist.
     if (module.is_none() || !nb::hasattr(module, "autograd") || !nb::hasattr(module, "nn")) {
       return nullptr;
     }
@@ -95,7 +95,7 @@ TensorClass look_up(nb::handle type) {
 }  // namespace
 
 TensorClass tensor_class_of(nb::handle object) {
-  // The first classes seen are cached, and kept alive; a program has two or three.
+  // The first tensor classes are cached, and kept alive; a program has two or three of them.
   constexpr std::size_t kMostKnown = 8;
   static auto* const known = new std::vector<std::pair<PyTypeObject*, TensorClass>>;
   PyTypeObject* const type = Py_TYPE(object.ptr());

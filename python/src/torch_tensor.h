@@ -6,37 +6,38 @@
 
 #include "arrays.h"
 
-// PyTorch tensors: what their memory means, and the fast way to it.
+// PyTorch tensors: whether their memory is their value, and the fast access to it.
 namespace qkv::python {
 
 struct ExchangeApi;  // dlpack.h
 
-// For a class: whether it is a tensor class, and the DLPack functions that PyTorch (2.10 or newer)
-// exports for it.
+// Facts about the class of an object.
 struct TensorClass {
-  bool of_torch = false;
-  bool plain = false;    // the memory is the value: PyTorch's functions take it unchanged
-  bool is_base = false;  // torch.Tensor itself, whose results are of no other class
+  bool of_torch = false;  // a class of PyTorch tensors
+  bool plain = false;     // the memory is the value: the class does not override functions
+  bool is_base = false;   // torch.Tensor itself
+  // The DLPack functions that PyTorch 2.10 or newer exports for a plain class, else null.
   const ExchangeApi* exchange = nullptr;
 };
 TensorClass tensor_class_of(nb::handle object);
 
-// Throws TypeError for a tensor whose memory is not its whole value: of a class that gives it
-// another meaning (__torch_function__, __torch_dispatch__), or with a forward-mode tangent.
+// Throws TypeError for a tensor whose memory is not its whole value: one of a class that overrides
+// functions (__torch_function__, __torch_dispatch__), or with a tangent of forward-mode
+// differentiation.
 void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& name);
 
-// Whether forward-mode differentiation is at work: tensors may have tangents.
+// Whether forward-mode differentiation is active, so that tensors may have tangents.
 bool has_tangents();
 
-// Whether PyTorch stores the sign separately: the memory has the opposite one.
+// Whether a tensor has a pending negation: its memory has the negated values.
 bool is_negated(nb::handle tensor);
-// The tensor, or a copy with its sign applied to the memory.
+// The tensor, or a copy in which a pending negation is applied to the memory.
 nb::object with_its_sign(nb::handle tensor);
 
 bool requires_grad(nb::handle tensor);
 
-// For a tensor of booleans the same memory as bytes: PyTorch's __dlpack__ did not export booleans
-// at first. An empty object for other tensors.
+// For a tensor of booleans, a tensor of bytes over its memory, because the __dlpack__ of older
+// versions of PyTorch does not export booleans. An empty object for other tensors.
 nb::object bytes_of_booleans(nb::handle tensor);
 
 }  // namespace qkv::python

@@ -8,13 +8,13 @@
 
 #include "arrays.h"
 
-// Building blocks of views of buffers and DLPack tensors.
+// Functions shared by the code that makes views of buffers and of DLPack tensors.
 namespace qkv::python {
 
-// str(object); characters that UTF-8 cannot encode (lone surrogates) are escaped.
+// Returns str(object); characters that UTF-8 cannot encode (lone surrogates) are escaped.
 std::string text_of(nb::handle object);
 
-// The signed integer of this size; kNone if there is no such DType.
+// The integer type of this size in bytes; kNone if there is no such DType.
 DType signed_integer(std::size_t bytes);
 DType unsigned_integer(std::size_t bytes);
 
@@ -23,7 +23,8 @@ DType unsigned_integer(std::size_t bytes);
 void check_rank(const Name& name, int rank);
 bool is_aligned(const void* data, DType dtype);
 
-// Shape and strides in units of bytes as Dims; nothing if a stride is not a multiple of a unit.
+// A shape, and strides in elements. layout_of() gets strides in other units, of which an element
+// has `unit`; it returns nothing if a stride is not a whole number of elements.
 struct ArrayLayout {
   Dims shape, strides;
 };

@@ -41,7 +41,7 @@ class _Looker:
                 note_compiled(self.seen, name)
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Whether the module belongs to the model and runs on this thread; notes why not."""
+        """Whether the module belongs to the model and runs on self.thread; notes why not."""
         name = self.names.get(id(module))
         if threading.get_ident() != self.thread:
             if name is not None:
