@@ -188,7 +188,7 @@ class Layer:
         | layer | "torch" | "d2l": Zhang et al., Dive into Deep Learning |
         | --- | --- | --- |
         | MultiHeadAttention, split | torch.nn.MultiheadAttention's | W_q.weight .. W_o.bias |
-        | AdditiveAttention | W_q, W_k, v.weight of three Linear | the same with w_v.weight |
+        | AdditiveAttention | W_q, W_k, v.weight of three Linear | W_q, W_k, w_v.weight |
         | BilinearAttention | torch.nn.Bilinear's (out_features=1, bias=False) | |
         | Linear, Embedding, GRU, GRUCell | their own | |
         """

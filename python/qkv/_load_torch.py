@@ -167,8 +167,8 @@ def values(
         raise ValueError(f"{function}: swapped is for AdditiveAttention only")
     if {"bias_k", "bias_v"} & set(given) and "bias_k" not in shapes:
         raise ValueError(
-            f"{function}: bias_k cannot be taken: the layer has no learned key and value that "
-            "stand beside the given ones; make it with bias_kv=True"
+            f"{function}: bias_k cannot be loaded: the layer has no learned key and value; "
+            "make it with bias_kv=True"
         )
     forms = list(_forms(shapes, swapped).values())
     names = list(given)

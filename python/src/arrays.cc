@@ -95,9 +95,8 @@ class Buffer {
 void check_unmasked(nb::handle object, const Name& name) {
   const nb::module_ masked = nb::module_::import_("numpy.ma");
   if (nb::cast<bool>(masked.attr("is_masked")(object))) {
-    throw_type_error(name,
-                     "must have no masked entries, got " + describe(object) +
-                         "; which keys are seen is said by mask, padding_mask or key_lengths");
+    throw_type_error(name, "must have no masked entries, got " + describe(object) +
+                               "; keys are masked by mask, padding_mask or key_lengths");
   }
 }
 
@@ -162,7 +161,7 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
       throw;
     }
     throw_value_error(name, "must be an array or a list of numbers, got a " + describe(object) +
-                                ", which is none (" + text_of(error.value()) + ")");
+                                ", which is not one (" + text_of(error.value()) + ")");
   }
   if (real == DType::kNone && nb::cast<Index>(array.attr("size")) == 0) {
     return array.attr("astype")(
@@ -221,7 +220,7 @@ Array array_of(nb::handle object, const Name& name) {
       return view_of_plain(numpy().as_array(object), name);
     }
     throw_type_error(
-        name, "must be an array (of NumPy, or one that speaks DLPack), got " + describe(object));
+        name, "must be an array (of NumPy, or one that supports DLPack), got " + describe(object));
   });
 }
 

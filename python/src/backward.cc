@@ -31,7 +31,8 @@ class Wanted {
   Wanted(const char* function, nb::handle names, nb::handle add_to) : function_(function) {
     if (!add_to.is_none()) {
       if (!names.is_none()) {
-        throw_value_error(name("wanted"), "is given but add_to names what is wanted already");
+        throw_value_error(name("wanted"),
+                          "is given, but add_to already names the requested gradients");
       }
       read_add_to(nb::borrow<nb::dict>(add_to));
       all_ = false;
@@ -135,9 +136,9 @@ class GradientMaker {
     const Array held = call_.hold(array_of(array, {function_, argument.c_str()}));
     view = writable(held, array, {function_, argument.c_str()});
     if (!(view.shape() == source.shape()) || view.dtype() != source.dtype()) {
-      throw_value_error({function_, argument.c_str()}, "must be as what it is the gradient of, " +
-                                                           qkv::describe(source) + ", got " +
-                                                           qkv::describe(ConstView(view)));
+      throw_value_error({function_, argument.c_str()},
+                        "must have the shape and dtype of its source, " + qkv::describe(source) +
+                            ", got " + qkv::describe(ConstView(view)));
     }
     return array;
   }

@@ -59,7 +59,7 @@ nb::object asked(nb::handle object, const char* method, const Name& name) {
     for (PyObject* const kind :
          {PyExc_BufferError, PyExc_ValueError, PyExc_TypeError, PyExc_RuntimeError}) {
       if (!error.matches(kind)) continue;
-      throw_type_error(name, "must be an array on the CPU that gives its memory, got " +
+      throw_type_error(name, "must be an array on the CPU that exports its memory, got " +
                                  describe(object) + " (" + text_of(error.value()) + ")" +
                                  autograd_hint(object));
     }

@@ -45,7 +45,7 @@ constexpr std::array kAnywhere = {
     Rename{"dropout.p", "dropout"},
     Rename{"dropout.seed", "seed"},
     Rename{"top.count", "return_top"},
-    Rename{"outputs name no buffer", "v is absent and no other result is asked for"},
+    Rename{"outputs name no buffer", "v is absent and no other result is requested"},
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 

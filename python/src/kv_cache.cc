@@ -116,7 +116,8 @@ nb::dict pickle_of(const KvCacheContents& contents) {
 
 KvCacheContents contents_of(const nb::dict& pickle) {
   const auto damaged = [](const char* what) {
-    const std::string text = std::string("KvCache: ") + what + " of the pickle are not a cache's";
+    const std::string text =
+        std::string("KvCache: the field ") + what + " of the pickle is invalid";
     throw nb::value_error(text.c_str());
   };
   const auto item = [&](const char* name) {

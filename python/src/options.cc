@@ -306,7 +306,7 @@ class Reader {
       if (is_real(keep.dtype())) {
         throw_type_error(name(kMask), "must be bool or an integer type, got " +
                                           qkv::describe(keep) +
-                                          " (what is added to the scores is bias)");
+                                          " (numbers to add to the scores are bias)");
       }
       if (is_integer(keep.dtype())) check_flags(keep);
       masks.emplace_back(Keep{keep});
@@ -322,7 +322,7 @@ class Reader {
     if (!odd) return;
     throw_value_error(name(kMask), "must be bool, or of 0 and 1, got " + std::to_string(*odd) +
                                        " in " + qkv::describe(keep) +
-                                       " (what is added to the scores is bias)");
+                                       " (numbers to add to the scores are bias)");
   }
 
   const char* function_;

@@ -120,8 +120,8 @@ void check_plain_tensor(const TensorClass& of, nb::handle object, const Name& na
     const bool causal = which == "torch.nn.attention.bias.CausalBias";
     throw_type_error(
         name, "must be a tensor whose memory is its value, got " + which +
-                  ", a class with a meaning of its own (__torch_function__, __torch_dispatch__)" +
-                  (causal ? "; what it means is causal=\"top_left\" or \"bottom_right\""
+                  ", a class that overrides functions (__torch_function__, __torch_dispatch__)" +
+                  (causal ? "; use causal=\"top_left\" or \"bottom_right\" instead"
                           : "; a plain tensor is made by x.as_subclass(torch.Tensor) or the like"));
   }
   if (torch()->has_tangent(object)) {

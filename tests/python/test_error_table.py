@@ -34,7 +34,7 @@ COUNTS = {
 OTHERWISE = {
     # Python names the option that was probably meant.
     "keep_reals": "attention: mask must be bool or an integer type, got float32 [3,5] "
-    "(what is added to the scores is bias)",
+    "(numbers to add to the scores are bias)",
     # Python suggests what may have been meant.
     "bias_two_heads": "attention: bias must broadcast to [B,H,Tq,Tk] = [2,4,3,5], got float32 "
     "[2,3,5]; for one matrix for each batch entry write bias[:, None]",

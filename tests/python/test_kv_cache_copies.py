@@ -97,14 +97,17 @@ def test_a_damaged_pickle_is_an_error():
     shape, data = fields["k_pages"]
     rows = tuple(map(int, shape))
     for changed, text in [
-        ({"format": "qkv KvCache 2"}, "KvCache: format of the pickle are not a cache's"),
+        ({"format": "qkv KvCache 2"}, "KvCache: the field format of the pickle is invalid"),
         ({"sizes": (1,)}, "qkv: sizes of another version"),
-        ({"sizes": None}, "KvCache: sizes of the pickle are not a cache's"),
-        ({"k_pages": None}, "KvCache: k_pages of the pickle are not a cache's"),
-        ({"k_pages": (rows, data[:-1])}, "KvCache: k_pages of the pickle are not a cache's"),
-        ({"k_pages": ((1 << 40, *rows), data)}, "KvCache: k_pages of the pickle are not a cache's"),
-        ({"k_pages": ((-1, *rows), data)}, "KvCache: k_pages of the pickle are not a cache's"),
-        ({"k_pages": ((1,) * 9, b"")}, "KvCache: k_pages of the pickle are not a cache's"),
+        ({"sizes": None}, "KvCache: the field sizes of the pickle is invalid"),
+        ({"k_pages": None}, "KvCache: the field k_pages of the pickle is invalid"),
+        ({"k_pages": (rows, data[:-1])}, "KvCache: the field k_pages of the pickle is invalid"),
+        (
+            {"k_pages": ((1 << 40, *rows), data)},
+            "KvCache: the field k_pages of the pickle is invalid",
+        ),
+        ({"k_pages": ((-1, *rows), data)}, "KvCache: the field k_pages of the pickle is invalid"),
+        ({"k_pages": ((1,) * 9, b"")}, "KvCache: the field k_pages of the pickle is invalid"),
         ({"k_pages": ((rows[0] * 16, 1, *rows[2:]), data)}, "KvCache: k_pages must be q8"),
         ({"lengths": ((3,), bytes(24))}, "KvCache: first_keys must be"),
         ({"lengths": ((3,), b"\xff" * 24)}, "KvCache: lengths must be 0 or more, got -1"),

@@ -79,7 +79,7 @@ FINE = X.astype(float)
          "q must be float32 as the layer is, got float64 [2,3,4]"),
         ((X, X, None), {}, ValueError, "v must be given, got None"),
         ((X, "k", X), {}, TypeError,
-         "k must be an array (of NumPy, or one that speaks DLPack), got str 'k'"),
+         "k must be an array (of NumPy, or one that supports DLPack), got str 'k'"),
         ((X, X, X[:, :2]), {}, ValueError,
          "v has Tk = 2 but k has Tk = 3 (k [2,3,4], v [2,2,4])"),
         ((X[0, 0], X, X), {}, ValueError, "q must have rank 2 to 7, got float32 [4]"),
@@ -92,8 +92,8 @@ FINE = X.astype(float)
         ((X, X, X), {"bias": X[:, :2]}, ValueError,
          "bias must broadcast to [B,H,Tq,Tk] = [2,2,3,3], got float32 [2,2,4]"),
         ((X, X, X), {"mask": X}, TypeError,
-         "mask must be bool or an integer type, got float32 [2,3,4] (what is added to the scores "
-         "is bias)"),
+         "mask must be bool or an integer type, got float32 [2,3,4] (numbers to add to the "
+         "scores are bias)"),
         ((X, X, X), {"train": 1}, TypeError, "train must be True or False, got int 1"),
         ((X, X, X), {"threads": -1}, ValueError,
          "threads must be in 0 (one for each processor) to 4096, got -1"),

@@ -258,7 +258,7 @@ def test_keys_of_another_width_are_refused():
             nn.MultiheadAttention(4, 2, vdim=3),
             r"v_proj_weight must have the shape \[4,4\], got \[4,",
         ),
-        (nn.MultiheadAttention(4, 2, add_bias_kv=True), "bias_k cannot be taken: "),
+        (nn.MultiheadAttention(4, 2, add_bias_kv=True), "bias_k cannot be loaded: "),
         (nn.MultiheadAttention(6, 2), r"in_proj_weight must have the shape \[12,4\], got \[18,6\]"),
         (nn.Linear(4, 4), "state_dict is without .*, has an unknown weight, has an unknown bias; "),
     ]:

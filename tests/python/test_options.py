@@ -376,8 +376,11 @@ def test_what_cannot_be_added_to():
     for add_to, text in [
         (changed(dq=frozen), "add_to dq must be an array of NumPy or PyTorch that can be written"),
         (changed(dq=good.dq.astype(">f8")), "add_to dq must be an array .* that can be written to"),
-        (changed(dq=good.dq[:, :1].copy()), r"add_to dq must be as what it is the gradient of, f"),
-        (changed(dk=good.dk.astype("f4")), "add_to dk must be as what it is the gradient of"),
+        (
+            changed(dq=good.dq[:, :1].copy()),
+            r"add_to dq must have the shape and dtype of its source, f",
+        ),
+        (changed(dk=good.dk.astype("f4")), "add_to dk must have the shape and dtype of its source"),
         (changed(dbias=np.ones(3)), "add_to names dbias, but the call has no bias"),
         (qkv.Gradients(*[None] * 7), "add_to must name an array"),
         (changed(dparams=[1]), "add_to must have a dict of arrays as dparams, got list"),
@@ -386,7 +389,7 @@ def test_what_cannot_be_added_to():
     ]:
         with pytest.raises((TypeError, ValueError), match=f"^attention_backward: {text}"):
             backward(out, lse, add_to=add_to)
-    with pytest.raises(ValueError, match="wanted is given but add_to names what is wanted already"):
+    with pytest.raises(ValueError, match="wanted is given, but add_to already names the requested"):
         backward(out, lse, add_to=good, wanted=("dq",))
     with pytest.raises(ValueError, match="must not overlap|share"):
         backward(out, lse, add_to=changed(dq=Q))

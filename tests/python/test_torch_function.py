@@ -397,7 +397,7 @@ def test_state_dicts_of_them_are_refused():
 @needs(2, 3, "torch.nn.attention.bias")
 def test_the_text_for_a_causal_bias_says_what_to_write():
     x = torch.ones(2, 2)
-    with pytest.raises(TypeError, match='what it means is causal="top_left" or "bottom_right"$'):
+    with pytest.raises(TypeError, match='use causal="top_left" or "bottom_right" instead$'):
         qkv.torch.attention(x, x, x, mask=causal_bias(2, 2))
 
 

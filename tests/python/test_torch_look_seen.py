@@ -304,7 +304,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path, monkeypatch):
 WRONG = {
     "nothing": (
         {"top": 0, "entropy": False}, ValueError,
-        "entropy, value_sums or pool must be asked for, got none of",
+        "entropy, value_sums or pool must be requested, got none of",
     ),
     "model": ({"model": 3, "top": 1}, TypeError, "look: model must be a torch.nn.Module, got int"),
     "name": (
@@ -365,14 +365,12 @@ def test_names_of_what_was_recorded():
     assert "1" in seen and "2" not in seen
     with pytest.raises(IndexError):
         seen[2]
-    with pytest.raises(
-        KeyError, match=r"that attended, 'inner\.0', 'inner\.1', layers= named none"
-    ):
+    with pytest.raises(KeyError, match=r"layers= named none of 'inner\.0', 'inner\.1', the layers"):
         seen_by(7)[""]
     softmax = Calls(lambda q, k, v: torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v)
     with pytest.raises(KeyError, match="there are none: no call of torch's, Transformers'"):
         seen_by(None, softmax)["inner.0"]
-    with pytest.raises(AttributeError, match=r"^weights was not recorded: ask look for it, rows="):
+    with pytest.raises(AttributeError, match=r"^weights was not recorded: request it by rows="):
         _ = seen[0].weights
 
 

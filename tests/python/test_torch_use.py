@@ -382,14 +382,14 @@ def test_views_are_read_where_they_are():
 
 
 REFUSED = {
-    "sparse": (lambda: X.to_sparse(), "q must be an array on the CPU that gives its memory"),
+    "sparse": (lambda: X.to_sparse(), "q must be an array on the CPU that exports its memory"),
     "quantized": (
         lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
-        "q must be an array on the CPU that gives its memory",
+        "q must be an array on the CPU that exports its memory",
     ),
     "conjugated": (
         lambda: X.to(torch.complex64).conj(),
-        "q must be (float64, float32, bfloat16 or float16|an array .* that gives its memory)",
+        "q must be (float64, float32, bfloat16 or float16|an array .* that exports its memory)",
     ),
 }
 

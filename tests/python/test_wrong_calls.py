@@ -21,7 +21,7 @@ FLOATS = "must be float64, float32, bfloat16 or float16, got"
 FLOATS_OR_Q8 = "must be float64, float32, bfloat16, float16 or q8, got"
 FLAGS = "must be bool or an integer type, got"
 INTEGERS = "must be an integer type, got"
-ARRAY = "must be an array (of NumPy, or one that speaks DLPack), got"
+ARRAY = "must be an array (of NumPy, or one that supports DLPack), got"
 NUMBERS = "must be an array or a list of numbers, got"
 SCORES = 'score must be "scaled_dot", "dot", "bilinear", "additive" or "cosine", got'
 SEED = "must be in 0 to 2^64-1, got"
@@ -118,10 +118,10 @@ WRONG = [
     # ---- masks
     ({"mask": np.ones((3, 5), F)}, TypeError,
      "mask must be bool or an integer type, got float32 [3,5] "
-     "(what is added to the scores is bias)"),
+     "(numbers to add to the scores are bias)"),
     ({"mask": [[0.0] * 5]}, TypeError,
      "mask must be bool or an integer type, got float64 [1,5] "
-     "(what is added to the scores is bias)"),
+     "(numbers to add to the scores are bias)"),
     ({"mask": np.ones((5, 3), bool)}, ValueError,
      "mask must broadcast to [B,Tq,Tk] = [2,3,5], got bool [5,3]"),
     ({"mask": "causal"}, TypeError, f"mask {NUMBERS} str 'causal'"),
@@ -177,7 +177,7 @@ WRONG = [
      'q must have rank 4 with layout "bthd", got float32 [2,3,8]'),
     # ---- results
     ({"v": None}, ValueError,
-     "v is absent and no other result is asked for, so there is nothing to compute"),
+     "v is absent and no other result is requested, so there is nothing to compute"),
     ({"return_weights": "kept"}, ValueError,
      "return_weights must be False, True, \"dropped\" or \"both\", got str 'kept'"),
     ({"return_weights": 1}, TypeError,
@@ -329,7 +329,7 @@ def test_params_that_empty_themselves():
 # ---- tensors of torch ----------------------------------------------------------------------------
 
 
-GIVES = "must be an array on the CPU that gives its memory, got"
+GIVES = "must be an array on the CPU that exports its memory, got"
 
 
 def tensor_cases(torch):

@@ -177,7 +177,7 @@ def look(
     if asked.is_nothing():
         asked = asked._replace(top=_TOP if top is None else 0, entropy=entropy is None)
     if asked.is_nothing():
-        raise ValueError(f"look: {_results()} must be asked for, got none of them")
+        raise ValueError(f"look: {_results()} must be requested, got none of them")
     return _Look(model, _layers(model, layers), asked)
 
 

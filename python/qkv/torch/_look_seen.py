@@ -95,7 +95,7 @@ class Call(_Results):
 
     def _result(self, name: str) -> Any:
         if name not in self.results:
-            raise AttributeError(f"{name} was not recorded: ask look for it, {ASKED_BY[name]}")
+            raise AttributeError(f"{name} was not recorded: request it by {ASKED_BY[name]}")
         return self.results[name]
 
     def __repr__(self) -> str:
@@ -173,7 +173,7 @@ class Seen:
         if self._layers:
             return f"there are {listed(self._layers)}"
         if self._others:
-            return f"of those that attended, {listed(self._others)}, layers= named none"
+            return f"layers= named none of {listed(self._others)}, the layers that attended"
         if self._compiled:
             return f"there are none: {self._uncompiled()}"
         if self._ran_elsewhere:
