@@ -40,8 +40,8 @@ auto in_layout(const CallArguments& call, const F& f) {
   }
 }
 
-// Reads the arguments of a call. The tuple `options` has the values of the options that _core.OPTIONS
-// names, in that order. Throws Error.
+// Reads the arguments of a call. The tuple `options` has the values of the options that
+// _core.OPTIONS names, in that order. Throws Error.
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options);
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a result may be from the oracle, derived from the problem.
+"""Computes how far a result may be from the oracle, from the problem itself.
 
-*Naive* is the composition that holds sums in float32 and rounds once to the input type after
-scores, weights and out (and, going back, after their gradients). A result may be twice as far off
-(gradients three times) plus 4 units in the last place; float64 1e-11 of the largest terms.
-Where terms cancel, "largest" is that of the terms added, not of what is left.
+The *naive* composition holds sums in float32 and rounds once to the input type after
+scores, weights and out (in the backward pass, after their gradients). A result may have twice its
+error (gradients three times) plus 4 units in the last place; float64, 1e-11 of the largest terms.
+Where terms cancel, "largest" refers to the terms that are added, not to their sum.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from oracle_torch import (
 FLOAT64 = 1e-11
 UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LEAST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-# How many rounding errors of the accumulator, each relative to the terms added, a sum may
-# accumulate beyond the naive error (which may be 0 by luck on small problems).
+# The number of rounding errors of the accumulator, each relative to the terms added, that a sum may
+# have beyond the naive error (which may be 0 by chance on small problems).
 TERMS = 8
 
 
@@ -40,7 +40,7 @@ def ulp(x: float, dtype: str) -> float:
 
 
 def largest(x: Any) -> float:
-    """The largest finite magnitude, 0 if there is none."""
+    """The largest finite magnitude in x; 0 if there is none."""
     x = x.detach()
     x = x[torch.isfinite(x)]
     return float(x.abs().max()) if x.numel() else 0.0
@@ -49,8 +49,8 @@ def largest(x: Any) -> float:
 def reduced(dtype: str, draw: int) -> Arithmetic:
     """float32 arithmetic whose scores, weights and outs are rounded to `dtype`.
 
-    Draw 0 rounds to nearest, each further one up or down by chance. The additive score may be off
-    by 2^-22 sum_u |v_u|: all tanh of a pair are, together.
+    Draw 0 rounds to nearest; every other draw rounds up or down at random. The additive score has
+    an error of up to 2^-22 sum_u |v_u|, from the errors of all tanh of a pair together.
     """
     kind = getattr(torch, dtype)
     chance = torch.Generator().manual_seed(draw)
@@ -102,7 +102,7 @@ class Pass:
         return found if self.out is None else {"out": self.out, **found}
 
     def score_gradient(self, into: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """ds, the sum of its terms' magnitudes, and delta's magnitude.
+        """Returns ds, the sum of the magnitudes of its terms, and the magnitude of delta.
 
         delta = dout . out + sum_j w_j dweights_j - dlse,  ds_j = w_j (dw_j - delta).
         """
@@ -120,7 +120,7 @@ class Pass:
 
 
 def _surrogate(p: Problem) -> Any:
-    """A score of magnitudes: its derivatives bound those of the score term by term."""
+    """A score made of magnitudes, whose derivatives bound those of the score term by term."""
     call = p.call
     if call.score in ("dot", "scaled_dot"):
         s = p.q.abs() @ p.k.abs().transpose(-1, -2)
@@ -147,7 +147,7 @@ def _surrogate(p: Problem) -> Any:
 
 
 def _abs_sources(call: Call) -> Call:
-    """Absolute values of the arrays the score is linear in, so that no terms cancel."""
+    """The call with absolute values of the arrays that the score is linear in: no terms cancel."""
 
     def change(name: str, x: Any) -> Any:
         if not x.is_floating_point() or name == "sinks":
@@ -206,7 +206,7 @@ def _backward(call: Call, passes: list[Pass], into: dict[str, Any]) -> dict[str,
 
 
 def _pull(v: Any, source: Any, w: Any, dout: Any) -> Any:
-    """dv in the shape of its source: w^T dout, mapped back through the layout."""
+    """Returns dv = w^T dout in the shape of its source."""
     (g,) = torch.autograd.grad(
         v, [source], (w.detach().transpose(-1, -2) @ dout), retain_graph=True
     )
@@ -243,7 +243,7 @@ def _fit(x: Any, like: Any, shape: tuple[int, ...]) -> Any:
 
 
 def magnitudes(call: Call, into: dict[str, Any]) -> dict[str, float]:
-    """The magnitude of the terms that each gradient sums, in float64."""
+    """The magnitude of the terms that each gradient sums, computed in float64."""
     call = _tracked(call, torch.float64)
     exact = [Pass(p, EXACT) for p in lay_out(call)]
     sizes = _tracked(_abs_sources(call), torch.float64)
@@ -272,6 +272,6 @@ def magnitudes(call: Call, into: dict[str, Any]) -> dict[str, float]:
 
 
 def score_size(call: Call) -> float:
-    """The largest score if none of its terms cancel."""
+    """The largest score there would be if none of its terms cancelled."""
     sizes = _abs_sources(call)
     return max([0.0] + [largest(_surrogate(p)) for p in lay_out(sizes)])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of tests/errors.tsv as calls of the package.
+"""Translates the rows of tests/errors.tsv to calls of the package.
 
 The head of the table describes its language. `translate` gives a Call, or the reason why Python
 has no such call.
@@ -20,7 +20,7 @@ TABLE = Path(__file__).resolve().parents[1] / "errors.tsv"
 
 FUNCTIONS = ("attention", "attention_backward", "softmax", "masked_softmax", "batch_dot")
 
-# The table's names and Python's, for arguments and in messages.
+# {name in the table: name in Python}, for arguments and messages.
 NAMES = {
     "keep": "mask",
     "padding": "padding_mask",
@@ -68,7 +68,7 @@ NAMES = {
 NAMES_OF = {
     "masked_softmax": {"lengths": "valid_len"},
 }
-# How a result is requested.
+# The option of Python that requests each result.
 WANTED = {
     "lse": {"return_lse": True},
     "row_max": {"return_row_max": True},
@@ -96,7 +96,7 @@ DTYPES = {
     **UNSIGNED,
 }
 
-# Why a row has no call in Python.
+# The reasons for which a row has no call in Python.
 NO_FUNCTION = "the function is one of C++ only"
 USERS_FUNCTION = "functions of the user on scores and masks are C++"
 CONTEXT = "contexts are C++"
@@ -133,7 +133,7 @@ class Row:
 
 @dataclass
 class Call:
-    """The call of a row: positional arguments (q, k, v and so on) and the rest."""
+    """The call of a row: positional arguments (q, k, v and so on), and options by name."""
 
     function: str
     positional: list[Any] = field(default_factory=list)
@@ -157,7 +157,7 @@ def list_of(text: str) -> list[int]:
 
 
 def make_array(text: str) -> np.ndarray:
-    """DTYPE[SIZES]/[STRIDES]{VALUES} in memory just large enough for its strides."""
+    """The array of DTYPE[SIZES]/[STRIDES]{VALUES}, in memory just large enough for its strides."""
     parts = re.fullmatch(r"(\w+)(\[[^]]*\])(?:/(\[[^]]*\]))?(?:\{(.*)\})?", text)
     assert parts is not None, f"{text} is no array of the table"
     dtype = np.dtype(DTYPES[parts[1]])
@@ -195,7 +195,7 @@ def arrays_of(call: Call) -> Iterator[np.ndarray]:
 
 
 def reason_against(row: Row) -> Union[str, None]:
-    """Why Python has no such call; None if it has."""
+    """The reason why Python has no such call; None if it has one."""
     arguments = row.arguments
     if row.function not in FUNCTIONS:
         return NO_FUNCTION
@@ -232,7 +232,7 @@ def value_of(name: str, text: str) -> Any:
 def python_text(function: str, text: str) -> str:
     """A message with the Python names of the arguments."""
     names = {**NAMES, **NAMES_OF.get(function, {})}
-    # The longest first: "dropout.p" before "dropout"; not within other words or paths.
+    # Longer names are replaced first, "dropout.p" before "dropout"; never inside other words.
     longest = sorted(names, key=len, reverse=True)
     any_name = "|".join(re.escape(name) for name in longest)
     pattern = rf"(?<![\w.\"])({any_name})(?![\w\"]|\.\w)"
@@ -240,7 +240,7 @@ def python_text(function: str, text: str) -> str:
 
 
 def order_of(function: str) -> tuple[str, ...]:
-    """The positional parameters."""
+    """The names of the positional parameters of a function."""
     return {
         "attention": ("q", "k", "v"),
         "attention_backward": ("output_gradients.out", "q", "k", "v", "saved.out", "saved.lse"),
@@ -261,7 +261,7 @@ def translate(row: Row) -> Union[Call, str]:
         call.positional.append(value_of(name, values.pop(name)) if name in values else None)
     for name, text in values.items():
         if name.split(".")[0] == "input_gradients" or name in ("out", "top.weights", "top.keys"):
-            continue  # Python makes them
+            continue  # Python makes the outputs itself
         if name in WANTED:
             call.keywords.update(WANTED[name])
         elif NAMES.get(name, name).startswith("params["):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of every class of Hugging Face Transformers, by "qkv" and by "eager".
+"""Compares "qkv" with "eager" in models of every class of Hugging Face Transformers.
 
 A model is made with "qkv", run, changed to "eager", run, changed back, and run once more, in
-float64, with padding and without; it writes a few words with each cache if it can write at all.
+float64, with padding and without; it generates a few tokens with each cache if it can generate.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from small_models import _Widened
 from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-NEW = 4  # words to write
-NO_WEIGHTS = "no attentions"  # the class asks for them in no way that we know
-LARGEST = 40_000_000  # parameters
-# Largest differences, relative to the largest number of a tensor: softmax is widened to float64,
-# some norms are not.
+NEW = 4  # tokens to generate
+NO_WEIGHTS = "no attentions"  # no known way makes the class return them
+LARGEST = 40_000_000  # the largest number of parameters that is tried
+# The largest differences allowed, relative to the largest number of a tensor. In float64, softmax
+# is widened to float64, but some norms are not.
 CLOSE = {torch.float64: 1e-5, torch.float32: 2e-4}
 
 
 class Result(NamedTuple):
-    name: str  # of the configuration
-    model: str  # the class
+    name: str  # the name of the configuration
+    model: str  # the name of the model class
     state: str  # "equal", "refused", "no attention", "not tried", "as sdpa", "different"
-    text: str  # what was compared, or why not
+    text: str  # what was compared, or the reason why nothing was
     worst: float = 0.0
 
 
@@ -43,7 +43,7 @@ class Result(NamedTuple):
 
 
 def classes_of(name: str) -> List[type]:
-    """The model class of a configuration, and one that writes."""
+    """The model class of a configuration, and one that generates tokens."""
     kind = CONFIG_MAPPING[name]
     package = importlib.import_module(kind.__module__.rpartition(".")[0])
     found = []
@@ -77,7 +77,7 @@ def widen_all(dtype: torch.dtype) -> None:
 
 
 def _fill(model: torch.nn.Module) -> None:
-    """Parameters large enough that attention matters."""
+    """Draws parameters large enough for attention to affect the results."""
     generator = torch.Generator().manual_seed(1)
     for name, parameter in model.named_parameters():
         if not parameter.is_floating_point():
@@ -99,7 +99,7 @@ def make(
     if sum(p.numel() for p in sized.parameters()) > LARGEST:
         raise MemoryError("too large")
     torch.manual_seed(0)
-    config._experts_implementation = "eager"  # the default is for float32
+    config._experts_implementation = "eager"  # the default works in float32 only
     config._attn_implementation = implementation
     model = cls(config)
     widen_all(dtype)
@@ -129,13 +129,13 @@ def difference(
 ) -> float:
     """The largest difference, relative to the largest number of its tensor.
 
-    Without `all_of`, weights may be missing: eager returns them unasked in a few models.
+    Without `all_of`, weights may be missing: in a few models eager returns them without request.
     """
     worst = 0.0
     left, right = dict(tensors_in(got)), dict(tensors_in(want))
     if not all_of:
         right = {n: x for n, x in right.items() if n in left or "attentions" not in n}
-    # A gradient that cancels to nothing is as exact as the numbers that cancel.
+    # A gradient that cancels to about 0 is only as exact as the numbers that cancel.
     finite = [x[x.isfinite()] for x in right.values()]
     least = max([1.0] + [1e-9 * x.abs().max().item() for x in finite if x.numel()])
     if left.keys() != right.keys():
@@ -145,12 +145,12 @@ def difference(
         if a.shape != b.shape:
             return math.inf
         if real is not None and a.dim() > 1 and len(a) == len(real):
-            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real  # without the first
+            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real  # without the first row
             if a.shape[:2] == rows.shape:
                 a, b = a[rows], b[rows]
         if not a.numel():
             continue
-        finite = b.isfinite()  # in a few models eager gives NaN where a row sees no key
+        finite = b.isfinite()  # eager gives NaN in rows without keys in a few models
         if not a[finite].isfinite().all():
             return math.inf
         a, b = a[finite].double(), b[finite].double()
@@ -197,7 +197,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _works(model: Any) -> Tuple[Optional[Dict[str, Any]], str]:
-    """The first inputs that a model runs with, or why there are none."""
+    """The first inputs that a model runs with, or the reason why there are none."""
     why = ""
     for inputs in candidates(model):
         try:
@@ -214,7 +214,7 @@ def _works(model: Any) -> Tuple[Optional[Dict[str, Any]], str]:
 def _kinds_of_runs(
     model: Any, inputs: Dict[str, Any], close: float
 ) -> Iterator[Tuple[str, Callable[[Any], Any], Any]]:
-    """What to compare: its name, the function of a model, and which rows are real."""
+    """The comparisons: name, function of a model, and which rows are not padding."""
     names = inspect.signature(model.forward).parameters
     yield "forward", lambda m: _run(m, inputs), None
     masked = "attention_mask" in names and any(
@@ -270,7 +270,7 @@ def _kinds_of_runs(
             return [*out.logits, out.sequences.double()]
 
         yield "dynamic cache", lambda m: written(m, "dynamic", True), None
-        try:  # bidirectional models see the empty room of a static cache, with eager as well
+        try:  # bidirectional models attend to unused slots of a static cache, also with eager
             static = difference(written(model, "static", False), written(model, "dynamic", False))
         except Exception:
             return
@@ -286,13 +286,13 @@ def _uses_interface(module: torch.nn.Module) -> bool:
 def compare(
     by_qkv: Any, by_eager: Any, inputs: Dict[str, Any], close: float
 ) -> Tuple[List[str], List[str], float]:
-    """What is equal, what is not, and the largest difference that is small enough."""
+    """Returns what is equal, what is not, and the largest difference in what is equal."""
     equal, different, worst, exact = [], [], 0.0, True
     for what, function, real in _kinds_of_runs(by_eager, inputs, close):
         try:
             want = function(by_eager)
         except Exception:
-            continue  # it is not for this model
+            continue  # the comparison does not apply to this model
         numbers = [x for _, x in tensors_in(want)]
         exact = exact and all(x.isfinite().all() for x in numbers)
         if what == "gradients" and not exact or not any(x.isfinite().any() for x in numbers):
@@ -309,7 +309,7 @@ def compare(
         if far <= close:
             equal.append(what)
             worst = max(worst, far)
-        elif difference(function(by_eager), want, real) <= close:  # else it keeps what it finds
+        elif difference(function(by_eager), want, real) <= close:  # eager repeats its result
             different.append(f"{what}: {far:.1g}")
     return equal, different, worst
 
@@ -319,11 +319,11 @@ def _brief(error: Exception) -> str:
 
 
 def judge(name: str, cls: type) -> Result:
-    """One class: the first way to make it small in which it runs."""
+    """Judges one class, made small in the first way in which it runs."""
     why: List[str] = []
     try:
         tried = list(ways(name))
-    except Exception as error:  # the class's own defaults
+    except Exception as error:  # the class fails with its own defaults
         return Result(name, cls.__name__, "not tried", _brief(error))
     for way, arguments in tried:
         for dtype in CLOSE:
@@ -395,10 +395,10 @@ def _judge_made(name: str, cls: type, arguments: Dict[str, Any], dtype: torch.dt
 
 
 def _changed(by_eager: Any, by_qkv: Any, inputs: Dict[str, Any], close: float) -> List[str]:
-    """What a model that is changed to "qkv" does otherwise than one that was made with it."""
+    """The differences of a model changed to "qkv" from one that was made with it."""
     try:
         by_eager.set_attn_implementation("qkv")
-    except ValueError as error:  # a part that was made with eager: nothing asked it for "qkv"
+    except ValueError as error:  # a part made with eager, which "qkv" was never requested for
         return [f"changed: {error}"]
     far = difference(_run(by_eager, inputs), _run(by_qkv, inputs))
     by_eager.set_attn_implementation("eager")
@@ -406,7 +406,7 @@ def _changed(by_eager: Any, by_qkv: Any, inputs: Dict[str, Any], close: float) -
 
 
 def _refusal(cls: type, arguments: Dict[str, Any], name: str) -> str:
-    """What a class says of "qkv" that cannot be made with "eager", if that is a refusal."""
+    """The refusal of "qkv" by a class that cannot be made with "eager"; "" if there is none."""
     try:
         config = CONFIG_MAPPING[name](**arguments)
         config._attn_implementation = "qkv"
@@ -420,7 +420,7 @@ def _refusal(cls: type, arguments: Dict[str, Any], name: str) -> str:
 def _is_as_sdpa(
     name: str, cls: type, arguments: Dict[str, Any], by_qkv: Any, inputs: Optional[Dict[str, Any]]
 ) -> bool:
-    """Whether this is a part of a model for which eager and "sdpa" differ, and qkv is "sdpa"."""
+    """Whether this is a part of a model in which "qkv" equals "sdpa", while eager differs."""
     if name in MODEL_MAPPING_NAMES or inputs is None:
         return False
     dtype = next(by_qkv.parameters()).dtype

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by all tests that compare with PyTorch: the gate and the comparator.
 
-The judge is exactly PyTorch 2.13.0. Without it each test of a file that says
+The judge is exactly PyTorch 2.13.0. Without it, each test of a file that has
 `pytestmark = needs_torch` is collected and skipped with the reason, so that the skips are counted.
 """
 
@@ -54,7 +54,7 @@ def worst(got: Any, want: Any) -> float:
 
 
 def check(name: str, got: Any, want: Any, tolerance: float) -> Optional[str]:
-    """None if every element of `got` is within `tolerance` of `want`, else one line."""
+    """None if every element of `got` is within `tolerance` of `want`; else one line of text."""
     try:
         error = worst(got, want)
     except AssertionError as reason:

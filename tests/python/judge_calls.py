@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case as passed to the package, and the verdict on its results."""
+"""Passes a case to the package, and judges the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top", *
 
 
 def shown(case: Case, name: str, x: Any) -> Any:
-    """A float64 (or integer) tensor as the array of the kind, dtype and strides of the case."""
+    """Converts a float64 or integer tensor to the array kind, dtype and strides of the case."""
     dtype = case.dtypes[name]
     if case.kinds.get(name) == "list":
         return x.tolist()
@@ -53,7 +53,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 def named(case: Case, result: Any) -> dict[str, Any]:
-    """Results under the oracle's names."""
+    """The results by the oracle's names."""
     flags = case.returns
     wanted = {
         "out": case.call.v is not None,
@@ -79,7 +79,7 @@ def named(case: Case, result: Any) -> dict[str, Any]:
 
 
 def looks(case: Case, name: str, x: Any, dtype: str) -> list[str]:
-    """Whether a result has q's type and this dtype."""
+    """A list with a complaint if a result does not have q's array type and this dtype."""
     if case.kinds["q"] == "torch":
         good = isinstance(x, torch.Tensor) and x.dtype == getattr(torch, dtype)
     else:
@@ -99,7 +99,7 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
     call = case.call
     kept = 1 - call.dropout
     s = max(1.0, score_size(call))
-    # One sum over up to 128 queries (docs: "The order of summation"), of positive terms.
+    # Column sums add up to 128 queries' positive terms in one sum (docs: "The order of summation").
     drift = max(1.0, min(128, want["lse"].shape[-1]) / TERMS)
     scales = {
         "weights": 1.0,
@@ -120,14 +120,14 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
 
 
 def gap(want: Any, near: Any) -> float:
-    """The naive version's largest error; a small one may be exact by luck, see `draws`."""
+    """The naive composition's largest error, which may be small by chance, see `draws`."""
     x = torch.where(want == near, 0, (want - near.to(torch.float64)).abs())
     x = x[torch.isfinite(x)]
     return float(x.max()) if x.numel() else 0.0
 
 
 def tolerance(case: Case, want: Any, error: float, rule: tuple[int, str, float]) -> float:
-    """`rule`: how often naive's error, the dtype of the result, how large its terms are."""
+    """`rule` is (multiple of the naive error, dtype of the result, magnitude of its terms)."""
     times, dtype, scale = rule
     if case.dtype == "float64":
         return FLOAT64 * scale
@@ -186,19 +186,19 @@ def changed(before: dict[str, np.ndarray], given: dict[str, Any]) -> list[str]:
 
 
 def top_limit(case: Case, want: dict[str, Any], near: dict[str, Any]) -> float:
-    """The tolerance of weights; packed calls return none: there that of the logarithm of one."""
+    """The tolerance of weights; for packed calls, which return no weights, from that of lse."""
     name = "weights" if "weights" in want else "lse"
     error = gap(want[name], near[name]) if near else 0.0
     return tolerance(case, torch.ones(()), error, (2, case.accumulator, 1.0))
 
 
 def judge_top(case: Case, top: Any, want: dict[str, Any], limit: float) -> list[str]:
-    """Weights fall, keys are live and hold those weights, ties ascend, the rest is 0 and -1."""
+    """Checks that weights descend, keys are unmasked and have them, ties ascend, rest is 0, -1."""
     weights, keys = as_float64(top[0]), as_float64(top[1]).astype(np.int64)
     count = case.returns["return_top"]
     rows = want.get("weights of each", [want.get("weights")])
     lives = want.get("live of each", [want.get("live")])
-    if "weights" not in want:  # packed: [H, sum Tq, count]
+    if "weights" not in want:  # packed sequences: [H, sum Tq, count]
         cuts = np.cumsum([0] + [w.shape[1] for w in rows])
         pieces = [(weights[:, a:b], keys[:, a:b]) for a, b in zip(cuts, cuts[1:])]
     else:
@@ -245,7 +245,7 @@ FIELDS = {
 def backward_arguments(
     case: Case, given: dict[str, Any], results: dict[str, Any]
 ) -> dict[str, Any]:
-    """Of `qkv.attention_backward`: what the forward pass gave, and `case.into`."""
+    """Arguments of `qkv.attention_backward`: the forward pass's results, and `case.into`."""
     flow = {"dout": None, "out": results["out"], "lse": results["lse"]}
     for name, x in case.into.items():
         case.dtypes["d" + name] = case.dtype if name == "out" else case.accumulator
@@ -256,7 +256,7 @@ def backward_arguments(
 
 
 def backward(case: Case, given: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    """Gradients by the oracle's names, from what the forward pass gave and `case.into`."""
+    """Gradients by the oracle's names, from the forward pass's results and `case.into`."""
     got = qkv.attention_backward(**backward_arguments(case, given, results))
     found = {name: getattr(got, attribute) for name, attribute in FIELDS.items()}
     found.update({f"params.{name}": x for name, x in (got.dparams or {}).items()})
@@ -264,7 +264,7 @@ def backward(case: Case, given: dict[str, Any], results: dict[str, Any]) -> dict
 
 
 def judge_gradients(case: Case, given: dict[str, Any], results: dict[str, Any]) -> list[str]:
-    """Runs the backward pass on the results of the forward pass."""
+    """Runs the backward pass on the results of the forward pass; returns complaints."""
     got = backward(case, given, results)
     want = gradients(case.call, case.into)
     scales = magnitudes(case.call, case.into)
@@ -291,13 +291,13 @@ def judge_gradients(case: Case, given: dict[str, Any], results: dict[str, Any]) 
 
 
 def slack() -> int:
-    """Gradients on sse4 may miss the bound by up to 4 times: its scores are not fused, those that
-    the backward pass computes again are (docs/performance.md, "Targets")."""
+    """The factor by which gradients may exceed the bound: 4 on sse4, whose scores are not fused in
+    the forward pass but are fused in the backward pass (docs/performance.md, "Targets")."""
     return 4 if qkv.info()["cpu_target"] == "sse4" else 1
 
 
 def draws(case: Case) -> range:
-    """How often naive may be rounded otherwise, when its error was too small by luck: not in
+    """The draws of `reduced` to try until naive's error is not too small by chance; only draw 0 in
     float32, whose sums have their own allowance."""
     if case.dtype == "float64":
         return range(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random calls, each determined by one seed: shapes, ranks, strides, dtypes, kinds, options."""
+"""Draws random calls, each from one seed: shapes, ranks, strides, dtypes, kinds, options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from judge import torch
 from layouts import INTEGERS, STYLE_ODDS, STYLES
 from oracle_layout import Call, lead_of
 
-ACCUMULATOR = {"float64": "float64"}  # of all other dtypes: float32
+ACCUMULATOR = {"float64": "float64"}  # all other dtypes have float32
 FAMILIES = ("two", "three", "four", "five", "mixed", "packed", "bthd")
 FAMILY_ODDS = (0.10, 0.15, 0.33, 0.10, 0.12, 0.12, 0.08)
 SCORES = {"scaled_dot": 0.35, "dot": 0.1, "cosine": 0.1, "bilinear": 0.2, "additive": 0.25}
@@ -19,13 +19,13 @@ SCORES = {"scaled_dot": 0.35, "dot": 0.1, "cosine": 0.1, "bilinear": 0.2, "addit
 
 @dataclass
 class Case:
-    """`call` holds float64 tensors with values that `dtypes` can hold; the rest is how they look.
+    """One call: float64 tensors with values that `dtypes` can hold, and how they are passed.
 
-    `into`: what flows into out, lse and weights (float64, of their dtypes' values).
+    `into` has incoming gradients of out, lse and weights (float64, with values of their dtypes).
     """
 
     seed: int
-    dtype: str  # of q
+    dtype: str  # q's dtype
     call: Call
     dtypes: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)  # "numpy", "torch"; integers: "list"
@@ -66,12 +66,12 @@ class Case:
 
 
 def rounded(x: Any, dtype: str) -> Any:
-    """float64 values that `dtype` holds."""
+    """x in float64, rounded to values that `dtype` can hold."""
     return x.to(getattr(torch, dtype)).to(torch.float64)
 
 
 class Maker:
-    """Draws one case; each method one part of it."""
+    """Draws one case; each method draws one part of it."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng([0x71, 0x6B, seed])
@@ -87,7 +87,7 @@ class Maker:
         return torch.from_numpy(self.rng.standard_normal(shape))
 
     def whole_dtype(self, x: Any) -> str:
-        """An integer dtype that holds x."""
+        """An integer dtype that can hold x."""
         low, high = (int(x.min()), int(x.max())) if x.numel() else (0, 0)
         fits = [np.iinfo(name).min <= low and high <= np.iinfo(name).max for name in INTEGERS]
         return self.pick(*np.array(INTEGERS)[fits])
@@ -125,7 +125,7 @@ class Maker:
         return dtype, dtype
 
     def lengths(self) -> None:
-        """Tq and Tk: small, across panels of 64, or across the chunk of 512 keys."""
+        """Draws Tq and Tk: small, across panels of 64, or across the chunk of 512 keys."""
         kind = self.rng.random()
         self.small = kind >= 0.14
         if kind < 0.04:
@@ -168,7 +168,7 @@ class Maker:
         return int(self.rng.integers(0 if self.chance(0.1) else 1, 4)) if self.small else 1
 
     def heads(self, least: int = 0) -> tuple[int, int]:
-        """H and G."""
+        """Draws H and G."""
         if not self.small:
             return self.pick((1, 1), (2, 1))
         if least == 0 and self.chance(0.03):
@@ -193,7 +193,7 @@ class Maker:
     def with_batch(
         self, heads: list[tuple[int, ...]], batch: tuple[int, ...]
     ) -> list[tuple[int, ...]]:
-        """Batch axes in front; each array may have 1 in place of some of them."""
+        """Adds batch axes in front; in each array some of them may have size 1."""
         shapes = []
         for own, last in zip(heads, self.shapes_two()):
             axes = tuple(1 if self.chance(0.12) else n for n in batch)
@@ -201,7 +201,7 @@ class Maker:
         return shapes
 
     def shapes_mixed(self) -> list[tuple[int, ...]]:
-        """Ranks from 2 to 5, not all equal."""
+        """Shapes whose ranks are from 2 to 5 and not all equal."""
         h, g = self.heads(least=1)
         lead = (self.pick(1, 2), self.pick(1, 2))
         while True:
@@ -239,7 +239,7 @@ class Maker:
         return lead[-1] if max(ranks) > 3 or len(ranks) > 1 else 1
 
     def score(self, call: Call) -> None:
-        """Parameters, each with or without a head axis."""
+        """Draws the score and its parameters, each with or without a head axis."""
         heads = self.query_heads(call)
 
         def parameter(*shape: int) -> Any:
@@ -278,7 +278,7 @@ class Maker:
             call.seed = int(self.rng.integers(0, 2**63, dtype=np.uint64)) * self.pick(1, 2)
 
     def sequence_masks(self, call: Call, batch: int, limits: Any) -> None:
-        """What needs the number of entries: lengths [B] below `limits` [B], and offsets."""
+        """Draws options per batch entry: lengths [B] below `limits` [B], and offsets."""
         if self.chance(0.3):
             drawn = self.rng.integers(0, limits.numpy() + 1, batch)
             call.key_lengths = torch.from_numpy(drawn)
@@ -306,21 +306,21 @@ class Maker:
                 call.bias = call.bias.masked_fill(where, -np.inf)
 
     def some_axes(self, wide: tuple[int, ...]) -> tuple[int, ...]:
-        """A shape that broadcasts to `wide`: axes of 1, leading ones omitted."""
+        """A shape that broadcasts to `wide`: some axes are 1, some leading axes are omitted."""
         shape = tuple(1 if self.chance(0.3) else n for n in wide)
         return shape[int(self.rng.integers(0, len(wide))) if self.chance(0.4) else 0 :]
 
     # ---- how it looks -----------------------------------------------------------------------
 
     def presentation(self, case: Case) -> None:
-        """dtype, kind and strides of each array; values become those the dtype can hold."""
+        """Draws dtype, kind and strides of each array, and rounds its values to the dtype."""
         kind = self.pick("numpy", "numpy", "torch", "any")
 
         def change(name: str, x: Any) -> Any:
             case.kinds[name] = self.pick("numpy", "torch") if kind == "any" else kind
             case.styles[name] = str(self.rng.choice(STYLES, p=STYLE_ODDS))
             if case.family == "packed" and not x.is_floating_point():
-                case.styles[name] = "sliced"  # repeated lengths might not fit
+                case.styles[name] = "sliced"  # repeated lengths might be invalid
             if case.styles[name] == "repeated":
                 axis = int(self.rng.integers(x.ndim))
                 x = x.narrow(axis, 0, min(1, x.shape[axis])).expand(x.shape)
@@ -359,7 +359,7 @@ def make_case(seed: int) -> Case:
 
 
 def draw_into(case: Case, outputs: dict[str, Any]) -> None:
-    """Incoming gradients of out, lse and weights: some of them, dout nearly always."""
+    """Draws incoming gradients of some of out, lse and weights; dout nearly always."""
     rng = np.random.default_rng([0x71, 0x6B, case.seed, 1])
     dtypes = {"out": case.dtype, "lse": case.accumulator, "weights": case.accumulator}
     odds = {"out": 1.0, "lse": 0.3, "weights": 0.3}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers as NumPy formulas in float64, and one small layer of each."""
+"""The layers as NumPy formulas in float64, and one small example of each layer."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
@@ -47,7 +47,7 @@ def self_attention(p: Dict[str, np.ndarray], arrays: Arrays, keep: np.ndarray):
 
 
 def of_inputs(gradients: Any) -> List[Any]:
-    """The gradients of a pass's inputs, without those of parameters."""
+    """The gradients of a pass with respect to its inputs."""
     named = zip(gradients._fields, gradients)
     return [x for name, x in named if name != "parameters" and x is not None]
 
@@ -55,7 +55,7 @@ def of_inputs(gradients: Any) -> List[Any]:
 def multi_head(
     names: List[str], heads: int, key_heads: int = 0, zero: bool = False
 ) -> Callable[..., Tuple[np.ndarray, np.ndarray]]:
-    """`names` of the four projections; each head attends with its own channels."""
+    """Multi-head attention; `names` are the four projections'. Each head has its own channels."""
     key_heads = key_heads or heads
 
     def project(p: Dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
@@ -92,8 +92,8 @@ def multi_head(
 
 
 class Case(NamedTuple):
-    make: Callable[..., Any]  # with dtype float64 where that is asked for
-    widths: Tuple[int, ...]  # of q, k, v, or of x
+    make: Callable[..., Any]  # takes dtype="float64" where the layer has a dtype
+    widths: Tuple[int, ...]  # the widths of q, k and v, or of x
     formula: Callable[..., Tuple[np.ndarray, np.ndarray]]
 
     def arrays(self, seed: int, batch: Tuple[int, ...] = (2,), tq: int = 3, tk: int = 5) -> Arrays:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same numbers in other memory."""
+"""Arrays with the same numbers and other strides, alignment or byte order."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ STYLE_ODDS = (0.34, 0.18, 0.12, 0.1, 0.08, 0.06, 0.06, 0.06)
 
 
 def styled(x: Any, style: str) -> Any:
-    """NumPy array or torch tensor with these strides; tensors have only the first three styles.
+    """A NumPy array or torch tensor laid out in a style; tensors have only the first three styles.
 
-    "repeated": every axis along which nothing changes, if there is one, has stride 0. "odd": at an
-    odd address. "swapped": the other byte order, which bfloat16 does not have.
+    "repeated": every axis along which the numbers do not change has stride 0. "odd": the memory has
+    an odd address. "swapped": the other byte order, which bfloat16 does not have.
     """
     numpy = isinstance(x, np.ndarray)
     if style == "repeated":

@@ -21,7 +21,7 @@ def draw(*shape, seed=0, dtype=F64):
 
 
 def of_formula(q, k, added=0.0, scale=None):
-    """The weights of [..,Tq,D] and [..,Tk,D]."""
+    """The weights by the formula, for q [..,Tq,D] and k [..,Tk,D]."""
     scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale) + added
     return torch.softmax(scores, -1)
 
@@ -31,7 +31,7 @@ def only(allowed):
 
 
 class Calls(torch.nn.Module):
-    """A model whose two layers call a function of their own with the model's arguments."""
+    """A model with two layers, each of which calls a given function with the model's arguments."""
 
     def __init__(self, function):
         super().__init__()
@@ -48,7 +48,7 @@ class Layer(torch.nn.Module):
         self.norm = torch.nn.Identity()
 
     def forward(self, *arguments, **options):
-        self.norm(arguments[0])  # a module that has ended is not the innermost
+        self.norm(arguments[0])  # a module that has returned is not the innermost
         return self.function(*arguments, **options)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model of Hugging Face Transformers may be given, found by the names of its arguments."""
+"""Finds inputs for a model of Hugging Face Transformers by the names of its arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.configuration_utils import PreTrainedConfig
 
 F64 = torch.float64
 BATCH, LENGTH, PADDED = 2, 9, 2
-MOST_TRIED = 48  # combinations for one set of arguments
+MOST_TRIED = 48  # the most combinations tried for one set of arguments
 
 
 def _draw(*shape: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ def attended(on_the_left: bool, length: int = LENGTH) -> torch.Tensor:
 
 
 def _field(config: PreTrainedConfig, names: Tuple[str, ...], default: int) -> int:
-    """The first such field of a configuration or of its parts."""
+    """The first of these fields that a configuration or a part of it has."""
     parts = [config] + [v for v in vars(config).values() if isinstance(v, PreTrainedConfig)]
     for part in parts:
         for name in names:
@@ -161,7 +161,7 @@ _TEXT_FIRST = ("input_ids", "decoder_input_ids", "bbox")
 
 
 def candidates(model: torch.nn.Module) -> Iterator[Dict[str, Any]]:
-    """Arguments to try, from all that are known to the words alone."""
+    """Sets of arguments to try: groups of known arguments, each with several choices of values."""
     names = inspect.signature(model.forward).parameters
     main = getattr(model, "main_input_name", "input_ids")
     known = [n for n in names if n in MAKERS]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/transformers-models.md: the models that run with "qkv", are refused, or were not tried.
+"""Writes docs/transformers-models.md: which models run with "qkv", are refused, or were not tried.
 
     python tests/python/models_page.py RESULTS [NAME...]
 
-judges all configurations, or those named, and writes the page. RESULTS keeps one line of JSON for
-each class: what it has is not judged again. The test of every model compares the page with what it
-finds.
+It judges all configurations, or those named, and writes the page. RESULTS has one line of JSON for
+each class, and a class in it is not judged again. test_every_model.py compares the page with what
+it finds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from every_model import Result
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 PAGE = Path(__file__).parents[2] / "docs" / "transformers-models.md"
-SECONDS = 120  # for all classes of one configuration, while the page is made
+SECONDS = 120  # the limit for all classes of one configuration, while the page is made
 
 _SECTIONS = {
     "equal": (
@@ -57,11 +57,11 @@ _SECTIONS = {
 
 
 class _LateError(BaseException):
-    """Nothing but `_judged_in_time` catches it."""
+    """The time limit's exception, which only `_judged_in_time` catches."""
 
 
 def judged(name: str) -> List[Result]:
-    """All classes of one configuration."""
+    """The results of all classes of one configuration."""
     try:
         classes = every_model.classes_of(name)
     except Exception as error:
@@ -89,7 +89,7 @@ def _judged_in_time(name: str) -> List[Result]:
 
 
 def reason(result: Result) -> str:
-    """Why a class is refused or not tried, without what differs from class to class."""
+    """The reason why a class is refused or not tried, without words that name the class."""
     text = result.text.split(" | ")[0]
     if result.state == "refused":
         option = re.search(r"passes (\w+) to attention", text)
@@ -129,7 +129,7 @@ def entries(results: List[Result]) -> Dict[str, Dict[str, Set[str]]]:
 
 
 def _wrapped(names: Set[str]) -> List[str]:
-    """One line for each first letter."""
+    """The names, with one line for each first letter."""
     lines: Dict[str, List[str]] = collections.defaultdict(list)
     for name in sorted(names):
         lines[name[1]].append(name)
@@ -170,7 +170,7 @@ def rendered(results: List[Result]) -> str:
 
 
 def _notes(results: List[Result]) -> List[str]:
-    """What is known to be untested in classes that are equal."""
+    """Notes on what is not tested in classes that are equal."""
     equal = [r for r in results if r.state == "equal"]
     missed = {r.model: m[1] for r in equal if (m := re.search(r"not reached: ([^)]*)", r.text))}
     silent = sorted(r.model for r in equal if every_model.NO_WEIGHTS in r.text.split("; "))
@@ -189,7 +189,7 @@ def written() -> Tuple[str, Dict[str, str]]:
     for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         state = titles[part.split(":")[0]]
         for line in part.splitlines():
-            if line.startswith("`"):  # a list of names
+            if line.startswith("`"):  # a line that lists names
                 for name, model in re.findall(r"`([\w.-]+)`(?: \((\w+)\))?", line):
                     states[f"{name} {model}".strip()] = state
     version = re.search(r"Transformers ([\d.]+):", text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call in the caller's shapes, and the equivalent [B,H,T,.] problems.
+"""Converts a call in the caller's shapes to the equivalent [B,H,T,.] problems.
 
-Letters: B batch, H query heads, G key heads, Tq queries, Tk keys, D and E widths. Written from the
-published contract, not from the library: ranks, heads and packing as the docs of `attention` say.
+Letters: B batch, H query heads, G key heads, Tq queries, Tk keys, D and E widths. Ranks, heads
+and packing follow the documentation of `attention`, and not the code of the library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from judge import torch
 
 @dataclass
 class Call:
-    """Arguments of `qkv.attention` by the same names; arrays are torch tensors."""
+    """The arguments of `qkv.attention` by the same names; arrays are torch tensors."""
 
     q: Any
     k: Any
@@ -40,7 +40,7 @@ class Call:
     layout: str = "bhtd"
 
     def map(self, change: Any) -> Call:
-        """The same call with `change(name, tensor)` for each array; in params "params.W", ..."""
+        """The call with each array replaced by `change(name, array)`; params are "params.W", ..."""
         new = {f.name: getattr(self, f.name) for f in fields(self)}
         for name, x in new.items():
             if isinstance(x, torch.Tensor):
@@ -49,7 +49,7 @@ class Call:
         return Call(**new)
 
 
-# What is differentiated, besides the arrays of `params`.
+# The arguments that are differentiated, in addition to the arrays of `params`.
 LEAVES = ("q", "k", "v", "bias", "alibi_slopes", "sinks")
 
 
@@ -62,7 +62,7 @@ def leaves(call: Call) -> dict[str, Any]:
 
 @dataclass
 class Problem:
-    """q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None, and everything else to match."""
+    """A call as q [B,H,Tq,Dq], k [B,H,Tk,Dk], v [B,H,Tk,E] or None, with options to match."""
 
     call: Call
     q: Any
@@ -75,7 +75,7 @@ class Problem:
 
 
 def lay_out(call: Call) -> list[Problem]:
-    """One problem, or one per packed sequence."""
+    """The problems of a call: one, or one per packed sequence."""
     if call.cu_seqlens_q is not None:
         return _packed(call)
     q, k, v = call.q, call.k, call.v
@@ -86,7 +86,7 @@ def lay_out(call: Call) -> list[Problem]:
 
 
 def gather(call: Call, name: str, parts: list[Any]) -> Any:
-    """The problems' results, [B,H,...] each, in the shape the caller sees."""
+    """Joins the problems' results, [B,H,...] each, to the result in the caller's shape."""
     if call.cu_seqlens_q is not None:
         joined = torch.cat([x[0] for x in parts], dim=1)  # [H, sum T, ...]
         return joined.transpose(0, 1) if name == "out" else joined
@@ -97,7 +97,7 @@ def gather(call: Call, name: str, parts: list[Any]) -> Any:
 
 
 def lead_of(call: Call) -> tuple[int, ...]:
-    """The axes of the result before Tq (not of packed calls)."""
+    """The axes of the result before Tq, for calls without packed sequences."""
     if call.layout == "bthd":
         return (call.q.shape[0], call.q.shape[2])
     return _heads(call.q, call.k, call.v)[0]
@@ -121,7 +121,7 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
     given = [x for x in (q, k, v) if x is not None]
     widest = max(x.ndim for x in given)
     mixed = len({x.ndim for x in given}) > 1
-    own_heads = widest > 3 or mixed  # else there is no head axis, and one head
+    own_heads = widest > 3 or mixed  # otherwise there is no head axis but one head
     if mixed:
         q, k, v = _stretch(q, k, v, widest)
     elif not own_heads:
@@ -134,7 +134,7 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
 
 
 def _stretch(q: Any, k: Any, v: Any, widest: int) -> tuple[Any, Any, Any]:
-    """Mixed ranks: missing axes become 1, and a head axis of 1 takes the others' heads."""
+    """Equalises ranks: missing axes become 1, and a head axis of 1 gets the others' heads."""
 
     def widen(x: Any, heads: int) -> Any:
         if x is None:
@@ -149,7 +149,7 @@ def _stretch(q: Any, k: Any, v: Any, widest: int) -> tuple[Any, Any, Any]:
 
 
 def _as_problem(x: Any, batch: tuple[int, ...], heads: int) -> Any:
-    """[B,heads,T,.] of [batch or 1...,G,T,.]; query head h reads key head floor(h*G/heads)."""
+    """x [batch or 1...,G,T,.] as [B,heads,T,.]; query head h reads key head floor(h*G/heads)."""
     if x is None:
         return None
     x = x.expand(batch + tuple(x.shape[-3:]))
@@ -193,7 +193,7 @@ def _problem(call: Call, shaped: tuple[Any, Any, Any, Any], first_b: int) -> Pro
 
 
 def _diagonal(call: Call, queries: int, keys: int, entries: tuple[int, int]) -> Any:
-    """o: int [B,1,1,1] or [1,1,1,1]."""
+    """The diagonal's offset o, int [B,1,1,1] or [1,1,1,1]."""
     if call.causal_offset is not None:
         o = torch.as_tensor(call.causal_offset).long()
         first, batch = entries

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in plain torch operations; gradients by autograd.
+"""The oracle: attention in plain torch operations, with gradients by autograd.
 
     raw -> soft-cap -> + bias - ALiBi -> masks -> sink -> softmax -> dropout -> weighted sum
 
@@ -23,7 +23,7 @@ MATRICES = ("weights", "dropped", "raw", "capped", "masked")
 
 @dataclass
 class Arithmetic:
-    """The arithmetic of a composition: what is rounded, and which tanh."""
+    """The arithmetic of a composition: how results are rounded, and which tanh is used."""
 
     rounded: Callable[[Any], Any] = lambda x: x
     tanh: Callable[[Any, Any], Any] = lambda x, v: torch.tanh(x)
@@ -33,7 +33,7 @@ EXACT = Arithmetic()
 
 
 def per_head(x: Any, own_rank: int) -> Any:
-    """A parameter with or without a head axis as [1 or H, ...]."""
+    """A parameter, with or without a head axis, as [1 or H, ...]."""
     return x[None] if x.ndim == own_rank else x
 
 
@@ -44,7 +44,7 @@ def scale_of(call: Call) -> float:
 
 
 def projections(p: Problem) -> tuple[Any, Any]:
-    """Additive score: Wq q + b [B,H,Tq,U] and Wk k [B,H,Tk,U]."""
+    """The projections of the additive score, Wq q + b [B,H,Tq,U] and Wk k [B,H,Tk,U]."""
     params = p.call.params
     a = p.q @ per_head(params["Wq"], 2).transpose(-1, -2)
     r = p.k @ per_head(params["Wk"], 2).transpose(-1, -2)
@@ -54,13 +54,13 @@ def projections(p: Problem) -> tuple[Any, Any]:
 
 
 def over_length(x: Any, by: Any) -> Any:
-    """x / |by| of each row; 0 for a row of zeros."""
+    """Each row of x divided by the length |by|; a row of zeros gives 0."""
     length = by.norm(dim=-1, keepdim=True)
     return x / length.masked_fill(length == 0, math.inf)
 
 
 def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
-    """scale * score [B,H,Tq,Tk]."""
+    """The scores times scale, [B,H,Tq,Tk]."""
     call = p.call
     if call.score in ("dot", "scaled_dot"):
         s = p.q @ p.k.transpose(-1, -2)
@@ -77,7 +77,7 @@ def raw_scores(p: Problem, how: Arithmetic = EXACT) -> Any:
 
 @dataclass
 class Scores:
-    """[B,H,Tq,Tk] each. `final` is 0 where a pair is not live."""
+    """The scores, [B,H,Tq,Tk] each. `final` is 0 for masked pairs, which `live` excludes."""
 
     raw: Any
     capped: Any
@@ -100,7 +100,7 @@ def scores(p: Problem, how: Arithmetic = EXACT) -> Scores:
 
 @dataclass
 class Softmax:
-    """weights [B,H,Tq,Tk]; lse, row_max, sink (the sink's weight) [B,H,Tq]."""
+    """The weights [B,H,Tq,Tk], and lse, row_max and sink (the sink's weight) [B,H,Tq]."""
 
     weights: Any
     lse: Any
@@ -127,7 +127,7 @@ def softmax(call: Call, s: Scores) -> Softmax:
 
 
 def dropout_factor(p: Problem) -> Any:
-    """z [B,H,Tq,Tk]: 0 or 1/(1-p)."""
+    """The factor of each weight, 0 or 1/(1-p), [B,H,Tq,Tk]."""
     shape = (p.q.shape[0], p.q.shape[1], p.q.shape[2], p.k.shape[2])
     if not p.call.dropout:
         return p.q.new_ones(shape)
@@ -137,7 +137,7 @@ def dropout_factor(p: Problem) -> Any:
 
 
 def sums(p: Problem, weights: Any) -> dict[str, Any]:
-    """What is summed of weights [B,H,Tq,Tk] over queries or keys; "pooled": see `pooled`."""
+    """The results that sum weights [B,H,Tq,Tk] over queries or keys; "pooled" by `pooled`."""
     found = {
         "column_sums": weights.sum(-2),
         "entropy": -torch.special.xlogy(weights, weights).sum(-1),
@@ -148,7 +148,7 @@ def sums(p: Problem, weights: Any) -> dict[str, Any]:
 
 
 def pooled(weights: Any, cells: tuple[int, int]) -> Any:
-    """[..,m,n]: the mean over the queries of a cell, the sum over its keys."""
+    """The weights in cells, [..,m,n]: means over a cell's queries of sums over its keys."""
     queries, keys = weights.shape[-2:]
     rows, columns = (
         torch.eye(n, dtype=weights.dtype)[torch.arange(t) * n // max(t, 1)]
@@ -158,7 +158,7 @@ def pooled(weights: Any, cells: tuple[int, int]) -> Any:
 
 
 def evaluate(call: Call) -> dict[str, Any]:
-    """Every output by name, in the caller's shapes; "live" (bool) besides."""
+    """Every output by name, in the caller's shapes, and "live": bool, true for unmasked pairs."""
     parts: dict[str, list[Any]] = {}
     for p in lay_out(call):
         s = scores(p)
@@ -184,12 +184,12 @@ def evaluate(call: Call) -> dict[str, Any]:
     results = {name: gather(call, name, x) for name, x in parts.items() if name not in skipped}
     if packed:
         for name in ("weights", "live"):
-            results[f"{name} of each"] = [x[0] for x in parts[name]]  # per sequence [H,Tq,Tk]
+            results[f"{name} of each"] = [x[0] for x in parts[name]]  # [H,Tq,Tk] for each sequence
     return results
 
 
 def loss(outputs: dict[str, Any], into: dict[str, Any]) -> Any:
-    """sum of outputs times what flows into them; an lse of -inf takes part in nothing."""
+    """The sum of outputs times their incoming gradients; an lse of -inf does not contribute."""
     total = 0.0
     for name, gradient in into.items():
         x = outputs[name]
@@ -200,7 +200,7 @@ def loss(outputs: dict[str, Any], into: dict[str, Any]) -> Any:
 def gradients(call: Call, into: dict[str, Any]) -> dict[str, Any]:
     """Gradients by name ("q", "params.W", ...), each of its source's shape.
 
-    `into`: gradients of the loss with respect to "out", "lse", "weights"; absent ones are zero.
+    `into` has gradients of the loss with respect to "out", "lse", "weights"; absent ones are zero.
     """
     tracked = call.map(_track)
     sources = leaves(tracked)

@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait for what seems to hang: many times what the slowest machine needs."""
+"""The time to wait before a process counts as hung: many times what the slowest machine needs."""
 
 PATIENCE = 1800  # seconds

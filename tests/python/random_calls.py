@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hypothesis strategies: right calls of the functions, and arbitrary arguments."""
+"""Hypothesis strategies for valid calls of the functions and for arbitrary arguments."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if judges_torch is not None:
 
 try:
     import torch
-except ImportError:  # then no tensors are drawn, and their tests are skipped
+except ImportError:  # without torch no tensors are drawn, and their tests are skipped
     torch = None
 
-# Hypothesis writes what it finds in the sources to a file; not into the source tree.
+# Hypothesis writes constants that it finds in sources to a file, kept outside the source tree.
 ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / "build" / "hypothesis"))
 
@@ -93,7 +93,7 @@ def new_random(draw: Any) -> Random:
 
 @st.composite
 def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[str, Any]:
-    """Arguments of qkv.`function`: attention as the judge draws it, its arrays of this kind."""
+    """Valid arguments of qkv.`function`, with arrays of this kind; for attention from the judge."""
     if function.startswith("attention"):
         return right_arguments(function, draw(st.integers(0, 2**32 - 1)), kind)
     r = new_random(draw)
@@ -108,7 +108,7 @@ def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[st
 
 # ---- anything ------------------------------------------------------------------------------------
 
-# Small, or so large that no machine has memory for so many results.
+# Integers that are small, or so large that no machine has memory for so many results.
 NUMBERS = [0, 1, -1, 2, 3, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
 NUMBERS += [0.0, -0.0, 0.5, 1.0, 1e-320, 1e39, -1e308, float("nan"), float("inf"), -float("inf")]
 NUMBERS += [1j, True, False, np.int64(2), np.float32(0.5), np.bool_(True), np.uint64(2**64 - 1)]
@@ -123,7 +123,7 @@ DTYPES += ["G", "O", "S3", "U2", "M8[s]", "m8[ns]", "V4", "i4,f4", "f4,", "(2,)f
 
 
 def strange_objects() -> list[Any]:
-    """New each time: some keep state."""
+    """The objects are made anew by each call, since some keep state."""
     objects = [strange.RaisingDlpack(), strange.RaisingDevice(), strange.OnGpu()]
     objects += [strange.NoCapsule(None), strange.NoCapsule(3), strange.NoCapsule("capsule")]
     objects += [strange.RaisingAttributes(), strange.EveryAttribute(), strange.WrongArray()]
@@ -139,7 +139,7 @@ DEVICES = [None, (), (1,), (2, 0), (1, 0, 0), ("cpu", 0), (2**70, 0), (1.5, 0), 
 
 @st.composite
 def exporters(draw: Any) -> strange.Exporter:
-    """Handmade DLPack: most of it invalid, some of it valid."""
+    """Objects with hand-made DLPack methods, most of them invalid and some valid."""
     rank = draw(st.sampled_from([0, 1, 2, 3, 4, 9, 33]))
     shape = tuple(draw(st.sampled_from([0, 1, 2, 3, -1])) for _ in range(rank))
     strides = None
@@ -192,7 +192,7 @@ def strange_tensor(generator: np.random.Generator) -> Any:
         lambda: torch.empty(0),
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # quantized tensors will go one day
+        warnings.simplefilter("ignore")  # PyTorch warns that quantized tensors are deprecated
         return makers[generator.integers(len(makers))]()
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many of the random calls to make.
+"""Scales the number of random calls that tests make.
 
-QKV_TEST_SCALE in the environment is a percentage, as in tests/support/scale.h; without it, all.
+The environment variable QKV_TEST_SCALE is a percentage, as in tests/support/scale.h; default 100.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if not 1 <= SCALE <= 100:
 
 
 def scaled(count: int, least: int = 1) -> int:
-    """So many of `count`."""
+    """The scaled `count`, at least `least`."""
     return max(least, count * SCALE // 100)
 
 
 def some(things: Sequence[T]) -> Sequence[T]:
-    """The first of them."""
+    """The first things, as many as the scale allows."""
     return things[: scaled(len(things))]

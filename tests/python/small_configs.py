@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of Hugging Face Transformers, of any class, made small.
+"""Makes small configurations of any class of Hugging Face Transformers.
 
-There are hundreds of classes; their fields are named alike. Three ways are tried in turn: all sizes
-small; widths as they are, but few layers and words; everything as it is. The first of which a model
-can be made and run is taken.
+There are hundreds of classes, whose fields have similar names. Three ways are tried: all sizes
+small; default widths, but few layers and tokens; all defaults. The first of them with which a model
+can be made and run is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 from transformers import CONFIG_MAPPING
 from transformers.configuration_utils import PreTrainedConfig
 
-WORDS = 128  # size of each vocabulary; words of the input are below ORDINARY
+WORDS = 128  # size of each vocabulary; tokens of the input are below ORDINARY
 ORDINARY = 60
 HEADS, HEAD, WIDTH, INNER, IMAGE, PATCH = 4, 8, 32, 48, 32, 8
 
@@ -22,7 +22,7 @@ _LAYERS = re.compile(
     r"^(?!.*(?:feat_extract|residual|adapter|lstm|dense|conv|shared|nextn|kv|norm)).*"
     r"(?:num_(?:hidden_|encoder_|decoder_|prediction_)?layers|^n_layers?|^depth|_layers|_depth|num_layer|num_blocks)$"
 )
-_FEW: List[Tuple[str, int]] = [  # a field of this name is at most so large
+_FEW: List[Tuple[str, int]] = [  # (name of a field, its largest value)
     (r".*vocab_size.*|num_(bpe|wordpiece)_labels", WORDS),
     (r"(max_position_embeddings|n_positions|n_ctx|max_(source|target)_positions|max_seq_len)", 512),
     (r"(num_local_experts|num_experts|n_routed_experts|moe_num_experts|num_routed_experts)", 4),
@@ -69,11 +69,11 @@ def _match(rules: List[Tuple[str, int]], field: str) -> int | None:
 
 
 def _shorter(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Two layers, or one of each type of layer; lists that hold one value per layer follow."""
+    """Reduces to two layers, or one of each type; lists with a value per layer are cut too."""
     more: Dict[str, Any] = {}
     kinds = values.get("layer_types") or values.get("layers_block_type")
     picked = [0, 1]
-    if "num_kv_shared_layers" in values and kinds:  # the last of each type read what others wrote
+    if "num_kv_shared_layers" in values and kinds:  # the last layers share the others' keys
         firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
         picked = firsts * 2
         more["num_kv_shared_layers"] = len(firsts)
@@ -140,7 +140,7 @@ def _rope(value: Dict[str, Any]) -> Dict[str, Any]:
     return small
 
 
-# Fields that no rule can know, by the name of the configuration.
+# Fields that no rule can derive, by the name of the configuration.
 _SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2]}
 _SWIN = {
     "embed_dim": 16,

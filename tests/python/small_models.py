@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of Hugging Face Transformers, made small from their configurations, in float64.
+"""Makes small models of Hugging Face Transformers, in float64, from their configurations.
 
 Some models compute softmax or norms in float32 whatever their parameters are. `widen` replaces
-float32 by float64 in the files of the models, so that eager attention can be compared with ours to
-float64's precision.
+float32 by float64 in the files of the models, so that eager attention can be compared with qkv to
+the precision of float64.
 """
 
 import importlib
@@ -12,7 +12,7 @@ import os
 import pytest
 
 torch = pytest.importorskip("torch", reason="qkv.torch is for PyTorch")
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing is fetched
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no files are downloaded
 transformers = pytest.importorskip("transformers", reason="register() is for Transformers")
 
 import qkv.torch  # noqa: E402
@@ -50,7 +50,7 @@ def _gpt2(**more):
 
 def _gemma2(**more):
     options = {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 2.0, "sliding_window": WINDOW}
-    # Tied embeddings, drawn at random, would repeat the last token for ever.
+    # With tied random embeddings the model would always repeat the last token.
     config = transformers.Gemma2Config(**_GROUPED, **options, tie_word_embeddings=False, **more)
     return transformers.Gemma2ForCausalLM(config)
 
@@ -81,7 +81,7 @@ GENERATORS = [name for name in MODELS if name != "bert"]
 
 
 def make(name, implementation="eager", **more):
-    """A model in evaluation mode, with parameters large enough that attention matters."""
+    """A model in evaluation mode, with parameters large enough for attention to affect results."""
     torch.manual_seed(1)
     model = MODELS[name](**more).double().eval()
     for parameter_name, parameter in model.named_parameters():
@@ -92,7 +92,7 @@ def make(name, implementation="eager", **more):
 
 
 class _Widened:
-    """The module torch, with another float32."""
+    """The module torch, with float64 under the name float32."""
 
     float32 = torch.float64
 
@@ -108,7 +108,7 @@ def widen(monkeypatch):
 
 
 def inputs_for(name):
-    """Two sequences, the second padded: on the left for models that write on, on the right."""
+    """Two sequences, the second padded: on the left for generating models, else on the right."""
     generator = torch.Generator().manual_seed(3)
     words = torch.randint(2, VOCABULARY, (2, LENGTH), generator=generator)
     attended = torch.ones(2, LENGTH, dtype=torch.long)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments nobody would pass on purpose, for tests that expect an error and no crash."""
+"""Malformed arguments, for tests that expect an error and no crash."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 
 
 class Exporter:
-    """A CPU array that supports DLPack and lies about whatever it is told to.
+    """A CPU array that supports DLPack and gives wrong answers where it is told to.
 
-    `exported` counts the capsules given, `deleted` those released by their owner.
+    `exported` counts the capsules it gave, `deleted` the capsules whose deleter was called.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Exporter:
         name: bytes = b"dltensor",
     ) -> None:
         self.shape, self.strides, self.dtype_code = shape, strides, dtype
-        self.place = place  # the device in the tensor itself
+        self.place = place  # the device in the exported tensor
         self.device_pair, self.byte_offset, self.data, self.name = device, byte_offset, data, name
         self.memory = ctypes.create_string_buffer(1 << 14)
         self.exported = 0
-        self.done: list[None] = []  # grows with each deleter called
+        self.done: list[None] = []  # gets an element with each call of a deleter
         self.alive: list[Any] = []
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Exporter:
 
 
 class Surprise(Exception):
-    """What the objects below raise: must propagate unchanged."""
+    """The exception that the objects below raise, which must propagate unchanged."""
 
 
 class RaisingDlpack:
@@ -138,7 +138,7 @@ class RaisingDevice:
 
 
 class OnGpu:
-    """On a CUDA device, as DLPack says it."""
+    """An object whose DLPack device is a CUDA device."""
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (CUDA, 0)
@@ -148,7 +148,7 @@ class OnGpu:
 
 
 class NoCapsule:
-    """Returns something other than a capsule."""
+    """An object whose __dlpack__ returns something other than a capsule."""
 
     def __init__(self, what: Any) -> None:
         self.what = what
@@ -166,7 +166,7 @@ class RaisingAttributes:
 
 
 class EveryAttribute:
-    """Has every attribute; each is the object itself, which is callable."""
+    """An object that has every attribute, each of which is the object itself, a callable."""
 
     def __getattr__(self, name: str) -> Any:
         return self
@@ -176,7 +176,7 @@ class EveryAttribute:
 
 
 class WrongArray:
-    """`__array__` returns something else."""
+    """An object whose `__array__` does not return an array."""
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         return "no array"
@@ -202,7 +202,7 @@ class RaisingNumber:
 
 
 class RaisingText(str):
-    """A str whose comparison and hash fail."""
+    """A str whose comparison raises an error."""
 
     def __eq__(self, other: object) -> bool:
         raise Surprise("__eq__")
@@ -217,7 +217,7 @@ class RaisingRepr:
 
 
 class ClearingParams(dict):
-    """A dict of parameters in which one value empties the dict while it is read."""
+    """A dict of parameters with a value that empties the dict while it is read."""
 
     def __init__(self, **values: Any) -> None:
         super().__init__(values)

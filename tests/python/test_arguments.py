@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments: the same values in other forms (lists, NumPy scalars, arrays); all are passed on."""
+"""Tests that lists, NumPy scalars and arrays of one value give equal results, and that every argument
+is passed on."""
 
 import inspect
 from functools import partial

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m qkv` and the script `qkv` are the program."""
+"""Tests that `python -m qkv` and the script `qkv` run the executable."""
 
 import pathlib
 import subprocess
@@ -53,7 +53,7 @@ def test_exit_status_is_the_programs(command, arguments, status, tmp_path):
 
 
 def run_main(program, *arguments):
-    """`main` with a different file as the program."""
+    """Runs `main` of qkv.__main__ with a different file as the executable."""
     code = (f"import sys, pathlib, qkv.__main__ as m; m.PROGRAM = pathlib.Path({str(program)!r}); "
             f"sys.argv = ['qkv', *{arguments!r}]; sys.exit(m.main())")  # fmt: skip
     return run([sys.executable, "-c", code])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples in the docstrings, and that everything public has a docstring."""
+"""Tests the examples in the docstrings, and that everything public has a complete docstring."""
 
 import doctest
 import importlib
@@ -19,7 +19,7 @@ def module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-# The modules that declare __all__.
+# The names of the modules that declare __all__.
 MODULES = sorted(
     module_name(path)
     for path in PACKAGE.rglob("*.py")
@@ -45,7 +45,7 @@ def test_examples(name):
 
 
 def methods(value):
-    """The public methods of a class by name, except those that a base of PyTorch's has."""
+    """The public methods of a class by name, except methods that a base class in PyTorch has."""
     for name, function in inspect.getmembers(value, inspect.isfunction):
         if not name.startswith("_") and function.__module__.split(".")[0] == "qkv":
             yield name, function
@@ -64,7 +64,7 @@ def test_everything_public_is_explained(name):
 
 
 def public_functions(module):
-    """What can be called, by name; NamedTuples' and what nanobind made have no sections."""
+    """The public functions and methods by name, except NamedTuples', which have no sections."""
     for public in module.__all__:
         value = getattr(module, public)
         if inspect.isfunction(value):
@@ -82,7 +82,7 @@ def missing_sections(function):
         sections.append("Returns:")
     lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
     missing = [section for section in sections if section not in lines]
-    # Every argument is documented, or "options" for those of another function.
+    # Every argument is documented, unless "options" stands for the arguments of another function.
     words = set(re.findall(r"\w+", " ".join(lines)))
     if "options" in words:
         return missing

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of tests/errors.tsv in Python: the same errors, with Python's names.
+"""Tests the rows of tests/errors.tsv in Python: the errors are the table's, with Python's names.
 
-A row that Python cannot write is left out by a rule with a reason; how many are tried and how many
-are left out for each reason stands here, so that none vanishes.
+A row that Python cannot express is left out by a rule with a reason. The numbers of rows tried, and
+left out for each reason, are written here, so that no row is dropped unnoticed.
 """
 
 from collections import Counter
@@ -32,23 +32,23 @@ COUNTS = {
 
 # Rows with a different message in Python.
 OTHERWISE = {
-    # Python names the option that was probably meant.
+    # Python appends the option that was probably meant.
     "keep_reals": "attention: mask must be bool or an integer type, got float32 [3,5] "
     "(numbers to add to the scores are bias)",
-    # Python suggests what may have been meant.
+    # Python appends what may have been meant.
     "bias_two_heads": "attention: bias must broadcast to [B,H,Tq,Tk] = [2,4,3,5], got float32 "
     "[2,3,5]; for one matrix for each batch entry write bias[:, None]",
     "dweights_rows_alone": "attention_backward: rows is given but dweights is not",
-    # 0 means none.
+    # In Python 0 means no largest weights.
     "top_count_negative": "attention: return_top must be 0 (off) or more, got int -1",
-    # There is no struct of gradients that could be empty.
+    # Python has no struct of gradients that could be empty.
     "no_output_gradient": "attention_backward: dout, dlse and dweights are absent, so there is "
     "nothing to compute",
 }
-# Valid calls in Python.
+# Rows that are valid calls in Python.
 RIGHT = {
-    "nothing_asked",  # out is always computed if v is given
-    "top_count_zero",  # 0 is off
+    "nothing_asked",  # Python always computes out if v is given
+    "top_count_zero",  # in Python 0 means no largest weights
 }
 
 
@@ -85,7 +85,7 @@ def test_right_row(row):
 
 
 def as_tensor(torch, array):
-    """The array as a tensor, with the same memory and strides."""
+    """The array as a tensor with its memory and strides."""
     strides = [stride // array.itemsize for stride in array.strides]
     base = array
     while isinstance(base.base, np.ndarray):

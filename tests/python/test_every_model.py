@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every class of models in Transformers: equal to eager with "qkv", or refused by name."""
+"""Tests that every model class of Transformers equals eager with "qkv", or is refused by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 ALL = list(CONFIG_MAPPING_NAMES)
 
-# Each for a way to go wrong that was found: options that were lost, a case of its own for "sdpa",
+# Each configuration shows a defect that was found: lost options, a special case for "sdpa",
 # attention without the interface, tables of classes, masks that are not made.
 TELLING = [
     *("deepseek_v32", "glm_moe_dsa", "axk2", "mistral_large4_text", "minimax_m3_vl_text", "hy_v4"),
@@ -31,7 +31,7 @@ TELLING = [
 
 
 def chosen() -> list[str]:
-    """All at full scale, else half as many as the scale says; and those that are telling."""
+    """All configurations at full scale, else TELLING and half as many others as the scale gives."""
     sample = ALL if SCALE == 100 else ALL[:: 2 * len(ALL) // scaled(len(ALL))]
     return list(dict.fromkeys([n for n in TELLING if n in ALL] + sample))
 
@@ -49,7 +49,7 @@ def test_models_are_eagers_or_refused(name):
         assert result.state != "different", f"{result.model}: {result.text}"
         if version == transformers.__version__:
             listed = states.get(name) or states.get(f"{name} {result.model}")
-            # The page was made in a time limit, and without packages that may be here.
+            # The page was made with a time limit, and without packages that may be installed here.
             assert listed in (result.state, "not tried"), (
                 f"docs/transformers-models.md has {name} {result.model} as {listed}, "
                 f"now it is {result.state}: {result.text}"

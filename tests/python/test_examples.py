@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples print their expected output, and all the numbers of the seed documents."""
+"""Tests that the examples print their expected output and all numbers of the seed documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = sorted((ROOT / "examples" / "python").glob("seed*.py"))  # the others need data
+EXAMPLES = sorted((ROOT / "examples" / "python").glob("seed*.py"))  # other examples need data
 SEEDS = ["000", "001", "002", "003"]
 
 # A number or a truth value that is not part of a name or of a longer number.
@@ -21,7 +21,7 @@ TOKEN = re.compile(r"(?<![\w.])(True|False|-?\d+(?:\.\d*)?)(?![\w])")
 
 
 def expected_of(example: Path) -> str:
-    """Without the licence line."""
+    """The expected output of an example, without the licence line."""
     return example.with_suffix(".out").read_text(encoding="utf-8").split("\n", 1)[1]
 
 
@@ -47,7 +47,7 @@ def test_prints_what_stands_beside_it(example, tmp_path):
 
 
 class SeedRow(NamedTuple):
-    """A line of tests/seed_numbers.tsv."""
+    """One line of tests/seed_numbers.tsv."""
 
     document: str
     line: str
@@ -60,7 +60,7 @@ class SeedRow(NamedTuple):
         return len(found) == len(self.numbers) and all(map(self.agree, self.numbers, found))
 
     def agree(self, wanted: str, found: str) -> bool:
-        """Within half a unit of the last decimal that counts, and of the last that is printed."""
+        """Whether they agree within half a unit of the last given and last printed decimals."""
         if wanted in ("True", "False") or found in ("True", "False"):
             return wanted == found
         printed = len(found.partition(".")[2]) if "." in found else self.digits
@@ -78,7 +78,7 @@ def seed_rows(document: str) -> list[SeedRow]:
 
 @pytest.mark.parametrize("document", SEEDS)
 def test_prints_the_numbers_of_its_document(document):
-    """Each row is in the output, with its numbers in order."""
+    """Each row of the table is in the output, with its numbers in order."""
     tokens = TOKEN.findall(expected_of(ROOT / "examples" / "python" / f"seed{document}.out"))
     for row in seed_rows(document):
         found = any(row.is_at(tokens, start) for start in range(len(tokens)))

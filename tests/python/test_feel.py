@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How calls behave in a process: Ctrl-C, the GIL, fork, threads, imports."""
+"""Tests how calls behave in a process: Ctrl-C, the GIL, fork, threads, imports."""
 
 import concurrent.futures
 import importlib.util
@@ -84,7 +84,7 @@ def start(script):
 
 
 def end(process):
-    """Its stdout and stderr; no process is left running."""
+    """Waits for a process and returns its stdout and stderr; kills it if it hangs."""
     try:
         return process.communicate(timeout=PATIENCE)
     finally:
@@ -95,7 +95,7 @@ LAYER = "layer = qkv.MultiHeadAttention({}, 8); rows = ones(1, {}, {})"
 WEIGHTS = """weights = ones(64, 64)
     additive = {"score": "additive", "params": {"Wq": weights, "Wk": weights, "v": weights[0]}}
     lse, rows = ones(1, 4, 16384), ones(1, 4, 16384, 64)"""
-# A cache that is as before when its append is stopped.
+# A cache that must be unchanged after its append is stopped.
 APPEND = """import pickle
     cache = qkv.KvCache(1, 4, 64, 32, dtype="{}")
     values = ones(1, 4, 80_000, 32)
@@ -126,9 +126,9 @@ needs_torch = pytest.mark.skipif(
             WEIGHTS,
         ),
         ("qkv.softmax(x)", "2000, 50_000", ""),
-        # Where each number is read for itself, 16 bytes apart.
+        # The numbers are 16 bytes apart, so that each is read separately.
         ("qkv.masked_softmax(x[..., ::4])", "4000, 32_000", ""),
-        # On PyTorch's workers a call of this size would not look for signals.
+        # On PyTorch's workers a call of this size would not poll for signals.
         pytest.param("qkv.softmax(x)", "4000, 50_000", TORCH, marks=needs_torch),
         ("qkv.quantize_q8(x)", "1000, 51_200", ""),
         ("qkv.dequantize_q8(x.view(qkv.q8))", "500, 34_000", ""),
@@ -142,7 +142,7 @@ needs_torch = pytest.mark.skipif(
             "1024, 1 << 15",
             "rows = ones(1024, 1 << 15)",
         ),
-        # The work is in the projections: of many queries, and of few.
+        # The work is in the projections, of many queries or of few.
         ("bilinear(x, ones(4096, 4096))", "3000, 4096", ""),
         ("bilinear(ones(4, 16384), x)", "16384, 16384", ""),
         ("wide_additive(x)", "1000, 4096", ""),
@@ -155,14 +155,14 @@ needs_torch = pytest.mark.skipif(
     ],
 )
 def test_ctrl_c_stops_a_long_call(call, shape, setup):
-    """It has then read some of x, and does not read all of it."""
+    """When it is stopped, the call has read a part of x but not all of it."""
     script = STOPPED.replace("SETUP", setup).replace("SHAPE", shape).replace("CALL", call)
     printed, errors = end(start(script))
     assert (printed, errors) == ("True\n", "")
 
 
 def additive_call(keys):
-    """One that is slow for its size: tanh of each pair and unit. NumPy finishes before it."""
+    """A call that is slow for its size, with one tanh for each query-key pair and unit."""
     ones = np.ones((256, 32), np.float32)
     x = np.ones((keys, 32), np.float32)
     params = {"Wq": ones, "Wk": ones, "v": np.ones(256, np.float32)}
@@ -172,7 +172,7 @@ def additive_call(keys):
 def lets_the_gil_go(call):
     """Whether this thread ran between the start and the end of a call on another one.
 
-    No thread is made to give way: either the call lets the GIL go, or it is over.
+    With a long switch interval, this thread runs only if the call releases the GIL or has ended.
     """
     begun, ended = threading.Event(), threading.Event()
 
@@ -195,7 +195,7 @@ def test_other_threads_run_during_a_call(keys):
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e6)
     try:
-        # This thread may get no processor before the call ends, but not every time.
+        # In some of the tries this thread may get no processor before the call ends.
         assert any(lets_the_gil_go(call) for _ in range(200))
     finally:
         sys.setswitchinterval(interval)

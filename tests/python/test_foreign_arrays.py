@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of packages that are neither NumPy nor PyTorch, and PyTorch's unusual ones."""
+"""Tests arrays of packages other than NumPy and PyTorch, and unusual tensors of PyTorch."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import qkv
 
 
 class Namespace:
-    """A package whose from_dlpack copies, as it may."""
+    """A package whose from_dlpack copies, which the array API allows."""
 
     @staticmethod
     def from_dlpack(x):
@@ -104,7 +104,7 @@ def test_who_wants_gradients_is_sent_to_autograd():
 
 
 class Itself(np.ndarray):
-    """An array whose methods return wrong values."""
+    """A NumPy subclass whose methods return wrong values."""
 
     def copy(self, *arguments, **options):
         return self
@@ -114,7 +114,7 @@ class Itself(np.ndarray):
 
 @pytest.mark.parametrize("kind", ["in place", "not aligned", "swapped", "bfloat16"])
 def test_methods_of_a_subclass_are_not_called(kind):
-    """What no view can describe is copied, by NumPy itself."""
+    """Arrays that no view can describe are copied by NumPy's own methods."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else np.float32
     plain = Q.astype(dtype)
     x = plain

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments, nearly right or of any kind, for each public function.
+"""Tests each public function with random arguments, nearly valid or of any kind.
 
-Right calls are judged in test_judge.py and test_judge_functions.py. Nothing may come out but
-results and the few kinds of errors below.
-QKV_EXAMPLES=20000 tries longer than the test suite does, with other examples each time.
+Valid calls are judged in test_judge.py and test_judge_functions.py. A call must give a
+result or one of the kinds of errors below.
+QKV_EXAMPLES=20000 tries that many examples, which are new ones in each run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ random_settings = settings(
     derandomize=not LONG,
     database=None,
     deadline=None,
-    phases=(Phase.generate,),  # arguments are drawn from seeds: nothing to shrink
+    phases=(Phase.generate,),  # arguments are drawn from seeds and cannot be shrunk
     suppress_health_check=list(HealthCheck),
 )
 
@@ -45,7 +45,7 @@ FUNCTIONS = ["attention", "attention_backward", "batch_dot", "masked_softmax", "
 
 
 def leaves(value: Any) -> list[Any]:
-    """The arrays of an argument."""
+    """The arrays in an argument."""
     if isinstance(value, dict):
         return [leaf for part in list(value.values()) for leaf in leaves(part)]
     kinds = (np.ndarray, strange.Exporter)
@@ -59,7 +59,7 @@ def counts(arrays: list[Any]) -> list[int]:
 
 
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
-    """The result, or one of ERRORS that came. Neither keeps a reference to an argument."""
+    """The call's result or error, one of ERRORS; neither may keep an argument alive."""
     arrays = [leaf for value in [*positional, *arguments.values()] for leaf in leaves(value)]
     before = counts(arrays)
     result = None
@@ -97,7 +97,7 @@ def test_nearly_right_calls(name, data):
         arguments[wrong] = data.draw(random_calls.anything())
     result = attempt(getattr(qkv, name), **arguments)
     if type(result) in (ValueError, TypeError):
-        told = str(result)  # with the function's name; the last two are NumPy's and DLPack's words
+        told = str(result)  # has the function's name, or is a message of NumPy or DLPack
         assert name in told or "dimension" in told or "from_dlpack" in told, told
 
 
@@ -142,7 +142,7 @@ def resident_bytes():
 
 
 def test_failing_calls_leak_nothing():
-    """3,000 more failing calls of each kind do not grow memory."""
+    """After warming up, 3,000 failing calls of each kind do not increase the memory in use."""
     q = np.ones((2, 3, 4), np.float32)
     k = np.ones((2, 5, 4), np.float32)
     odd = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))
@@ -170,5 +170,5 @@ def test_failing_calls_leak_nothing():
 
 @random_calls.needs_torch
 def test_tensors_take_part():
-    """Without torch there are none: then this is skipped, and the skip is counted."""
+    """Skipped without torch, so that the missing tensors show among the skipped tests."""
     assert random_calls.torch is not None

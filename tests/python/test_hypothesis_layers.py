@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments, valid and invalid, for each method of the layers, in any order.
+"""Tests each method of the layers with random arguments, valid and invalid, in any order.
 
-See test_hypothesis.py for the rules and QKV_EXAMPLES.
+The rules and QKV_EXAMPLES are described in test_hypothesis.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAYERS = [
     "SelfAttention",
 ]
 SAME = {"MLPAttention": "AdditiveAttention"}
-# Methods without arguments, or tested elsewhere.
+# Public names without arguments, or tested elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
 OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
@@ -154,7 +154,7 @@ def test_right_calls(name, data):
     assert type(out) is kind
     assert tuple(out.shape) == case.shape
     assert dtype_of(out) == case.dtype
-    gradients = layer.backward(out)  # any numbers of its shape
+    gradients = layer.backward(out)  # out serves as dout
     if name == "Dropout":
         assert gradients.shape == out.shape
         return
@@ -176,10 +176,10 @@ def accepts(layer: Any, keyword: str) -> bool:
 
 
 def too_much_memory(value: Any) -> bool:
-    """Sizes that a machine might have the memory for are not tried: it would be used."""
+    """Whether a size is too large to try, yet small enough for the memory of some machine."""
     try:
         size = index(value)
-    except Exception:  # not a size
+    except Exception:  # the value is not a size
         return False
     return 64 < abs(size) < 2**50
 
@@ -260,7 +260,7 @@ def test_cross_entropy_in_any_order(data):
 
 
 def some_state(data: Any, layer: Any) -> dict[Any, Any]:
-    """A state dict with some arrays arbitrary, some missing, some unknown."""
+    """A state dict in which some arrays are arbitrary, some missing, some unknown."""
     state = dict(layer.parameters())
     names = [*state, "bias_k", "in_proj_weight", 1]
     for name in data.draw(st.lists(st.sampled_from(names), max_size=2)):
@@ -271,12 +271,12 @@ def some_state(data: Any, layer: Any) -> dict[Any, Any]:
 
 
 def is_harmless(path: Any) -> bool:
-    """No file descriptor of ours, and no file outside of the folder of the test."""
+    """Whether path is no file descriptor of this process and no file outside the test's folder."""
     return not isinstance(path, (int, str, bytes, bytearray, memoryview, np.integer, np.ndarray))
 
 
 def run_method(function: Any, arguments: dict[str, Any]) -> Any:
-    """As attempt(), but a layer may keep its inputs, and files may not be there."""
+    """As attempt(), but a layer may keep its inputs, and files may be missing."""
     try:
         return function(**arguments)
     except (*ERRORS, OSError) as error:

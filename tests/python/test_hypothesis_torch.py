@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random arguments for the functions of qkv.torch, as in test_hypothesis.py for the others.
+"""Tests the functions of qkv.torch with random arguments, by the rules of test_hypothesis.py.
 
-Right calls are judged in test_judge_autograd.py.
+Valid calls are judged in test_judge_autograd.py.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WORDS = ["attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"]
 
 def test_every_public_name_is_tried():
     tried = {"attention", "scaled_dot_product_attention"}
-    others = {"look", "nn", "register", "replaced", "share_workers"}  # tried by tests of their own
+    others = {"look", "nn", "register", "replaced", "share_workers"}  # these have their own tests
     assert set(qkv.torch.__all__) == tried | others
 
 
 def wanting_gradients(data: Any, value: Any) -> Any:
-    """A tensor of reals as a leaf that may want its gradient."""
+    """The tensors of reals in value as leaves, which may require gradients."""
     if isinstance(value, dict):
         return {name: wanting_gradients(data, part) for name, part in value.items()}
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
@@ -42,7 +42,7 @@ def wanting_gradients(data: Any, value: Any) -> Any:
 
 
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
-    """The result, or None after one of ERRORS."""
+    """The call's result, or None after one of ERRORS."""
     try:
         return function(*positional, **arguments)
     except ERRORS as error:
@@ -56,7 +56,7 @@ def tensors_of(result: Any) -> list[Any]:
 
 
 def differentiate(result: Any) -> None:
-    """If a result is differentiable, its inputs get gradients."""
+    """Runs the backward pass of every differentiable result."""
     for tensor in tensors_of(result):
         if tensor.requires_grad:
             tensor.sum().backward(retain_graph=True)
@@ -78,7 +78,7 @@ def test_nearly_right_calls(data):
 
 
 def test_wrong_kinds():
-    """Found by the tests below."""
+    """These calls were found by the random tests below."""
     q = torch.ones(2, 3, requires_grad=True)
     params = torch.ones(3, 3, requires_grad=True)
     dot = qkv.torch.scaled_dot_product_attention
@@ -110,10 +110,10 @@ def test_wrong_kinds():
 
 
 def outcome(function: Any, *positional: Any, **words: Any) -> Any:
-    """The result, or the error."""
+    """The call's result or error."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what PyTorch converts, it may call deprecated
+            warnings.simplefilter("ignore")  # PyTorch may warn that a conversion is deprecated
             return function(*positional, **words)
     except Exception as error:
         return error
@@ -122,7 +122,7 @@ def outcome(function: Any, *positional: Any, **words: Any) -> Any:
 @random_settings
 @given(data=st.data())
 def test_drop_in(data):
-    """It answers where PyTorch's answers, and raises what PyTorch's raises."""
+    """qkv's function gives a result if PyTorch's does, and raises the errors of PyTorch's."""
     right = [torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5, 6)]
     for place in data.draw(st.lists(st.integers(0, 2), max_size=2)):
         right[place] = data.draw(random_calls.anything())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package against float64 PyTorch with autograd: thousands of random calls.
+"""Compares thousands of random calls with float64 PyTorch and its autograd.
 
 A failure prints its case; `python tests/python/test_judge.py SEED...` reruns it alone.
 """
@@ -31,7 +31,7 @@ def test_random_calls(block: int) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-# At least this many of the first thousand cases have the named feature.
+# {feature: at least this many of the first thousand cases have it}.
 AT_LEAST = {
     **{f"score {name}": 80 for name in ("dot", "scaled_dot", "bilinear", "additive")},
     **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch on random calls: the gradients of attention_backward, and torch's own function."""
+"""Compares qkv.torch on random calls with attention_backward and with torch's own function."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def leaf(x: Any, wanted: bool) -> Any:
 
 
 def through_autograd(case: Any, given: dict[str, Any], flow: dict[str, Any]) -> dict[str, Any]:
-    """Gradients by the oracle's names, of about three in four of the arrays."""
+    """Gradients, by the oracle's names, of about three quarters of the arrays."""
     rng = np.random.default_rng([9, case.seed])
     options = dict(given)
     params = options.pop("params", {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges on random calls: NaN behind masks and before them, empty arrays, strides, threads."""
+"""Tests edge cases of random calls: NaN, masked or not, empty arrays, strides, threads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if torch is not None:
 
 pytestmark = needs_torch
 ODD = (np.nan, np.inf, -np.inf)
-# Not masked: raw and capped scores are given for masked pairs too.
+# Results without values of masked pairs; raw and capped scores have them.
 STAYS = ("out", "weights", "dropped", "masked", "lse", "row_max", "column_sums")
 
 
 def uses(call: Call, name: str, mark: Any) -> Any:
-    """How many marked places of the problems each element of an argument stands in.
+    """The number of marked places in the problems at which each element of an argument is used.
 
-    `mark(p, x)` sums, over one problem, x at the places that count; x is p.q, p.k, p.v or p.bias.
+    `mark(p, x)` sums x over the marked places of one problem, where x is p.q, p.k, p.v or p.bias.
     """
     tracked = call.map(lambda n, x: x.clone().requires_grad_(True) if n == name else x)
     total = torch.zeros(())
@@ -48,7 +48,7 @@ def live_of(case: Case) -> list[Any]:
 
 
 def seen(case: Case, name: str) -> Any:
-    """bool in the argument's shape: whether any live pair reads it."""
+    """Whether an unmasked ("live") pair reads each element of an argument; bool of its shape."""
     lives = iter(live_of(case))
 
     def mark(p: Any, x: Any) -> Any:
@@ -62,7 +62,7 @@ def seen(case: Case, name: str) -> Any:
 
 
 def poisoned(case: Case) -> Case:
-    """The case with NaN and infinities wherever no live pair reads."""
+    """The case with NaN and infinities in all elements that no unmasked pair reads."""
     rng = np.random.default_rng([case.seed, 2])
     new = {}
     for name in ("q", "k", "v", "bias"):
@@ -82,7 +82,7 @@ def differences(clean: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def results_of(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs except raw and capped scores, and gradients."""
+    """The outputs, except raw and capped scores, and the gradients."""
     found = forward(case)
     if "out" not in case.into:
         draw_into(case, found)
@@ -106,7 +106,7 @@ def test_what_stands_behind_masks_changes_no_bit(block: int) -> None:
 
 
 def nan_rows(case: Case, name: str, place: int) -> tuple[Case, list[Any]]:
-    """The case with a NaN at one element of q or k; bool [B,H,Tq]: the rows that get it."""
+    """The case with NaN in one element of q or k, and the rows that become NaN, bool [B,H,Tq]."""
     x = getattr(case.call, name).clone()
     marker = torch.zeros_like(x)
     x.view(-1)[place], marker.view(-1)[place] = np.nan, 1.0
@@ -141,7 +141,7 @@ def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> No
 
 @pytest.mark.parametrize("block", range(8))
 def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
-    """Also where its weight is dropped: 0 * NaN is NaN. Weights and dv do not depend on values."""
+    """A dropped weight spreads it, as 0 * NaN is NaN. Weights and dv do not depend on values."""
     wrong = []
     for seed in some(range(40_000 + block * 10, 40_000 + (block + 1) * 10)):
         case = make_case(seed)
@@ -166,7 +166,7 @@ def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
 
 def _spread(case: Case, clean: dict[str, Any], bad: Case, rows: list[Any]) -> list[str]:
     outputs, gradients = results_of(bad)
-    hit = as_float64(gather(case.call, "lse", rows)) > 0  # as lse: [..,Tq]
+    hit = as_float64(gather(case.call, "lse", rows)) > 0  # [..,Tq], as lse
     wrong = []
     lse, old = as_float64(outputs["lse"]), as_float64(clean["lse"])
     if not np.array_equal(np.isnan(lse), hit):
@@ -186,7 +186,7 @@ def _spread(case: Case, clean: dict[str, Any], bad: Case, rows: list[Any]) -> li
 
 
 def _spread_of_gradients(case: Case, gradients: dict[str, Any], rows: list[Any]) -> list[str]:
-    """dq is NaN in NaN rows, dk and dv at their live keys, and nowhere else."""
+    """Complaints unless dq is NaN in NaN rows only, dk and dv at their unmasked keys only."""
     wrong = []
     for name in ("q", "k", "v"):
         expected = _expected_nan(case, name, rows)
@@ -303,7 +303,7 @@ def test_empty_arrays(sizes: tuple[int, ...], score: str, kind: str) -> None:
 
 
 def test_evaluate_knows_every_leaf_of_a_call() -> None:
-    """The oracle and the package have gradients of the same names."""
+    """The oracle has the arrays and results of a call by the package's names."""
     case = make_case(4)
     assert set(leaves(case.call)) >= {"q", "k", "v"}
     assert set(evaluate(case.call)) >= set(STAYS) | {"raw", "capped"}

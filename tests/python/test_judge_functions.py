@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""softmax, masked_softmax and batch_dot against torch, on random arrays."""
+"""Compares softmax, masked_softmax and batch_dot with torch, on random arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 class Draw:
-    """Random arrays of one dtype, of either kind, with any strides."""
+    """Draws arrays of one dtype, of NumPy or torch, with any strides."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng([7, seed])
@@ -33,7 +33,7 @@ class Draw:
         return (*sizes, int(self.rng.choice([0, 1, 3, 17, 64, 600])))
 
     def array(self, shape: tuple[int, ...], size: float = 1.0) -> tuple[Any, Any]:
-        """The array, and its values as a float64 tensor."""
+        """An array, and its values as a float64 tensor."""
         values = torch.from_numpy(self.rng.standard_normal(shape) * size)
         values = values.to(getattr(torch, self.dtype))
         exact = values.to(torch.float64)
@@ -43,7 +43,7 @@ class Draw:
         return styled(exact.numpy().astype(ARRAYS[self.dtype]), style), exact
 
     def complain(self, name: str, got: Any, want: Any, size: float) -> list[str]:
-        """Kind, dtype, shape and numbers; a result is rounded once, sums are of float32."""
+        """Complaints about kind, dtype, shape, numbers; sums are float32, results rounded once."""
         kind = torch.Tensor if self.torch else np.ndarray
         dtype = getattr(torch, self.dtype) if self.torch else ARRAYS[self.dtype]
         if type(got) is not kind or got.dtype != dtype:

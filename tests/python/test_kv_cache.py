@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.KvCache: the bits of attention over all keys of an entry."""
+"""Tests that qkv.KvCache is bit-identical to attention over all keys of an entry."""
 
 import threading
 
@@ -114,7 +114,7 @@ def test_errors(call, kind, text):
 
 
 def beams(dtype="float32", window=0):
-    """Entries that share a page, and have one of their own each."""
+    """A cache with entries that share a page and have one page of their own each."""
     cache = qkv.KvCache(B, G, D, E, dtype=dtype, page=16, window=window, queries=1)
     cache.append(draw(B, G, 20, D), draw(B, G, 20, E))
     cache.reorder([1, 1])
@@ -281,7 +281,7 @@ def test_pages_are_those_of_the_cache():
         q, cache.k_pages, cache.v_pages, block_tables=tables, context_lens=lengths, causal=True
     )
     assert got.tobytes() == cache.attention(q, causal=True).tobytes()
-    tables[:], lengths[:] = 0, 0  # copies
+    tables[:], lengths[:] = 0, 0  # writes to copies
     assert cache.context_lens.tolist() == [40, 20]
     assert cache.block_tables.any()
 
@@ -305,7 +305,7 @@ def test_pages_in_use_do_not_move(tmp_path):
     with pytest.raises(ValueError, match="read-only"):
         part[:] = 0
     k = draw(1, G, 32, D)
-    cache.append(k, k)  # there is room
+    cache.append(k, k)  # the reserved room suffices
     np.testing.assert_array_equal(part, k[0, 0, :16])
     for grow in (lambda: cache.append(k, k), lambda: cache.reserve(3)):
         with pytest.raises(BufferError, match="arrays of k_pages and v_pages hold them"):
@@ -315,7 +315,7 @@ def test_pages_in_use_do_not_move(tmp_path):
     with pytest.raises(BufferError, match="may not be replaced"):
         cache.load(tmp_path / "cache")
     del cache, grow
-    np.testing.assert_array_equal(part, k[0, 0, :16])  # they outlive the cache
+    np.testing.assert_array_equal(part, k[0, 0, :16])  # the pages outlive the cache
     cache = qkv.KvCache.from_file(tmp_path / "cache")
     values = cache.v_pages
     del values
@@ -355,11 +355,11 @@ def test_bfloat16_pages():
 def test_with_a_window_so_many_guesses_may_be_rejected():
     cache = qkv.KvCache(1, G, D, page=16, window=20, queries=5)
     k, q = draw(1, G, 200, D), draw(1, H, 1, D)
-    cache.append(k[:, :, :64], k[:, :, :64])  # fills its pages: as few keys are left as may be
+    cache.append(k[:, :, :64], k[:, :, :64])  # fills pages, to keep the fewest keys
     assert cache.first_key(0) + 20 == 36
     for start in range(64, 180, 5):
         cache.append(k[:, :, start : start + 5], k[:, :, start : start + 5])
-        cache.truncate(0, start)  # none of `queries` guesses is right
+        cache.truncate(0, start)  # all `queries` draft tokens are rejected
         flat = qkv.attention(q, k[:, :, :start], k[:, :, :start], window=(19, 0))
         assert cache.attention(q).tobytes() == flat.tobytes()
         cache.append(k[:, :, start : start + 5], k[:, :, start : start + 5])
@@ -384,7 +384,7 @@ def test_append_runs_without_the_gil():
     k, one = draw(1, 1, 64, 64), draw(1, 1, 1, 64)
     calls = {"append": lambda: cache.append(one, one), "lengths": lambda: cache.lengths}
     count, refused = 1, set()
-    # The other thread appends ever more until this one has met it at work.
+    # The other thread appends more and more until each call here has come while it appends.
     while len(refused) < len(calls):
         many = np.broadcast_to(k.astype(np.float64), (1, 1, 64, 64)).repeat(64 * count, 2)
         thread = threading.Thread(target=cache.append, args=(many, many))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of qkv.KvCache, and what they are pickled as."""
+"""Tests copies and pickles of qkv.KvCache."""
 
 import copy
 import pickle
@@ -23,7 +23,7 @@ TYPES = ["float32", "float64", "bfloat16", "float16", "q8"]
 
 
 def filled(dtype, window):
-    """Beams that share pages, and with a window keys that are dropped."""
+    """A cache whose entries share pages and, with a window, have dropped keys."""
     cache = qkv.KvCache(3, G, 32, 64, page=16, dtype=dtype, window=window, queries=2)
     cache.append(draw(3, G, 90, 32), draw(3, G, 90, 64))
     cache.reorder([1, 1, 0])
@@ -33,7 +33,7 @@ def filled(dtype, window):
 
 
 def state(cache):
-    """All that can be seen of it, bits included."""
+    """The visible state of a cache, with the exact bytes of its arrays."""
     random = np.random.default_rng(3)
     kind = "float32" if cache.sizes["dtype"] in ("bfloat16", "q8") else cache.sizes["dtype"]
     q = random.standard_normal((3, H, 1, 32)).astype(kind)
@@ -62,7 +62,7 @@ def test_copies_are_equal_and_apart(dtype, window, copied):
 
 
 class Mine(qkv.KvCache):
-    """A user's cache, with more than the pages."""
+    """A user's subclass with an attribute of its own."""
 
     def __init__(self):
         super().__init__(1, 1, 4)
@@ -87,7 +87,7 @@ def test_copies_may_be_made_while_pages_are_held():
     pages = cache.k_pages
     for copied in COPIES:
         other = copied(cache)
-        other.reserve(1000)  # no array holds its pages
+        other.reserve(1000)  # no array holds the copy's pages
         assert not np.shares_memory(pages, other.k_pages)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of layers for invalid arguments."""
+"""Tests the errors of layers for invalid arguments."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers in safetensors files: ours and those of the package `safetensors`."""
+"""Tests layers in safetensors files of this package and of the package `safetensors`."""
 
 import os
 import pathlib
@@ -31,7 +31,7 @@ def test_what_is_saved_is_loaded(name, kind, tmp_path):
     layer.save(kind(tmp_path / "layer.safetensors"))
     other.load(kind(tmp_path / "layer.safetensors"))
     assert_values(other, values_of(layer))
-    for parameter, view in views.items():  # written in place
+    for parameter, view in views.items():  # load() writes in place
         np.testing.assert_array_equal(view, layer.parameters()[parameter])
     assert os.listdir(tmp_path) == ["layer.safetensors"]
 
@@ -48,7 +48,7 @@ def test_names_of_files_are_bytes(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"\\xff\\xfe.safetensors: "):
         layer.load(strange)
     monkeypatch.chdir(tmp_path)
-    layer.save("-")  # an ordinary file
+    layer.save("-")  # "-" is an ordinary file name
     assert os.path.getsize("-") > 48
     layer.load("-")
 
@@ -72,7 +72,7 @@ def test_the_package_safetensors_reads_and_writes_the_same(name, tmp_path):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Saves any arrays under any names, following the format's specification."""
+    """Returns a function that saves any arrays under any names, by the format's specification."""
 
     def save(**arrays):
         import json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers as objects: parameters, copies, what a pass keeps, kinds of arrays, threads."""
+"""Tests layers as objects: parameters, copies, arrays that passes keep, array types, threads."""
 
 import copy
 import gc
@@ -29,7 +29,7 @@ def test_parameters_are_the_layers_own_memory(name):
     want = {key: array.copy() for key, array in held.items()}
     del layer
     gc.collect()
-    np.ones(10000)  # would reuse freed memory
+    np.ones(10000)  # would reuse memory that was freed
     for key, array in held.items():
         np.testing.assert_array_equal(array, want[key])
         array += 1
@@ -86,7 +86,7 @@ def test_copies_are_equal_and_apart(name, copied):
 
 
 class Mine(qkv.SelfAttention):
-    """A user's layer, with more than the parameters."""
+    """A user's subclass with an attribute of its own."""
 
     def __init__(self):
         super().__init__(4)
@@ -156,7 +156,7 @@ def test_backward_needs_a_forward_pass_that_succeeded(name):
         layer.backward(np.ones_like(out))
     layer.forward(*arrays)
     layer.backward(np.ones_like(out))
-    layer.backward(np.ones_like(out))  # any number of times
+    layer.backward(np.ones_like(out))  # may be called any number of times
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_forward_passes_of_other_sizes_follow_each_other():
 
 
 class Foreign:
-    """An array that supports DLPack and the array API, of an unknown package."""
+    """An array of an unknown package that supports DLPack and the array API."""
 
     def __init__(self, array):
         self.array = array
@@ -319,8 +319,8 @@ def test_threads_may_share_a_layer(name):
                 if not np.array_equal(out, want[number]):
                     wrong.append(number)
                 layer.forward(*inputs[number], train=True, seed=turn)
-                layer.backward(np.ones_like(out))  # of any thread's pass: there always is one
-        except Exception as error:  # it would be lost in a thread
+                layer.backward(np.ones_like(out))  # uses some thread's pass, which exists
+        except Exception as error:  # a thread would discard the error
             wrong.append(error)
 
     threads = [threading.Thread(target=work, args=[n]) for n in range(4)]
@@ -332,7 +332,7 @@ def test_threads_may_share_a_layer(name):
 
 
 class Slow(Foreign):
-    """Lets another thread run in the middle of a forward pass."""
+    """An array that blocks a forward pass in the middle, until go_on is set."""
 
     def __init__(self, array, entered, go_on):
         super().__init__(array)
@@ -357,13 +357,13 @@ def test_backward_in_the_middle_of_another_threads_forward(name):
     thread.start()
     try:
         assert entered.wait(PATIENCE)
-        got = layer.backward(dout)  # of the pass that has ended
+        got = layer.backward(dout)  # uses the pass that has ended
     finally:
         go_on.set()
         thread.join()
     for one, other in zip(of_inputs(got), of_inputs(want)):
         np.testing.assert_array_equal(one, other)
-    assert isinstance(layer.backward(dout)[0], Foreign)  # the other thread's now
+    assert isinstance(layer.backward(dout)[0], Foreign)  # now uses the other thread's pass
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the layers compute: values by NumPy's formulas, gradients by differences, dropout."""
+"""Tests the layers' values by NumPy formulas, gradients by differences, and dropout."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ EPS = np.finfo(np.float64).eps
 
 
 def masks_of(arrays, which):
-    """Options of a forward pass, and the pairs they leave: [B,Tq,Tk]."""
+    """The options of a forward pass, and the pairs that they do not mask, bool [B,Tq,Tk]."""
     tq, tk = arrays[0].shape[-2], arrays[-1].shape[-2]
     batch = arrays[0].shape[:-2]
     i, j = np.arange(tq)[:, None] + tk - tq, np.arange(tk)
@@ -41,7 +41,7 @@ def test_forward_is_the_formula(name, which):
     options, keep = masks_of(arrays, which)
     out, weights = layer.forward(*arrays, **options, return_weights=True)
     want_out, want_weights = case.formula(layer.parameters(), arrays, keep)
-    # Sums of at most 12 numbers near 1, one after the other.
+    # The errors are those of sums of at most 12 numbers near 1.
     np.testing.assert_allclose(weights, want_weights, rtol=0, atol=50 * EPS)
     np.testing.assert_allclose(out, want_out, rtol=0, atol=100 * EPS)
     np.testing.assert_array_equal(layer.forward(*arrays, **options), out)
@@ -88,7 +88,7 @@ def test_extras_are_those_of_attention():
 
 
 def differences(loss, x):
-    """Central differences: with h = cbrt(eps) rounding and truncation are near 4e-11."""
+    """Central differences; with h = cbrt(eps), rounding and truncation errors are near 4e-11."""
     result = np.zeros_like(x)
     for place in np.ndindex(*x.shape):
         at = x[place]
@@ -127,7 +127,7 @@ def test_gradients_are_differences(name, train):
     for parameter, value in layer.parameters().items():
         want = differences(loss, value)
         np.testing.assert_allclose(parameters[parameter], want, rtol=0, atol=2e-8)
-        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"  # cancels in the softmax
+        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"  # softmax cancels it
 
 
 def test_one_array_for_three_gives_three_gradients():
@@ -157,7 +157,7 @@ def test_dropout_is_drawn_from_seed_and_step(name):
     np.testing.assert_allclose(first, np.where(first == 0, 0, 2 * kept), rtol=1e-14)
     assert np.any(first != second)
     np.testing.assert_array_equal(dropped(layer), kept)  # evaluation does not advance the step
-    np.testing.assert_array_equal(dropped(layer, seed=3), kept)  # and ignores the seed
+    np.testing.assert_array_equal(dropped(layer, seed=3), kept)  # evaluation ignores the seed
     third = dropped(layer, train=True)
 
     again = case.make(dropout=0.5)
@@ -176,9 +176,9 @@ def test_the_first_training_pass_needs_a_seed(name):
         layer.forward(*arrays, train=True)
     with pytest.raises(ValueError, match="key_lengths"):
         layer.forward(*arrays, [99, 1], train=True, seed=1)
-    with pytest.raises(ValueError, match="seed must be given"):  # a failed pass starts nothing
+    with pytest.raises(ValueError, match="seed must be given"):  # a failed pass sets no seed
         layer.forward(*arrays, train=True)
-    case.make(dropout=0.0).forward(*arrays, train=True)  # nothing is drawn
+    case.make(dropout=0.0).forward(*arrays, train=True)  # without dropout no seed is needed
 
 
 def test_dropout_is_that_of_the_form_unless_given():

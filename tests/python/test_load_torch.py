@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters from PyTorch's state dicts, judged by what PyTorch's modules compute."""
+"""Tests parameters from PyTorch's state dicts against the results of PyTorch's modules."""
 
 import numpy as np
 import pytest
@@ -119,7 +119,7 @@ def test_every_option_of_multihead_attention(name, mask, averaged):
 
 
 class D2L(nn.Module):
-    """Four Linear by the names of "Dive into Deep Learning" (section 11.5)."""
+    """Four Linear with the names of "Dive into Deep Learning" (section 11.5)."""
 
     def __init__(self, width, bias):
         super().__init__()
@@ -203,7 +203,7 @@ def test_names_that_there_are_not():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_biases_are_neither_lost_nor_made_up(bias):
-    """Zeros in their place would be trained."""
+    """If absent biases became zeros, training would change them."""
     layer = qkv.MultiHeadAttention(4, 2, bias=bias)
     before = {name: array.copy() for name, array in layer.parameters().items()}
     others = nn.MultiheadAttention(4, 2, bias=not bias), qkv.MultiHeadAttention(4, 2, bias=not bias)
@@ -272,7 +272,7 @@ def test_keys_of_another_width_are_refused():
 
 
 class SplitHeads(nn.Module):
-    """Four Linear of the width, heads side by side in the channels."""
+    """Multi-head attention with four Linear, whose channels have the heads side by side."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -290,7 +290,7 @@ class SplitHeads(nn.Module):
 
 
 class WideHeads(nn.Module):
-    """Every head of the full width; with one head and no `unify_heads`, single-head attention."""
+    """Attention with heads of full width; single-head attention without `unify_heads`."""
 
     def __init__(self, width, heads, unify):
         super().__init__()
@@ -331,7 +331,7 @@ def test_self_attention():
 
 
 class Perceptron(nn.Module):
-    """v^T tanh(W_k k + W_q q), or with the two Linear the wrong way round."""
+    """Scores v^T tanh(W_k k + W_q q), or with the two Linear exchanged."""
 
     def __init__(self, query_width, key_width, units, swapped):
         super().__init__()
@@ -404,7 +404,7 @@ def test_a_layers_own_names_will_do(name):
 def test_values_are_converted(dtype):
     layer = qkv.BilinearAttention(2, 3)
     value = draw(2, 3).to(dtype).T.contiguous().T
-    layer.load_torch({"W": nn.Parameter(value)})  # requires gradients, and is strided
+    layer.load_torch({"W": nn.Parameter(value)})  # requires gradients and is not contiguous
     np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
     if dtype != torch.bfloat16:
         layer.load_torch({"W": value.numpy()})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers against torch's: nn.MultiheadAttention with its own state dict, and the formulas.
+"""Compares the layers with torch: nn.MultiheadAttention by its state dict, others by formulas.
 
 torch.nn.MultiheadAttention masks where `key_padding_mask` and a boolean `attn_mask` are true;
 qkv's `mask` is true where a query may attend. A float attn_mask is qkv.attention's `bias`.
@@ -22,7 +22,7 @@ if torch is not None:
 
 pytestmark = needs_torch
 DTYPES = ("float64", "float32")
-# Which part of in_proj_weight each of the layer's projections is.
+# The order of the layer's projections in in_proj_weight.
 PARTS = ("q", "k", "v")
 
 
@@ -31,12 +31,12 @@ def normal(*shape: int, seed: int = 0) -> Any:
 
 
 def disagreements(dtype: str, got: dict[str, Any], judge: Callable[[Any], dict[str, Any]]) -> str:
-    """`judge(dtype)` gives torch's results by the same names; its float32 error is the measure."""
+    """Complaints; `judge(dtype)` gives torch's results; their float32 error is the measure."""
     exact = judge(torch.float64)
     near = judge(torch.float32)
     wrong = [] if set(got) == set(exact) else [f"{sorted(got)}, expected {sorted(exact)}"]
     for name in set(got) & set(exact):
-        # Gradients of key biases cancel to 0: their terms are as large as those of the weight.
+        # Gradients of key biases cancel to 0; the weight's gradient gives the size of the terms.
         terms = [exact[name], exact.get(name.replace(".bias", ".weight"), exact[name])]
         want, size = exact[name], max(map(largest, terms))
         limit = FLOAT64 * max(size, 1.0)
@@ -48,12 +48,12 @@ def disagreements(dtype: str, got: dict[str, Any], judge: Callable[[Any], dict[s
 
 
 def kind_of(dtype: str, x: Any) -> Any:
-    """A NumPy array of the dtype with the values that both dtypes get."""
+    """x as a NumPy array of the dtype, rounded to float32 in both dtypes."""
     return x.to(torch.float32).to(getattr(torch, dtype)).numpy()
 
 
 def shared(x: Any, dtype: Any) -> Any:
-    """The same values for the judge, with gradients."""
+    """x as a tensor for the judge, rounded to float32, that requires gradients."""
     return x.to(torch.float32).to(dtype).requires_grad_(True)
 
 
@@ -65,7 +65,7 @@ WIDTH, HEADS = 12, 3
 def torch_mha(**options: Any) -> Any:
     torch.manual_seed(5)
     mha = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **options)
-    for p in mha.parameters():  # biases are initialised to zero
+    for p in mha.parameters():  # biases would be zero
         torch.nn.init.normal_(p, std=0.4)
     return mha.eval()
 
@@ -79,7 +79,7 @@ def arrays(tq: int, tk: int, batch: int = 2) -> tuple[Any, Any, Any]:
 
 
 def mha_judge(mha: Any, inputs: Any, flows: Any, masks: dict[str, Any]) -> Callable[[Any], Any]:
-    """Output, weights of each head and all gradients of torch's layer, by the layer's names."""
+    """Returns judge(dtype): out, weights per head and all gradients of torch's module."""
 
     def run(dtype: Any) -> dict[str, Any]:
         layer = copy.deepcopy(mha).to(dtype)
@@ -110,7 +110,7 @@ def mha_answer(layer: Any, inputs: Any, flows: Any, options: dict[str, Any]) -> 
 
 
 def masks_of(name: str, tq: int, tk: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The same masks under torch's and qkv's names."""
+    """The masks of a case, by torch's names and by qkv's."""
     rng = np.random.default_rng(8)
     padding = torch.zeros(2, tk, dtype=torch.bool)
     padding[0, tk - 2 :] = padding[1, 1] = True
@@ -199,7 +199,7 @@ def test_one_array_gets_the_sum_of_the_three_gradients() -> None:
 
 
 def test_a_float_attn_mask_is_a_bias() -> None:
-    """The layer has no bias; the function between torch's projections has, with its gradient."""
+    """Tested with qkv.attention between torch's projections, with the gradient of the bias."""
     mha = torch_mha().double()
     q, k, v = arrays(4, 7)
     bias = normal(4, 7, seed=6).requires_grad_(True)
@@ -283,7 +283,7 @@ def additive_arrays(dtype: str) -> dict[str, Any]:
 
 
 def additive_judge(with_b: bool, lengths: Any) -> Callable[[Any], dict[str, Any]]:
-    """softmax(v^T tanh(W_q q + W_k k + b)) v through an array of [B,Tq,Tk,U]."""
+    """Returns judge(dtype) for softmax(v^T tanh(W_q q + W_k k + b)) v, by an array [B,Tq,Tk,U]."""
 
     def run(dtype: Any) -> dict[str, Any]:
         x = {n: a.to(dtype).requires_grad_(True) for n, a in additive_arrays("float64").items()}
@@ -334,7 +334,7 @@ def test_additive_function_is_the_broadcast_formula(dtype: str, with_b: bool) ->
 
 
 def test_one_matrix_over_keys_and_queries_is_cut_in_two() -> None:
-    """Seed 003's v^T tanh(W [k; q]), with the gradient of the one matrix."""
+    """The score v^T tanh(W [k; q]), with the gradient of the matrix W."""
     x = additive_arrays("float64")
     w = torch.cat([x["W_k"], x["W_q"]], dim=1).requires_grad_(True)
     pairs = torch.cat(
@@ -361,7 +361,7 @@ def test_one_matrix_over_keys_and_queries_is_cut_in_two() -> None:
 
 
 def test_bilinear_layer_is_nn_bilinear() -> None:
-    """Scores of nn.Bilinear(Dq, Dk, 1) for every pair."""
+    """The scores are those of nn.Bilinear(Dq, Dk, 1) for every query-key pair."""
     torch.manual_seed(1)
     module = torch.nn.Bilinear(DQ, DK, 1, bias=False).double()
     x = {name: a for name, a in additive_arrays("float64").items()}
@@ -378,7 +378,7 @@ def test_bilinear_layer_is_nn_bilinear() -> None:
 
 
 def wide_formula(x: Any, w: dict[str, Any], heads: int) -> Any:
-    """Seed 001: q and k of each head divided by n^(1/4), [B,H,T,n] merged to [B,T,H n]."""
+    """The wide form: each head's q and k divided by n^(1/4), [B,H,T,n] merged to [B,T,H n]."""
     n = x.shape[-1]
     q, k, v = (
         (x @ w[f"{name}.weight"].T).unflatten(-1, (heads, n)).transpose(1, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear, Embedding, GRU and CrossEntropy: formulas in NumPy, kinds of arrays, errors, objects."""
+"""Tests Linear, Embedding, GRU and CrossEntropy: NumPy formulas, array types, errors, copies."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ INPUTS = {
 
 
 def arrays_of(results):
-    """All arrays of a result, tuples and dicts opened."""
+    """All arrays of a result, also those in tuples and dicts."""
     if isinstance(results, dict):
         return [array for name in sorted(results) for array in arrays_of(results[name])]
     if isinstance(results, tuple):
@@ -110,7 +110,7 @@ def test_cross_entropy_is_its_formula():
     slopes = RNG.normal(size=3)
     want = slopes[:, None] * (np.exp(rows) - labels)
     np.testing.assert_allclose(loss.backward(slopes), want, rtol=1e-13, atol=1e-15)
-    np.testing.assert_array_equal(loss.forward(logits, [4, 0, 2]), losses)  # a list
+    np.testing.assert_array_equal(loss.forward(logits, [4, 0, 2]), losses)  # targets may be a list
 
 
 # ---- objects ------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_threads_may_share_a_layer(name):
 
 
 def unaligned(array):
-    """A copy no view can describe: the layer works on one of its own."""
+    """A misaligned copy, of which the layer makes a copy because no view can describe it."""
     memory = np.zeros(array.nbytes + 1, np.uint8)
     memory[1:] = np.frombuffer(array.tobytes(), np.uint8)
     return memory[1:].view(array.dtype).reshape(array.shape)
@@ -201,7 +201,7 @@ def test_what_is_kept_lives_as_long_as_it_is_needed(copied):
     layer.forward(copied(x))
     logits = RNG.normal(size=(1000, 5))
     loss.forward(copied(logits), [1] * 1000)
-    held = [np.ones((1000, width)) for width in (3, 5) for _ in range(20)]  # takes freed memory
+    held = [np.ones((1000, width)) for width in (3, 5) for _ in range(20)]  # reuses freed memory
     assert held
     np.testing.assert_allclose(layer.backward(np.ones((1000, 4))).parameters["weight"], want)
     got = loss.backward(1.0)
@@ -311,7 +311,7 @@ def test_backward_names_the_argument(name):
         layer.backward(out[:1])
     with pytest.raises(TypeError, match=rf"^{name}\.backward: dout must be float64"):
         layer.backward(out.astype(np.float32))
-    layer.backward(out)  # the pass is there still
+    layer.backward(out)  # the pass still exists
     with pytest.raises(ValueError, match="threads"):
         layer.backward(out, threads=-1)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear, Embedding, GRU, MultiHeadAttention and CrossEntropy beside PyTorch's modules.
+"""Compares Linear, Embedding, GRU, MultiHeadAttention, CrossEntropy with PyTorch's modules.
 
-Parameters come by load_torch; outputs and all gradients agree, relative to the largest of an array.
+load_torch copies the parameters. Tolerances are relative to the largest number of an array.
 """
 
 import pickle
@@ -24,7 +24,7 @@ def draw(dtype, *shape, seed=0):
 
 
 def pair(theirs, ours, dtype, **options):
-    """A module with parameters that are nowhere zero, and our layer with the same."""
+    """A module whose parameters are nowhere zero, and the qkv layer with these parameters."""
     theirs = theirs.to(dtype).eval()
     with torch.no_grad():
         for n, parameter in enumerate(theirs.parameters()):
@@ -42,11 +42,11 @@ def assert_close(got, want, name):
 
 
 def assert_gradients(gradients, module):
-    """By name, all of them and no others."""
+    """Compares the gradients of all parameters by name."""
     parameters = dict(module.named_parameters())
     assert set(gradients) == set(parameters)
     for name, parameter in parameters.items():
-        assert np.any(parameter.grad.numpy() != 0), name  # or it would be a test of nothing
+        assert np.any(parameter.grad.numpy() != 0), name  # else nothing would be tested
         assert_close(gradients[name], parameter.grad, name)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that hold what terminals act on, in the text of every error that has one."""
+"""Tests that errors escape names with control characters, for every error that shows a name."""
 
 import os
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 import qkv
 
-# Colour, a bell, delete, C1's cursor movement, the order of letters reversed, a second line, and a
-# byte that is not UTF-8.
+# The name has a colour, a bell, delete, a C1 cursor movement, reversed text order, a line break and
+# a byte that is not UTF-8.
 NAME = "a\x1b[31mb\x07\x7f\x9b2J\u202e\nFORGED\udcff"
 X = np.ones((1, 2, 4), np.float32)
 
@@ -26,7 +26,7 @@ def damaged(path, content=b"\x10\0\0\0\0\0\0\0{"):
 
 
 def calls(path):
-    """The calls, and the part of the text that has the name."""
+    """Yields calls, and a part of the name that the error must show."""
     attend = lambda **options: qkv.attention(X, X, X, **options)  # noqa: E731
     yield lambda: linear().load(path / NAME), "FORGED"
     yield lambda: linear().load(damaged(path / f"{NAME}1")), "FORGED"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions take and give besides the plain call, each beside a call without it."""
+"""Tests options and results, each compared with a call without it."""
 
 import pickle
 import re
@@ -202,7 +202,7 @@ def test_windows_of_tensors():
 
 
 def merged(x):
-    """[..,H,T,D] as [..,T,H*D]."""
+    """x [..,H,T,D] as [..,T,H*D]."""
     return np.ascontiguousarray(x.swapaxes(-2, -3)).reshape(*x.shape[:-3], x.shape[-2], -1)
 
 
@@ -467,7 +467,7 @@ def test_arrays_with_the_heads_third_get_advice():
 
 
 def scores_of_the_library():
-    """The names that an unknown one is told."""
+    """The names of scores in the error for an unknown score."""
     with pytest.raises(ValueError, match="score must be") as caught:
         qkv.attention(Q, K, V, score="?")
     return set(re.findall(r'"(\w+)"', str(caught.value)))

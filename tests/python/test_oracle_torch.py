@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle itself: against torch's own attention where that has the option, else by hand."""
+"""Tests the oracle against torch's own attention where that has the option, else by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sdpa(q, k, v, **options):
 
 
 def zeros(tq=3, tk=5, **options):
-    """Weights [Tq,Tk] when all scores are 0 before bias and masks."""
+    """The weights [Tq,Tk] if all scores are 0 before bias and masks."""
     call = Call(torch.zeros(tq, 1).double(), torch.zeros(tk, 1).double(), **options)
     return evaluate(call)["weights"]
 
@@ -94,10 +94,10 @@ def test_ranks():
     whole = evaluate(Call(q, k, v))["out"]
     assert worst(evaluate(Call(q[1, 2], k[1, 2], v[1, 2]))["out"], whole[1, 2]) < 1e-15
     assert worst(evaluate(Call(q[:, 0], k[:, 0], v[:, 0]))["out"], whole[:, 0]) < 1e-15
-    # rank 3 against rank 4: the first axis of the smaller is heads
+    # With ranks 3 and 4, the first axis of the rank 3 array is the head axis.
     one = evaluate(Call(q[0], k, v))["out"]
     assert worst(one[1, 2], evaluate(Call(q[0, 2], k[1, 2], v[1, 2]))["out"]) < 1e-15
-    # rank 2 queries against heads; and two batch axes
+    # Queries of rank 2 with keys of rank 3, and arrays with two batch axes.
     assert evaluate(Call(q[0, 0], k[0], v[0]))["out"].shape == (3, 5, 3)
     five = evaluate(Call(q[:, None], k[None], v[None]))["out"]
     assert five.shape == (2, 2, 3, 5, 3)
@@ -195,7 +195,7 @@ def test_philox_known_answers_and_the_mask_of_dropout():
     def kept(seed, p, shape):
         return dropout_factors(p, seed, *map(np.arange, shape)) != 0
 
-    mask = kept(7, 0.5, (1, 1, 2, 8))[0, 0]  # as the docs print it
+    mask = kept(7, 0.5, (1, 1, 2, 8))[0, 0]  # the mask that the docs show
     assert mask.tolist() == [
         [True, True, False, False, False, True, False, True],
         [False, False, True, True, False, False, False, False],
@@ -221,7 +221,7 @@ def test_packed_is_each_sequence_by_itself():
 
 
 def test_the_formulas_of_the_bounds_are_autograds():
-    """The hand-written backward pass that naive uses gives autograd's ds in float64."""
+    """The backward pass of `naive`, written by hand, gives autograd's ds in float64."""
     q, k, v = qkv(1, 2, 2, 4, 6)
     into = {
         "out": normal(1, 2, 4, 3, seed=6),

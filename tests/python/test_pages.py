@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values in pages have the bits of the same keys one after another."""
+"""Tests that results with keys in pages are bit-identical to those with contiguous keys."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ LENGTHS = [40, 0, 600]
 
 
 def arrays(queries, dtype=np.float32):
-    """q, k and v per entry, and the same keys in shuffled pages."""
+    """q, k and v per entry, and the keys and values in shuffled pages."""
     r = np.random.default_rng(5)
     q = r.normal(size=(B, H, queries, D)).astype(dtype)
     used = [-(-n // PAGE) for n in LENGTHS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys in pages from PyTorch: the bits of NumPy, and no gradients."""
+"""Tests that keys in pages of PyTorch tensors give NumPy's results, and no gradients."""
 
 import numpy as np
 import pytest

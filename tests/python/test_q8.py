@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of q8: the numbers of ggml's Q8_0, and the bits of a float32 call."""
+"""Tests that q8 has the numbers of ggml's Q8_0, and results bit-identical to a float32 call."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def normal(shape, seed, dtype=np.float32):
 
 
 def reference(x):
-    """quantize_row_q8_0_ref of ggml, in float32."""
+    """The function quantize_row_q8_0_ref of ggml, in float32."""
     blocks = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
     step = (np.abs(blocks).max(-1, keepdims=True) / np.float32(127)).astype(np.float32)
     factor = np.divide(np.float32(1), step, out=np.zeros_like(step), where=step > 0)
@@ -62,7 +62,7 @@ def test_calls_have_the_bits_of_float32(queries, options):
 def test_pages_and_raw_bytes():
     q = normal((2, 4, 1, 32), 5)
     k, v = qkv.quantize_q8(normal((6, 16, 2, 32), 6)), qkv.quantize_q8(normal((6, 16, 2, 32), 7))
-    # As a file of another program has them: bytes, from an odd address on.
+    # The blocks are bytes at an odd address, as in a file of another program.
     raw = np.empty(k.nbytes + 1, np.uint8)[1:].reshape(6, 16, 2, 34)
     raw[:] = k.view(np.uint8).reshape(raw.shape)
     tables, lengths = [[5, 2, 0], [1, 4, 3]], [33, 48]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QK-norm and rotary positions against the formulas of the models that have them, in PyTorch."""
+"""Compares QK-norm and rotary positions with the formulas of models that have them, in PyTorch."""
 
 import itertools
 import math
@@ -17,18 +17,18 @@ BOUNDS = {torch.float64: 1e-12, torch.float32: 3e-5, torch.bfloat16: 3e-2}
 
 
 def rotate_half(x):
-    """As Llama and GPT-NeoX write it."""
+    """The function that rotates "halves", as written in Llama and GPT-NeoX."""
     half = x.shape[-1] // 2
     return torch.cat([-x[..., half:], x[..., :half]], dim=-1)
 
 
 def rotate_every_two(x):
-    """As GPT-J writes it."""
+    """The function that rotates "neighbours", as written in GPT-J."""
     return torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
 
 
 def rotated(x, positions, pairs, width, frequencies):
-    """The first `width` values rotated, positions [T] or [B,1,T]."""
+    """x with the first `width` values of each row rotated; positions are [T] or [B,1,T]."""
     angles = positions[..., None].double() * frequencies
     angles = (
         torch.cat([angles, angles], -1) if pairs == "halves" else angles.repeat_interleave(2, -1)
@@ -71,7 +71,7 @@ def test_agrees_with_the_models_formulas(pairs, width, positions, norm, dtype):
     shapes = ((2, 4, 9, 16), (2, 2, 13, 16), (2, 2, 13, 5))
     leaves = [leaf(*shape, dtype=exact) for shape in shapes]
     gains = [leaf(16, dtype=exact), leaf(2, 16, dtype=exact)] if norm else []
-    if dtype == torch.bfloat16:  # both see the rounded numbers
+    if dtype == torch.bfloat16:  # both get the rounded numbers
         leaves = [x.detach().to(dtype).double().requires_grad_() for x in leaves]
         gains = [x.detach().to(dtype).double().requires_grad_() for x in gains]
     at_q, at_k = torch.arange(9) + 4, torch.arange(13)
@@ -111,10 +111,10 @@ def test_frequencies_replace_those_of_the_base():
 
 
 def test_positions_of_either_sign_up_to_2_53():
-    """One rounding of position times frequency, and the cosine and sine of that."""
+    """Angles are position times frequency, rounded once; scores are their cosine and sine."""
     positions = [1, 3, 10**6 + 1, 2**31, 2**40 + 1, 2**53 - 1, 2**53]
     positions = np.array([0, *positions, *(-p for p in positions)])
-    axes = np.eye(2)[None]  # scores with them are the cosine and the sine
+    axes = np.eye(2)[None]  # scores with these keys are the cosine and the sine
     for frequency in (1.0, 0.1, 1e-4):
         angles = [float(int(p)) * frequency for p in positions]
         got = qkv.attention(

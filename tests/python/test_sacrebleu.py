@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv score` against sacreBLEU, on real sentences and on hostile ones."""
+"""Compares `qkv score` with sacreBLEU, on real sentences and on hostile ones."""
 
 import json
 import os
@@ -38,7 +38,7 @@ PIECES = [
 
 
 def with_references(sentences):
-    """sacreBLEU's references: the first of all sentences, the second of all, ..."""
+    """sacreBLEU's list of references: the first of all sentences, then the second of all, ..."""
     most = max(len(references) for _, references in sentences)
     return [[r[n] if n < len(r) else None for _, r in sentences] for n in range(most)]
 
@@ -52,7 +52,7 @@ def judged(sentences):
 
 
 def score(sentences, directory, *arguments):
-    """What the program says about [(hypothesis, [reference, ...]), ...]."""
+    """The program's report on [(hypothesis, [reference, ...]), ...]."""
     with open(directory / "data.tsv", "w", encoding="utf-8", newline="\n") as data:
         for n, (_, references) in enumerate(sentences):
             data.writelines(f"{n}\t{reference}\n" for reference in references)
@@ -89,7 +89,7 @@ def noise(draw, most):
 
 
 def changed(draw, text):
-    """A worse translation."""
+    """A copy of the text with up to three random changes of words."""
     words = text.split(" ")
     for _ in range(draw.randint(0, 3)):
         n = draw.randrange(len(words))
@@ -133,7 +133,7 @@ def test_real_sentences(seed, tmp_path):
     assert 20 < report["bleu"] < 95
     one = report["one_reference"]
     several = [(t, list(dict.fromkeys(r))) for t, r in sentences if len(set(r)) > 1]
-    # Others than sacreBLEU's own are the same to qkv: quotation marks and spaces.
+    # References that differ only in quotation marks or spaces are one reference for qkv.
     assert abs(one["sentences"] - len(several)) <= 5
     (bleu, chrf), _ = judged([(r[1], r[:1]) for _, r in several])
     assert abs(one["humans"]["bleu"] - bleu) < 0.5
@@ -141,7 +141,7 @@ def test_real_sentences(seed, tmp_path):
 
 
 def test_paired_bootstrap(tmp_path):
-    """p of samples drawn by another generator: equal but for chance."""
+    """The programs draw samples by different generators, so that p differs by chance."""
     from sacrebleu.significance import PairedTest
 
     draw = random.Random(4)
@@ -155,7 +155,7 @@ def test_paired_bootstrap(tmp_path):
     _, scores = PairedTest(list(zip("ab", systems)), metrics, None, test_type="bs")()
     wanted = scores["BLEU"][1].p_value
     assert 0.02 < wanted < 0.98
-    assert abs(report["against"]["bleu_p"] - wanted) < 0.08  # five deviations of both
+    assert abs(report["against"]["bleu_p"] - wanted) < 0.08  # five standard deviations
     assert abs(report["against"]["bleu"] - scores["BLEU"][1].score) < 0.01
 
 
@@ -165,7 +165,7 @@ def rows():
 
 
 def test_the_frozen_tokens():
-    """Those that the C++ tests compare with, which have no sacreBLEU."""
+    """The tokens in the table of the C++ tests, which have no sacreBLEU, are sacreBLEU's."""
     metric = sacrebleu.BLEU()
     tokens = [row for row in rows() if row[0] == "tokens"]
     assert len(tokens) > 30

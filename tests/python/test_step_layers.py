@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What decoders take step by step: the memory of additive attention, the GRU cell; and dropout."""
+"""Tests the layers that decoders call step by step, AdditiveMemory and GRUCell, and Dropout."""
 
 import copy
 import pickle
@@ -62,7 +62,7 @@ def test_gradients_of_keys_are_added_up():
         got_k, got_wk = memory.key_gradients()
         np.testing.assert_allclose(got_k, dk, rtol=1e-12, atol=1e-14)
         np.testing.assert_allclose(got_wk, dwk, rtol=1e-12, atol=1e-14)
-        dk[:], dwk[:] = 0, 0  # the sums begin anew
+        dk[:], dwk[:] = 0, 0  # key_gradients() has reset the sums
 
 
 def test_gradients_may_be_chosen_and_added():
@@ -165,7 +165,7 @@ def test_the_last_step_is_undone_without_being_named():
     second = cell.forward(x + 1, h)
     dstate = np.ones_like(second)
     assert np.any(cell.backward(dstate).dx != cell.backward(dstate, first).dx)
-    x[:] = np.nan  # what a step read is its own copy
+    x[:] = np.nan  # a step keeps a copy of x
     assert np.isfinite(cell.backward(dstate, first).dx).all()
     again = pickle.loads(pickle.dumps(cell))
     np.testing.assert_array_equal(again.forward(h[:, :3], h), cell.forward(h[:, :3], h))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trained Llama of 260,000 parameters in Transformers: what it writes, and its heads.
+"""Tests a trained Llama of 260,000 parameters in Transformers: its text and its heads.
 
 Its files, in llama2.c's format, are data and not part of the project: without them the test is
 skipped.
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def example():
-    """The example, which reads the files."""
+    """The module of the example that reads the files."""
     found = importlib.util.spec_from_file_location("stories260k", EXAMPLE)
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)

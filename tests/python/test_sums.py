@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entropy, sums of weights over queries and pooled weights, against the full matrix in NumPy."""
+"""Compares entropy, column sums, value sums and pooled weights with the full matrix in NumPy."""
 
 import numpy as np
 import pytest
 
 import qkv
 
-Q, K, E = 150, 530, 5  # more than a block of queries, more than a chunk of keys
+Q, K, E = 150, 530, 5  # Q exceeds a block of queries, K a chunk of keys
 
 
 def arrays(dtype=np.float64):
@@ -20,7 +20,7 @@ def entropy(w):
 
 
 def pooled(w, m, n):
-    """Mean over the queries of a cell, sum over its keys."""
+    """The weights in m x n cells: means over a cell's queries of sums over its keys."""
     rows, columns = (
         np.arange(w.shape[-2]) * m // w.shape[-2],
         np.arange(w.shape[-1]) * n // w.shape[-1],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch with whichever PyTorch is there, from 1.13 on: what this file imports, all have.
+"""Tests qkv.torch with any PyTorch from 1.13 on; imports only names that all of them have.
 
-The other tests of qkv.torch need the one in python/requirements-torch.txt.
+The other tests of qkv.torch need the version in python/requirements-torch.txt.
 """
 
 import math

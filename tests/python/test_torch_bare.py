@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of scaled_dot_product_attention that are read in C++, and what is left to Python."""
+"""Tests which calls of scaled_dot_product_attention are read in C++, and which in Python."""
 
 import contextlib
 
@@ -30,7 +30,7 @@ def inputs(dtype=torch.float32, key_heads=H, **others):
 
 
 def bare(**given):
-    """What C++ makes of a call; None for one that it leaves."""
+    """The result of C++ for a call; None for a call that it leaves to Python."""
     rest = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None}
     return _core.torch_attention(*{**inputs(), **rest, "enable_gqa": False, **given}.values())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch: attention as a function of PyTorch's autograd."""
+"""Tests qkv.torch.attention as a function of PyTorch's autograd."""
 
 import gc
 import re
@@ -55,7 +55,7 @@ SHAPES = {
 
 
 def call_with(options, names, tensors, **more):
-    """attention with tensors for q, k, v and then those that `names` says."""
+    """Calls attention with the tensors as q, k, v and then the arguments that `names` has."""
     q, k, v, *rest = tensors
     options = {**options, **more}
     for name, tensor in zip(names, rest):
@@ -127,7 +127,7 @@ def test_gradients_are_of_the_type_of_what_they_are_of(dtype):
     q, k, v = qkv_of(dtype)
     out = qkv.torch.attention(q, k, v, causal=True)
     assert out.dtype == dtype
-    out.sum().backward()  # a gradient of strides 0
+    out.sum().backward()  # dout has strides 0
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     qkv.torch.attention(*exact, causal=True).sum().backward()
     for x, want in zip((q, k, v), exact):
@@ -275,7 +275,7 @@ def test_wrong_calls():
 
 
 def test_inputs_go_when_autograd_lets_them_go():
-    """What is saved goes after the backward pass, also while the result is there."""
+    """The backward pass releases the saved tensors, also while the result still exists."""
     q, k, v = (1 * x for x in qkv_of())
     W, bias = 1 * draw(D, D), 1 * draw(H, TQ, TK)
     out = qkv.torch.attention(q, k, v, score="bilinear", params={"W": W}, bias=bias)
@@ -288,7 +288,7 @@ def test_inputs_go_when_autograd_lets_them_go():
 
 
 class Named(torch.Tensor):
-    """A subclass of a tensor, as torch.nn.Parameter is one."""
+    """A tensor subclass without functions of its own, as torch.nn.Parameter is."""
 
 
 @pytest.mark.parametrize("kind", [Named, torch.nn.Parameter])
@@ -317,7 +317,7 @@ def test_subclasses_of_tensors(kind):
 
 
 class Doubled(torch.Tensor):
-    """A subclass whose functions see something else than its memory."""
+    """A tensor subclass that overrides functions."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -327,7 +327,7 @@ class Doubled(torch.Tensor):
 def odd_tensors(shape):
     plain = torch.ones(shape)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # prototypes, PyTorch says
+        warnings.simplefilter("ignore")  # PyTorch warns that masked tensors are a prototype
         masked = torch.masked.masked_tensor(plain, plain > 0)
     with FakeTensorMode():
         fake = torch.ones(shape)
@@ -405,7 +405,7 @@ def test_the_text_for_a_causal_bias_says_what_to_write():
 @pytest.mark.parametrize("wants", [False, True])
 @pytest.mark.parametrize("function", [qkv.attention, qkv.torch.attention])
 def test_tangents_are_not_lost(argument, wants, function):
-    """A dual tensor without requires_grad, beside others with and without."""
+    """A dual tensor without requires_grad is rejected, whether or not k requires gradients."""
     x = torch.ones(2, 2)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x.clone(), x)
@@ -419,7 +419,7 @@ def test_tangents_are_not_lost(argument, wants, function):
             function(**called)
         with torch.no_grad(), pytest.raises((TypeError, RuntimeError), match="forward-mode d"):
             qkv.torch.attention(**called)
-        # without a tangent inside a level all is as ever
+        # Inside a dual level, tensors without a tangent are accepted.
         assert torch.equal(qkv.attention(x, x, x), qkv.torch.attention(x, x, x))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.look with modules of PyTorch and of this library: what it records."""
+"""Tests what qkv.torch.look records of modules of PyTorch and of this library."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_all_results_of_every_layer(function):
         sums = weights.sum(2)
         torch.testing.assert_close(layer.value_sums, sums * v.norm(dim=-1), **CLOSE)
         torch.testing.assert_close(layer.entropy, -(weights * weights.log()).sum(-1), **CLOSE)
-        # Rows 0-2 and 3-4, columns 0-2, 3-4 and 5-6.
+        # The cells are rows 0-2 and 3-4 by columns 0-2, 3-4 and 5-6.
         rows = torch.stack([weights[:, :, :3].mean(2), weights[:, :, 3:].mean(2)], 2)
         cells = torch.stack([x.sum(-1) for x in rows.split([3, 2, 2], -1)], -1)
         torch.testing.assert_close(layer.pooled, cells, **CLOSE)
@@ -88,7 +88,7 @@ def test_options_of_the_function(function, name):
                 results.append(model(q, k, v, enable_gqa=True, **options))
         else:
             results.append(model(q, k, v, enable_gqa=True, **options))
-    assert all(map(torch.equal, *results))  # torch's generator is not touched
+    assert all(map(torch.equal, *results))  # look() does not draw from torch's generator
     want = of_formula(q, k.repeat_interleave(2, 1), added, options.get("scale"))
     torch.testing.assert_close(seen["inner.1"].weights, want, **CLOSE)
 
@@ -169,7 +169,7 @@ def test_packed_sequences():
     assert torch.equal(seen[0].column_sums, want[None])
     assert seen[0].top.weights.shape == (1, HEADS, T, 2)
     assert seen[0].entropy.shape == (1, HEADS, T)
-    assert seen[0].pooled.shape == (2, HEADS, 1, 1)  # a map for each sequence
+    assert seen[0].pooled.shape == (2, HEADS, 1, 1)  # one map per sequence
     for named in ({"rows": [0]}, {"column_sums": [0]}):
         look, message = (
             qkv.torch.look(model, **named),
@@ -229,7 +229,7 @@ def test_gradients_flow_as_ever():
 
 
 def attention_of(module, x, **masks):
-    """The weights that PyTorch's module gives, by its plain formulas."""
+    """The weights that PyTorch's module returns, without its fast path."""
     options = {"need_weights": True, "average_attn_weights": False}
     with torch.enable_grad():
         return module(x, x, x, **options, **masks)[1].detach()
@@ -260,14 +260,14 @@ def test_multi_head_attention(name, need_weights, fast):
 
 
 def test_numbers_in_the_fast_path_are_booleans():
-    """PyTorch's fast path of a whole layer masks whatever is not 0."""
+    """PyTorch's fast path of a whole layer masks every pair whose number is not 0."""
     layer, x = encoder(True).layers[0], draw(B, T, WIDTH)
     with torch.no_grad(), qkv.torch.look(layer, rows=ALL) as seen:
         results = [layer(x, src_mask=mask) for mask in (FUTURE * -2.0, FUTURE)]
     assert torch.equal(*results)
     numbers, booleans = seen["self_attn"].calls
     assert torch.equal(numbers.weights, booleans.weights)
-    with qkv.torch.look(layer, rows=ALL) as seen:  # its slow path adds them
+    with qkv.torch.look(layer, rows=ALL) as seen:  # PyTorch's slow path adds the numbers
         layer(x, src_mask=FUTURE * -2.0)
     assert (seen[0].weights - numbers.weights).abs().max() > 1e-3
 
@@ -276,7 +276,7 @@ def test_hints_of_causality_and_a_probe_that_ends_early(monkeypatch):
     torch.manual_seed(0)
     module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64)
     x, near = draw(B, T, WIDTH), (torch.arange(T)[:, None] - torch.arange(T)).abs() > 1
-    monkeypatch.setattr(_replaced, "as_called", None)  # the function itself is not called
+    monkeypatch.setattr(_replaced, "as_called", None)  # PyTorch's function must not be called
     with qkv.torch.look(module, rows=ALL) as seen:
         module(x, x, x, attn_mask=near, is_causal=True)
     torch.testing.assert_close(seen[0].weights, attention_of(module, x, attn_mask=near), **CLOSE)
@@ -329,7 +329,7 @@ def test_transformer_encoder(name, fast, norm_first):
     first = model.layers[0]
     given = {"key_padding_mask": masks.get("src_key_padding_mask"), "attn_mask": masks.get("mask")}
     weights = attention_of(first.self_attn, first.norm1(x) if norm_first else x, **given)
-    if name == "padding" and fast and not norm_first:  # nested: it has no queries of padding
+    if name == "padding" and fast and not norm_first:  # the nested tensors have no padding queries
         weights = weights * ~PADDING[:, None, :, None]
     torch.testing.assert_close(seen[0].weights, weights, **CLOSE)
     torch.testing.assert_close(seen[0].column_sums, weights.sum(2), **CLOSE)

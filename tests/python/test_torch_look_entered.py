@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.look: whose calls are recorded, of threads and of compiled code; entered again."""
+"""Tests which calls qkv.torch.look records of threads and compiled code, and re-entering it."""
 
 import threading
 
@@ -40,7 +40,7 @@ def test_threads_do_not_mix():
 
 
 def test_a_thread_records_what_it_runs_itself():
-    """Three look at one model at the same time, and a fourth runs it and does not look."""
+    """Three threads look at one model at the same time; a fourth runs it without a look."""
     model, found, gate = Calls(by_torch), {}, threading.Barrier(4)
     inputs = [draw(B, HEADS, n + 2, 8, seed=n) for n in range(4)]
 
@@ -94,7 +94,7 @@ def test_entered_again():
 
 
 def test_left_on_another_thread():
-    """As a generator is that another thread closes."""
+    """A generator that another thread closes is left in this way."""
     looks = qkv.torch.look(Calls(by_torch), top=1)
     thread = threading.Thread(target=looks.__enter__)
     thread.start()
@@ -151,10 +151,10 @@ def test_a_compiled_layer_of_torchs_own_path():
 
 
 def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
-    """The looks that remain see the module all the same."""
+    """The looks that remain still record the module."""
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
 
-    class Leaving:  # stands before the look, and leaves when it is asked
+    class Leaving:  # a watcher before the look, which leaves in its knows()
         def knows(self, module):
             if module is model.inner[1]:
                 _look._leave(self)
@@ -171,7 +171,7 @@ def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
 
 
 def test_every_look_notes_what_another_thread_runs():
-    """Also where it makes no call of attention."""
+    """The look notes the thread even if the module makes no call of attention."""
     model, q, found = Calls(lambda *inputs: inputs[0]), draw(B, HEADS, T, 8), []
     with qkv.torch.look(model, top=1) as first:
         looks = qkv.torch.look(model, top=1)
@@ -198,7 +198,7 @@ def test_every_look_notes_what_is_compiled():
 
 
 def test_as_a_decorator():
-    """Each call, also one inside of another, is a look of its own."""
+    """Each call of the function, nested ones included, has a separate look."""
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
 
     @qkv.torch.look(model, rows=[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.look: which layers and calls are recorded, files of them, and errors."""
+"""Tests qkv.torch.look: the layers and calls that it records, their files, and errors."""
 
 import json
 import math
@@ -101,7 +101,7 @@ def test_what_failed_is_forgotten():
     with qkv.torch.look(both, top=1) as seen:
         with pytest.raises(ZeroDivisionError):
             broken(q)
-        F.scaled_dot_product_attention(q, q, q)  # no module runs
+        F.scaled_dot_product_attention(q, q, q)  # no module runs here
         with pytest.raises(RuntimeError, match="Expected size"):
             model(q, q[..., 1:], q)
         model(q, q, q)
@@ -167,7 +167,7 @@ def test_a_file_of_named_rows(tmp_path):
     assert file["attn"].shape == (B, 2, 1, 2, S)
     assert (file["attn"][:, 1] == seen[1].weights.numpy()).all()
     assert file["src"].tolist() == tokens
-    assert file["tgt"].tolist() == ["c", "f"]  # queries are the last T of the keys
+    assert file["tgt"].tolist() == ["c", "f"]  # the queries are the last T keys
     assert file["layers"].tolist() == ["inner.0", "inner.1"]
     assert (file["heads"].tolist(), file["rows"].tolist()) == ([2], [0, 3])
     assert (file["column_sums"][:, 0] == seen[0].column_sums.numpy()).all()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.nn.MultiheadAttention against torch.nn.MultiheadAttention: every option, both ways."""
+"""Compares qkv.torch.nn.MultiheadAttention with torch's: all options, forward and backward."""
 
 import copy
 import itertools
@@ -23,12 +23,12 @@ def draw(*shape, seed, dtype=F64):
 
 
 def pair(seed=3, **options):
-    """PyTorch's module and ours, which has its state dict."""
+    """PyTorch's module, and qkv's with its state dict."""
     options = {"dtype": F64, **options}
     theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, **options)
     ours = MultiheadAttention(WIDTH, HEADS, **options)
     torch.manual_seed(seed)
-    for parameter in theirs.parameters():  # biases are zero at first
+    for parameter in theirs.parameters():  # biases are initialised to zero
         torch.nn.init.normal_(parameter, std=0.4)
     ours.load_state_dict(theirs.state_dict())
     return theirs, ours
@@ -74,7 +74,7 @@ def inputs_for(module, batch_first):
 
 
 def gradients(module, inputs, **options):
-    """Results, and the gradients of a loss of all of them, by name."""
+    """The results, and the gradients of a loss of all results, by name."""
     floats = {n: x for n, x in options.items() if torch.is_tensor(x) and x.is_floating_point()}
     options.update((name, x.clone().requires_grad_()) for name, x in floats.items())
     out, weights = module(*inputs, **options)
@@ -140,7 +140,7 @@ def test_appended_keys_are_seen_with_the_causal_hint(kind):
 
 
 def test_the_hint_is_taken():
-    """Where PyTorch does not read the mask either."""
+    """is_causal replaces the mask where PyTorch does not read the mask either."""
     _, ours = pair(batch_first=True)
     x = draw(N, L, WIDTH, seed=1)
     nothing = torch.zeros(L, L, dtype=torch.bool)
@@ -219,7 +219,7 @@ def test_state_dicts_of_the_numpy_layer_go_both_ways(kind, tmp_path):
     other = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64, **options)
     other.load_state_dict(layer.to_torch())
     assert torch.equal(other(*inputs)[0], ours(*inputs)[0])
-    # By way of a file that another program wrote, and back.
+    # The parameters go through a file of the package safetensors, and back.
     safetensors.save_file(ours.state_dict(), tmp_path / "torch")
     layer.initialise(1)
     layer.load_torch(safetensors.load_file(tmp_path / "torch"))
@@ -309,7 +309,7 @@ def test_nested_tensors_without_gradients(weights):
 @needs(2, 1, "nested tensors with gradients")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_gradients_of_nested_tensors():
-    """Where PyTorch's takes none: against a call for each sequence."""
+    """PyTorch has no such gradients, so that they are compared with one call per sequence."""
     _, ours = pair(batch_first=True)
     x = of_lengths(3, 5, 1).requires_grad_()
     out, _ = ours(x, x, x)
@@ -337,11 +337,11 @@ def test_dropout_is_of_the_weights_in_training():
     torch.manual_seed(11)
     same, _ = ours(x, x, x, need_weights=False)
     assert torch.equal(out, same)
-    assert not torch.equal(out, ours(x, x, x)[0])  # another draw
+    assert not torch.equal(out, ours(x, x, x)[0])  # a new draw of dropout
     kept = weights != 0
     assert 0.45 < kept.double().mean() < 0.55
     torch.testing.assert_close(weights, all_kept * kept * 2, **CLOSE)
-    # The formula with this draw: results and gradients.
+    # The formula with the drawn weights gives the results and gradients to compare with.
     w, b = ours.in_proj_weight.chunk(3), ours.in_proj_bias.chunk(3)
     q, k, v = ((x @ w[n].T + b[n]).unflatten(-1, (HEADS, -1)).transpose(1, 2) for n in range(3))
     by_formula = torch.softmax(q @ k.mT / (WIDTH / HEADS) ** 0.5, -1) * kept * 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of one score function in qkv.torch.nn: the formulas, and the layers of qkv."""
+"""Compares the modules with one score in qkv.torch.nn with formulas and with qkv's layers."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ def draw(*shape, seed):
 
 
 class Case:
-    """A module, the layer with the same parameters, the width of its keys, its scores."""
+    """A module, the qkv layer with its parameters, the width of its keys, and its scores."""
 
     def __init__(self, module, layer, key_width, scores):
         self.module, self.layer, self.key_width, self.scores = module, layer, key_width, scores
@@ -84,7 +84,7 @@ def test_results_and_gradients(name):
 
 
 def flat(results):
-    """All tensors of results: `top` is two."""
+    """All tensors of a result, with the two of `top`."""
     return [x for one in results for x in (one if isinstance(one, tuple) else (one,))]
 
 
@@ -118,7 +118,7 @@ def test_all_options_are_those_of_the_layer(name):
     assert got._fields == want._fields and {"entropy", "value_sums", "pooled"} <= set(got._fields)
     for one, two in zip(flat(got), flat(want)):
         assert torch.equal(one.detach(), two)
-    for option in options:  # each says something
+    for option in options:  # each option has an effect
         if option in ("threads", "rows") or option.startswith("return"):
             continue
         without = {n: x for n, x in options.items() if n != option}
@@ -141,11 +141,11 @@ def test_state_dicts_and_files_go_both_ways(name, tmp_path):
     assert not torch.equal(result(module), result(layer))
     module.load_state_dict(layer.to_torch("own"))
     assert torch.equal(result(module), result(layer))
-    layer.save(tmp_path / "layer")  # the layer's file in the module
+    layer.save(tmp_path / "layer")  # the module loads the layer's file
     other = case.module()
     other.load_state_dict(safetensors.load_file(tmp_path / "layer"))
     assert torch.equal(result(other), result(layer))
-    other = case.module()  # the module's file in the layer
+    other = case.module()  # the layer loads the module's file
     safetensors.save_file(other.state_dict(), tmp_path / "module")
     layer.load(tmp_path / "module")
     assert torch.equal(result(other), result(layer))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv::attention, the operator of torch.library: graphs, transformations, no values."""
+"""Tests the operator qkv::attention: graphs, transformations, tensors without values."""
 
 import pytest
 from torch_versions import OPERATOR, requires, torch
@@ -49,7 +49,7 @@ EVERYTHING = {
 }
 ADDITIVE = {"Wq": draw(U, D), "Wk": draw(U, D), "v": draw(U), "b": draw(U)}
 
-# Options, with the function that makes q, k and v of the usual ones.
+# {name: (options, the function that makes q, k and v from the usual ones)}.
 CASES = {
     "plain": {},
     "causal": {"causal": True, "softcap": 2.0, "scale": 0.3},
@@ -131,7 +131,7 @@ def test_its_gradients_are_differences(name):
     def outputs(q, k, v):
         tensors, plain = _schema.operands({"q": q, "k": k, "v": v, **CASES[name]})
         out, lse, weights, *_ = torch.ops.qkv.attention(*tensors, *plain, "weights")
-        return out, lse.nan_to_num(neginf=0.0), weights  # -inf where no key is seen
+        return out, lse.nan_to_num(neginf=0.0), weights  # lse is -inf in rows without keys
 
     inputs = wanting(inputs_of())
     assert torch.autograd.gradcheck(outputs, inputs, eps=1e-6, atol=1e-7, rtol=1e-6)
@@ -147,7 +147,7 @@ def test_defaults_of_the_schema_are_those_of_the_function():
 
 
 def test_plain_calls_go_past_it(monkeypatch):
-    """The operator costs a dispatch: calls that nothing records do not pay for it."""
+    """Calls that nothing records do not pay for the operator's dispatch."""
 
     def refuse(*_):
         raise AssertionError("the operator was called")
@@ -313,7 +313,7 @@ def test_fake_tensors():
     with FakeTensorMode() as mode:
         inputs = [mode.from_tensor(x) for x in inputs_of()]
         assert attention(*inputs).shape == (B, H, TQ, E)
-    weights = attention(*inputs, return_weights=True).weights  # outside of their mode
+    weights = attention(*inputs, return_weights=True).weights  # outside of the mode
     assert type(weights).__name__ == "FakeTensor" and weights.shape == (B, H, TQ, TK)
 
 
@@ -452,7 +452,7 @@ def test_autocast_chooses_the_dtype(dtype):
     leaves = wanting(inputs)
     with torch.autocast("cpu", dtype=dtype):
         got = attention(*leaves, bias=bias)
-        assert attention(*inputs_of()).dtype == F64  # as PyTorch's functions
+        assert attention(*inputs_of()).dtype == F64  # as with PyTorch's functions
         in_graph = compiled(lambda *x: attention(*x, bias=bias))(*inputs)
     assert got.dtype == dtype and torch.equal(got, want) and torch.equal(in_graph, want)
     got.sum().backward()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.export of qkv::attention: sizes known only when the program runs, programs in files."""
+"""Tests torch.export of qkv::attention with sizes known only at run time, and saved programs."""
 
 import io
 import subprocess
@@ -35,7 +35,7 @@ LENGTHS = torch.tensor([3, 4, 2, 1, 5, 5])
 
 
 def heads(x):
-    """[N,H,T,D]"""
+    """x as [N,H,T,D]."""
     return x.unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
 
@@ -46,7 +46,7 @@ def packed(x, chosen):
 
 
 def of_heads(function, **options):
-    """A call of the chosen entries, whose options may be functions of their indices."""
+    """A call of the chosen entries; options may be functions of the chosen indices."""
 
     def call(module, x, chosen):
         q = heads(x)
@@ -65,7 +65,7 @@ def multihead(**options):
 
 
 def again(chosen):
-    """As many indices, of which the program does not know that."""
+    """As many indices as chosen, but with a size that the program cannot know to be equal."""
     return (chosen >= 0).nonzero().squeeze(1)
 
 
@@ -84,7 +84,7 @@ def other_keys(module, x, chosen):
     return ours(heads(x), keys, keys)
 
 
-# Calls of entries that a mask chooses.
+# Calls on entries that a mask chooses.
 CALLS = {
     "attention": {
         "results": lambda *call: tuple(of_heads(attention, causal=True, **EVERYTHING)(*call)),
@@ -119,7 +119,7 @@ CALLS = {
 
 
 class Chosen(torch.nn.Module):
-    """Attends in the entries of x where keep is not 0, whose number depends on the data."""
+    """Computes attention in the entries of x where keep is not 0; their number depends on data."""
 
     def __init__(self, calls):
         super().__init__()
@@ -140,7 +140,7 @@ def in_file(program):
     return torch.export.load(file).module()
 
 
-@pytest.mark.filterwarnings("ignore:No complete tensor found")  # of constants that are views
+@pytest.mark.filterwarnings("ignore:No complete tensor found")  # for constants that are views
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("group", CALLS)
 def test_entries_chosen_by_the_data(group, strict):
@@ -156,7 +156,7 @@ def test_entries_chosen_by_the_data(group, strict):
             want = module(X, torch.tensor(keep))
         for name in CALLS[group]:
             if name == "one entry" and not any(keep):
-                continue  # not in a program, PyTorch computes empty calls: it keeps the one entry
+                continue  # in eager mode PyTorch computes empty calls and keeps the entry
             torch.testing.assert_close(got[name], want[name], rtol=0, atol=0, msg=name)
 
 
@@ -178,7 +178,7 @@ for load, path in ((torch.jit.load, {trace!r}), (torch.export.load, {program!r})
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
 def test_files_are_loaded_where_the_operator_is_imported(tmp_path):
-    """Elsewhere PyTorch says in its own words what is missing; docs/python.md has them."""
+    """Without the import PyTorch raises an error in its own words, which docs/python.md quotes."""
 
     class Module(torch.nn.Module):
         def forward(self, q):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.func around torch.ops.qkv.attention itself, and inside what torch.compile reads."""
+"""Tests torch.func with torch.ops.qkv.attention itself, and inside compiled functions."""
 
 import pytest
 from torch_versions import OPERATOR, requires, torch
@@ -72,7 +72,7 @@ def test_vmap_of_the_operator_is_one_call(monkeypatch):
 
 @pytest.mark.parametrize("call", [by_operator, by_function])
 def test_other_derivatives_are_refused(call):
-    """Also of the operator, whose tangents PyTorch would drop."""
+    """The operator refuses too, because PyTorch would silently drop its tangents."""
     loss = loss_of(call)
     with pytest.raises(RuntimeError, match="there is no second derivative"):
         torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(Q)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv::attention and numbers given as tensors; which results there are."""
+"""Tests qkv::attention with numbers given as tensors, and the results that it returns."""
 
 import pytest
 from torch_versions import OPERATOR, requires, torch
@@ -34,7 +34,7 @@ def exported(function, strict):
     return call
 
 
-# What records a function of tensors, and calls what it recorded.
+# Functions that record a function of tensors and return the recorded function.
 RECORDERS = {
     "compiled": compiled,
     "exported, strict": lambda function: exported(function, strict=True),
@@ -141,7 +141,7 @@ def test_wrong_windows(window, message):
     meta = Q.to("meta")
     with pytest.raises(TypeError, match=message):
         attention(meta, meta, meta, window=window)
-    with pytest.raises(Exception, match=message):  # of the compiler, around ours
+    with pytest.raises(Exception, match=message):  # the compiler's error quotes ours
         compiled(lambda q: attention(q, q, q, window=window))(Q)
 
 
@@ -163,7 +163,7 @@ def test_real_numbers_are_no_tensors_in_a_graph(name):
 
     with pytest.raises(Exception, match=f"attention: {name} must be a number in a graph, got a te"):
         compiled(call)(Q, torch.tensor(0.5))
-    if name != "qk_norm":  # elsewhere this is no number, for None, True and eps are told apart
+    if name != "qk_norm":  # qk_norm tells None, True and a float apart, so that a tensor is invalid
         torch._dynamo.reset()
         broken = torch.compile(call, backend="aot_eager")(Q, torch.tensor(0.5))
         assert torch.equal(broken, call(Q, 0.5))

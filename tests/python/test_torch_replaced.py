@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.replaced(), and nested tensors of jagged layout."""
+"""Tests qkv.torch.replaced() and nested tensors of jagged layout."""
 
 import threading
 
@@ -23,7 +23,7 @@ def draw(*shape, seed=0):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """The shapes of the queries that this library computes."""
+    """The shapes of the queries for which qkv computes attention."""
     shapes = []
 
     def note(name):
@@ -146,7 +146,7 @@ def by_native(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
 
 
 def nested(values, starts):
-    """[B,H,T,X] of [sum T,H,X]."""
+    """The jagged tensor [B,H,T,X] of values [sum T,H,X]."""
     return torch.nested.nested_tensor_from_jagged(values, starts).transpose(1, 2)
 
 
@@ -160,7 +160,7 @@ def test_jagged_tensors_are_packed_sequences():
     for function in (theirs, ours):
         q, k, v = (nested(x, s) for x, s in zip(leaves, (STARTS_Q, STARTS_K, STARTS_K)))
         out = function(q, k, v, scale=0.3)
-        assert out.shape[-1] == 3 and out.shape[2] == q.shape[2]  # the same symbol of lengths
+        assert out.shape[-1] == 3 and out.shape[2] == q.shape[2]  # one symbol of lengths
         values = out.transpose(1, 2).values()
         results.append((values, *torch.autograd.grad((values**2).sum(), leaves)))
     for got, want in zip(*results):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.scaled_dot_product_attention beside PyTorch's own."""
+"""Compares qkv.torch.scaled_dot_product_attention with PyTorch's own."""
 
 import math
 import re
@@ -30,7 +30,7 @@ def drawn(*shapes, dtype=F64):
 
 
 def assert_stands_in(inputs, options, rtol=1e-11):
-    """Equal results, shapes and gradients, beside PyTorch's plain formulas."""
+    """Compares results, shapes and gradients with PyTorch's math backend."""
     with sdpa_kernel(SDPBackend.MATH):
         want = sdpa(*inputs, **options)
     out = qkv.torch.scaled_dot_product_attention(*inputs, **options)
@@ -86,7 +86,7 @@ def test_grouped_heads(heads, batch, options):
 @pytest.mark.parametrize(
     "leading",
     [
-        ((2, 1), (2, 4), (2, 4)),  # one query head over many key heads
+        ((2, 1), (2, 4), (2, 4)),  # one query head with several key heads
         ((2, 4), (2, 1), (2, 1)),
         ((2, 4), (2, 1), (2, 4)),
         ((2, 4), (2, 4), (2, 1)),
@@ -116,7 +116,7 @@ def test_causal_biases_of_other_sizes(corner, sizes):
     Tq, Tk = sizes
     inputs = drawn((B, H, Tq, D), (B, H, Tk, D), (B, H, Tk, E))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows without keys
+        warnings.simplefilter("ignore")  # PyTorch warns of rows without keys
         bias = corner(Tq, Tk)
     seen = torch.ones(Tq, Tk, dtype=torch.bool).tril(Tk - Tq if corner is causal_lower_right else 0)
     out = qkv.torch.scaled_dot_product_attention(*inputs, bias)
@@ -144,7 +144,7 @@ REFUSED = {
     "rank of groups": {"query": draw(TQ, D), "enable_gqa": True},
     "rank": {"query": draw(D)},
     "dtype": {"key": draw(B, H, TK, D, dtype=torch.float32)},
-    "narrow keys": {  # which qkv.attention takes
+    "narrow keys": {  # qkv.attention takes these, PyTorch does not
         "query": draw(B, H, TQ, D, dtype=torch.float32),
         "key": draw(B, H, TK, D, dtype=torch.bfloat16),
         "value": draw(B, H, TK, E, dtype=torch.bfloat16),
@@ -174,7 +174,7 @@ def test_it_raises_what_torchs_raises(name):
             function(**given)
         text = re.sub(r" \(position \d\)", "", str(raised.value))
         errors.append((type(raised.value), text))
-    if name == "keyword":  # Python's words
+    if name == "keyword":  # the error is Python's
         assert errors[1][0] is TypeError and "unexpected keyword argument 'causal'" in errors[1][1]
     else:
         assert errors[0] == errors[1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""500 random calls of scaled_dot_product_attention beside PyTorch's plain formulas."""
+"""Compares 500 random calls of scaled_dot_product_attention with PyTorch's math backend."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DTYPES = [torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.flo
 
 
 class Draw:
-    """The arguments of a call, from its number alone."""
+    """The arguments of a call, drawn from its number."""
 
     def __init__(self, number: int) -> None:
         self.pick = random.Random(SEED + number)
@@ -46,7 +46,7 @@ class Draw:
         return x.to(dtype or self.dtype)
 
     def leading(self) -> list[list[int]]:
-        """The leading axes of the three, which mostly broadcast."""
+        """The leading axes of query, key and value, which mostly broadcast."""
         whole = [self.pick.randint(1, 4) for _ in range(self.pick.randint(0, 3))]
         made = []
         for _ in range(3):
@@ -57,7 +57,7 @@ class Draw:
         return made
 
     def grouped(self) -> list[list[int]]:
-        """The same, of which the last is the head axis."""
+        """The leading axes of query, key and value for enable_gqa; the last is the head axis."""
         if self.maybe(0.05):
             return self.leading()
         made = self.leading()
@@ -69,7 +69,7 @@ class Draw:
         return [[*axes[:-1], group] for axes, group in zip(made, groups)]
 
     def mask(self, lead: list[int]) -> Any:
-        """A mask of some kind, and mostly of a shape that broadcasts to the scores."""
+        """A mask of some kind, whose shape mostly broadcasts to the scores."""
         shape = [*lead, self.Tq, self.Tk]
         shape = [1 if self.maybe(0.2) else size for size in shape]
         shape = shape[self.pick.randint(0, len(shape)) :] if self.maybe(0.4) else shape
@@ -139,9 +139,9 @@ class Nested(Draw):
 
 
 def attempt(function: Any, call: dict[str, Any]) -> Any:
-    """Its result, or its error."""
+    """The call's result or error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows without keys, in corners
+        warnings.simplefilter("ignore")  # PyTorch warns of rows without keys
         try:
             return function(**call)
         except Exception as error:
@@ -164,7 +164,7 @@ def assert_equal(got: Any, want: Any) -> None:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Any:
-    """Of each call: "raised", "own" kernels, or "handed" to PyTorch's."""
+    """The numbers of calls that raised, were computed by qkv ("own"), or "handed" to PyTorch."""
     counts: Counter[str] = Counter()
     handed = []
     whole, ours.as_torch = ours.as_torch, lambda *given: handed.append(given) or whole(*given)
@@ -199,5 +199,5 @@ def test_random_calls_are_equal_or_both_raise(outcomes):
 
 
 def test_random_calls_are_of_both_kinds(outcomes):
-    """None of the counts is small: the test would be empty else."""
+    """Neither count may be small, else the test above would be empty."""
     assert outcomes["own"] > 250 and outcomes["raised"] > 100, outcomes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.share_workers: calls on the workers of PyTorch's operations."""
+"""Tests qkv.torch.share_workers: calls on the workers of PyTorch's operations."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def two_threads():
 
 
 def in_a_process(program):
-    """What a program of its own prints: it has no workers before."""
+    """The lines that a new process prints; it starts without workers."""
     code = "import torch, qkv, qkv.torch, os\nimport numpy as np\n" + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "OMP_NUM_THREADS": "2"})  # fmt: skip
@@ -70,7 +70,7 @@ def test_bits_are_the_same():
 
 
 def test_no_thread_is_started():
-    """Where PyTorch's operations have run, their workers are there."""
+    """After an operation of PyTorch, calls use the workers that exist."""
     started = in_a_process("""
         q = torch.randn(1, 8, 512, 64)
         (q @ q.transpose(-1, -2)).softmax(-1)
@@ -133,7 +133,7 @@ def test_several_python_threads():
 
 
 def test_long_calls_end_by_signals():
-    """They run on threads of their own, so that the calling one may look. This one takes hours."""
+    """Long calls run on qkv's threads, so that the calling thread polls. This one takes hours."""
     printed = in_a_process("""
         import signal
         signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -149,4 +149,4 @@ def test_long_calls_end_by_signals():
 
 def test_a_library_that_is_not_loaded():
     assert _core.use_openmp_of("/nowhere/libtorch_cpu.so") is False
-    assert _core.openmp_threads() == 2  # nothing changed
+    assert _core.openmp_threads() == 2  # the runtime in use is unchanged

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch as programs use PyTorch: copies, files, modes, hooks, tracing, workers, odd tensors."""
+"""Tests qkv.torch as programs use it: copies, files, modes, hooks, tracing, unusual tensors."""
 
 import copy
 import io
@@ -140,7 +140,7 @@ def test_reparametrized_weights(name, weight):
     module = made(name).eval()
     want = run(module)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer ones call it deprecated
+        warnings.simplefilter("ignore")  # newer versions warn that it is deprecated
         torch.nn.utils.weight_norm(module, weight)
     out = run(module)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-6)
@@ -245,7 +245,7 @@ def test_deterministic_algorithms():
 
 @needs_operator
 def test_the_default_device_is_for_new_tensors():
-    """A seed on another device than q would make the result one without values."""
+    """A seed on another device than q would give a result without values."""
     module, every = nn.DotProductAttention(0.5), []
     for device in ("cpu", "meta"):
         with torch.device(device):
@@ -338,7 +338,7 @@ class Attended(torch.utils.data.Dataset):
 
 
 def test_workers_of_a_data_loader():
-    """Forked after the threads of both libraries have run."""
+    """The workers are forked after the threads of both libraries have run."""
     x = torch.randn(1, 8, 256, 32)
     attention(x, x, x, threads=2)
     attention(x, x, x)
@@ -404,7 +404,7 @@ def test_other_kinds_of_tensors_are_named(name, wants):
 
 @needs_operator
 def test_devices_are_not_mixed():
-    """The result would be memory that nobody has written."""
+    """A result of mixed devices would be uninitialised memory."""
     meta = X.to("meta")
     for q, k, v, message in (
         (X, meta, X, "k must be on the device of q, cpu, got meta"),

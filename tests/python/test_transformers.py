@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attn_implementation="qkv" against eager in models of Hugging Face Transformers."""
+"""Compares attn_implementation="qkv" with eager in models of Hugging Face Transformers."""
 
 import sys
 
@@ -45,7 +45,7 @@ def attentions_of(results):
 
 
 def outputs_and_gradients(name, model, padded):
-    """The logits of what is not padding, the weights, and all gradients, by name."""
+    """The logits without padding, the weights, and all gradients, by name."""
     inputs = inputs_for(name)
     if not padded:
         inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
@@ -59,7 +59,7 @@ def outputs_and_gradients(name, model, padded):
     generator = torch.Generator().manual_seed(5)
     loss = (logits * torch.randn(logits.shape, dtype=F64, generator=generator)).sum()
     first = next(iter(weights.values()))[0]
-    queries = inputs["attention_mask"].bool()  # a row of padding sees no key
+    queries = inputs["attention_mask"].bool()  # a padding row attends to no key
     loss = loss + (first.transpose(1, 2)[queries] ** 2).sum()  # weights have a gradient
     model.zero_grad()
     loss.backward()
@@ -94,7 +94,7 @@ def test_outputs_and_gradients_are_eagers(name, padded, calls):
 
 
 def test_models_differ_by_what_they_are_for():
-    """That the window, the soft-cap and the sinks are felt at all."""
+    """The window, the soft-cap and the sinks change the results."""
     for name, more in (("gemma2", "attn_logit_softcapping"), ("gemma2", "sliding_window")):
         inputs = inputs_for(name)
         with_it = make(name, "qkv")(**inputs).logits
@@ -250,7 +250,7 @@ def test_room_in_a_static_cache_is_not_seen():
     out, _ = CALLED(Module(), query[:, :, :5], key, value, None)
     want = by_formula(query[:, :, :5], key[:, :, :5], value[:, :, :5], only(TO <= FROM)[:5, :5])
     torch.testing.assert_close(out, want, **CLOSE)
-    one, _ = CALLED(Module(), query[:, :, :1], key, value, None)  # decoding: all keys
+    one, _ = CALLED(Module(), query[:, :, :1], key, value, None)  # it attends to all keys
     torch.testing.assert_close(one, by_formula(query[:, :, :1], key, value, 0), **CLOSE)
 
 
@@ -258,7 +258,7 @@ def test_dropped_weights_are_returned():
     inputs = tensors()
     torch.manual_seed(0)
     out, weights = CALLED(Module(), *inputs, None, dropout=0.5, output_attentions=True)
-    assert 0.5 < (weights == 0).double().mean() < 0.95  # half of them are in the future
+    assert 0.5 < (weights == 0).double().mean() < 0.95  # half of the keys are in the future
     want = weights @ inputs[2].repeat_interleave(2, 1)
     torch.testing.assert_close(out, want.transpose(1, 2), **CLOSE)
 
@@ -281,7 +281,7 @@ def test_without_the_package(monkeypatch):
 
 
 def test_with_an_older_package(monkeypatch):
-    package = sys.modules["transformers"]  # it replaces itself while it is imported
+    package = sys.modules["transformers"]  # the package replaces itself while it is imported
     monkeypatch.setattr(package, "__version__", "5.19.1")
     message = "^register: the package transformers 5.20 or newer must be installed, this is 5.19.1$"
     with pytest.raises(ImportError, match=message):
@@ -297,7 +297,7 @@ def test_options_that_would_be_lost_are_refused(name):
     message = f'^attn_implementation="qkv": Module passes {name} to attention, '
     with pytest.raises(ValueError, match=message):
         CALLED(Module(), *tensors(), None, **{name: torch.zeros(2, LENGTH, 3)})
-    with pytest.raises(ValueError, match=message):  # a single query too
+    with pytest.raises(ValueError, match=message):  # also for a single query
         CALLED(Module(), *(x[:, :, :1] for x in tensors()), None, **{name: torch.zeros(2)})
 
 
@@ -345,7 +345,7 @@ def test_a_module_that_does_not_say_whether_it_is_causal():
         CALLED(Silent(), *inputs, None)
     out, _ = CALLED(Silent(), *inputs, None, is_causal=False)
     torch.testing.assert_close(out, by_formula(*inputs, 0), **CLOSE)
-    one, _ = CALLED(Silent(), inputs[0][:, :, :1], *inputs[1:], None)  # it sees all keys
+    one, _ = CALLED(Silent(), inputs[0][:, :, :1], *inputs[1:], None)  # attends to all keys
     torch.testing.assert_close(one, by_formula(inputs[0][:, :, :1], *inputs[1:], 0), **CLOSE)
 
 

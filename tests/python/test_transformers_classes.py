@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which classes of Transformers are made with "qkv" or changed to it, and which masks they get."""
+"""Tests which classes of Transformers are made with or changed to "qkv", and their masks."""
 
 import importlib
 
@@ -127,7 +127,7 @@ def test_other_names_are_transformers_own_matter():
 
 
 def masks_of(monkeypatch, model, **inputs):
-    """The masks that arrive at attention."""
+    """The masks that the attention function gets."""
     called = transformers.AttentionInterface._global_mapping["qkv"]
     masks = []
 
@@ -154,9 +154,9 @@ def test_a_mask_that_sees_all_is_not_taken_for_a_causal_one(monkeypatch):
     (mask,) = masks_of(monkeypatch, model, input_ids=words)
     assert mask.shape == (1, 1, 9, 9) and mask.all() and mask.untyped_storage().nbytes() == 1
     for layer in model.encoder.layer:
-        layer.attention.self.is_causal = True  # a module that is wrong about itself
+        layer.attention.self.is_causal = True  # the module's attribute is wrong
     assert torch.equal(model(words)[0], want)
-    mask[0, 0, 0, 0] = False  # a model that changes the mask is heard
+    mask[0, 0, 0, 0] = False  # a change of the mask by the model has an effect
     called = transformers.AttentionInterface._global_mapping["qkv"]
     inputs = [torch.ones(1, 4, 9, 8)] * 3
     assert not called(model.encoder.layer[0].attention.self, *inputs, mask)[0].any()
@@ -172,6 +172,6 @@ def test_masks_are_eagers_where_the_class_declares_nothing(monkeypatch):
     words = torch.arange(5, 14)[None]
     inputs = {"input_ids": words, "decoder_input_ids": words}
     encoder, decoder, cross = masks_of(monkeypatch, model, **inputs)
-    assert encoder is None and cross is None  # as with eager: no mask, all keys
+    assert encoder is None and cross is None  # as with eager: without a mask, all keys
     future = torch.ones(9, 9).triu(1).bool()
     assert torch.equal(decoder[0, 0] < -1e30, future)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.look at models of Hugging Face Transformers, against eager's output_attentions."""
+"""Compares qkv.torch.look at models of Transformers with eager's output_attentions."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def given_to(name):
 
 
 def attentions_of(results):
-    """Those of all layers, in the order in which a model with two stacks computes them."""
+    """The attentions of all layers, in the order in which a model with two stacks computes them."""
     found = {kind: results[kind] for kind in KINDS if results.get(kind)}
     layers = [*found.get("encoder_attentions", ()), *found.get("attentions", ())]
     for pair in zip(found.get("decoder_attentions", ()), found.get("cross_attentions", ())):
@@ -52,7 +52,7 @@ def test_weights_are_eagers_and_outputs_unchanged(name, implementation, monkeypa
     assert len(seen) == len(layers) == (6 if name == "t5" else 2)
     real = inputs["attention_mask"].bool()
     for layer, weights in zip(seen, layers):
-        rows = real if weights.size(2) == LENGTH else real[:, 1:] | True  # of the decoder: all
+        rows = real if weights.size(2) == LENGTH else real[:, 1:] | True  # decoder: all rows
         torch.testing.assert_close(
             layer.weights.transpose(1, 2)[rows], weights.transpose(1, 2)[rows], **CLOSE
         )
@@ -71,7 +71,7 @@ def test_named_rows_of_2048_tokens(implementation):
             model(words)
         model.set_attn_implementation("eager")
         eager = model(words, output_attentions=True).attentions
-    # In float32 later layers get another input where another implementation computes the first.
+    # In float32 another implementation of the first layer changes the input of later layers.
     same = len(eager) if implementation == "eager" else 1
     for layer, weights in list(zip(seen, eager))[:same]:
         want = weights[:, [3, 0]]
@@ -101,7 +101,7 @@ def test_every_step_of_generate(name, cache, monkeypatch):
         for step, call in zip(steps, layer.calls):
             assert call.queries == step[n].size(2)
             want = step[n][:, :, -1:]
-            Tk = min(call.keys, want.size(-1))  # a static cache has room that is not seen
+            Tk = min(call.keys, want.size(-1))  # a static cache has unused slots
             torch.testing.assert_close(call.weights[..., :Tk], want[..., :Tk], **CLOSE)
             assert not call.weights[..., Tk:].any() and not want[..., Tk:].any()
 
@@ -119,7 +119,7 @@ def test_training_with_dropout_is_unchanged():
                 model(**inputs).logits.square().sum().backward()
         results.append([parameter.grad.clone() for parameter in model.parameters()])
     assert all(map(torch.equal, *results))
-    sums = seen[0].weights.sum(-1)  # of weights before dropout
+    sums = seen[0].weights.sum(-1)  # the weights are those before dropout
     torch.testing.assert_close(sums[0], torch.ones_like(sums[0]))
 
 
@@ -148,7 +148,7 @@ def eager(module, query, key, value, attention_mask, dropout, scaling):
 
 
 class Masked(torch.nn.Module):
-    """Calls an implementation with its own arguments, by position."""
+    """A module that calls an implementation with arguments by position."""
 
     is_causal = True
 
@@ -167,7 +167,7 @@ def test_arguments_by_position_and_other_masks():
     with qkv.torch.look(model, rows=ALL) as seen:
         model(query, None, "eager")
     want = qkv.attention(query, query, None, scale=0.25, return_weights=True).weights
-    torch.testing.assert_close(seen[0].weights, want)  # eager sees what the mask says, no less
+    torch.testing.assert_close(seen[0].weights, want)  # eager masks only by the mask
     message = "^look: masks of Masked must be tensors, got str: choose another attn_implementation$"
     with qkv.torch.look(model, rows=ALL), pytest.raises(TypeError, match=message):
         model(query, "a mask")

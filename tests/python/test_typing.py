@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types: the stub is what is bound, and mypy finds nothing wrong."""
+"""Tests the types: the stub matches the bound functions, and mypy finds no error."""
 
 import pathlib
 import subprocess
@@ -19,14 +19,14 @@ def run(*arguments, **options):
 
 
 def test_stub_is_what_is_bound():
-    # Otherwise: scripts/python_stub.py > python/qkv/_core.pyi
+    # If this fails: scripts/python_stub.py > python/qkv/_core.pyi
     wanted = ROOT.joinpath("python/qkv/_core.pyi").read_text(encoding="utf-8")
     assert run(ROOT / "scripts/python_stub.py") == wanted
 
 
 def test_installed_package_has_its_stub(tmp_path):
     pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")  # stubtest imports all
-    # In a directory of its own: the installed package is asked, not the checkout.
+    # It runs in another directory, to check the installed package and not the checkout.
     allowlist = ROOT / "tests/python/stubtest_allowlist.txt"
     run("-m", "mypy.stubtest", "qkv", "--allowlist", allowlist,
         "--mypy-config-file", ROOT / "pyproject.toml", cwd=tmp_path)  # fmt: skip
@@ -38,7 +38,7 @@ def test_strict_types():
 
 
 def test_types_of_the_examples():
-    # Scripts have no annotations of their own.
+    # The examples are scripts without annotations.
     printed = run("-m", "mypy", "--config-file=", "--cache-dir=build/mypy_cache_examples",
                   "--check-untyped-defs", "examples/python", cwd=ROOT)  # fmt: skip
     assert printed.startswith("Success: ")

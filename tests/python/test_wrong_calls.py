@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong calls that only Python can make, and what they answer, word for word."""
+"""Tests invalid calls that only Python can make, and their error messages, word for word."""
 
 import ml_dtypes
 import numpy as np
@@ -37,7 +37,7 @@ def backward(**arguments):
     return qkv.attention_backward(**{**given, **arguments})
 
 
-# What is changed in a right call of attention, the error and its text after "attention: ".
+# (arguments changed in a valid call of attention, error, its text after "attention: ").
 WRONG = [
     # ---- what is no array
     ({"q": np.ones((2, 3, 8), int)}, TypeError, f"q {FLOATS} int64 [2,3,8]"),
@@ -227,12 +227,12 @@ def check(call, error, message):
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error
-    if message is not None:  # else NumPy's own words
+    if message is not None:  # otherwise the text is NumPy's
         assert str(raised.value) == message
 
 
 def name_of(case):
-    """For pytest: the names of the arguments that are wrong."""
+    """The id for pytest: the names of the wrong arguments."""
     return "-".join(case[0] if isinstance(case, tuple) else case)
 
 
@@ -242,13 +242,13 @@ def test_attention(case):
     check(lambda: attend(**change), error, message and f"attention: {message}")
 
 
-# The options are read by the same code: a few of each kind.
+# attention_backward reads options by the code of attention, so that a third of the cases suffices.
 @pytest.mark.parametrize("case", [case for case in WRONG[::3] if "v" not in case[0]], ids=name_of)
 def test_attention_backward(case):
     change, error, message = case
     if any(name.startswith("return_") for name in change):
-        error, message = TypeError, None  # not among its arguments
-    message = message and message.replace(FLOATS_OR_Q8, FLOATS)  # which have gradients
+        error, message = TypeError, None  # attention_backward has no such argument
+    message = message and message.replace(FLOATS_OR_Q8, FLOATS)  # q8 has no gradients
     check(lambda: backward(**change), error, message and f"attention_backward: {message}")
 
 
@@ -333,7 +333,7 @@ GIVES = "must be an array on the CPU that exports its memory, got"
 
 
 def tensor_cases(torch):
-    """Tensors for q, and what they answer."""
+    """Tensors for q, and the errors that they give."""
     return [
         (torch.ones(2, 3, 8, device="meta"),
          f"q {GIVES} Tensor (Unknown device type meta for Dlpack)"),
@@ -365,7 +365,7 @@ def test_tensors(case):
 
 
 def odd_memory(array):
-    """The array at an address that no float32 may have."""
+    """A copy of the array at an address that is not aligned for float32."""
     memory = np.zeros(array.nbytes + 1, np.uint8)
     odd = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
     odd[...] = array
@@ -374,7 +374,7 @@ def odd_memory(array):
 
 
 def between_elements(array):
-    """The array in records of five bytes: strides that are no multiples of an element."""
+    """The array in records of five bytes, so that strides are not multiples of an element."""
     records = np.zeros(array.shape, np.dtype([("value", array.dtype), ("more", np.uint8)]))
     records["value"] = array
     return records["value"]
@@ -405,11 +405,11 @@ def test_memory_that_works(change):
 
 
 def repeated(*shape):
-    """An array of any size in four bytes."""
+    """An array of any shape in four bytes of memory, with strides 0."""
     return np.lib.stride_tricks.as_strided(np.ones(1, F), shape, (0,) * len(shape))
 
 
-HUGE = 2**50  # no machine has memory for so many results
+HUGE = 2**50  # no machine has memory for that many results
 
 
 @pytest.mark.parametrize(

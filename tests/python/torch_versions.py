@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch, and which tests need which version of it; with an older one they are skipped."""
+"""Imports PyTorch, and marks tests that need a version of it, to be skipped with older ones."""
 
 import pytest
 
@@ -12,13 +12,13 @@ OPERATOR = "torch.library.custom_op and register_vmap"
 
 
 def requires(major, minor, what):
-    """At the top of a file of tests: skips them all where PyTorch is older."""
+    """Skips all tests of a file if PyTorch is older; to be called at its top."""
     if (major, minor) > VERSION:
         pytest.skip(f"needs PyTorch {major}.{minor}: {what}", allow_module_level=True)
 
 
 def needs(major, minor, what):
-    """A mark of tests of which PyTorch itself, the judge, needs this version."""
+    """A mark for tests that are skipped if PyTorch, the judge, is older than this version."""
     reason = f"needs PyTorch {major}.{minor}: {what}"
     return pytest.mark.skipif((major, minor) > VERSION, reason=reason)
 
