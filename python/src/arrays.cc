@@ -174,14 +174,6 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
 
 }  // namespace
 
-void throw_type_error(const Name& name, const std::string& detail) {
-  throw Error(name.function, name.argument, detail, ErrorKind::kType);
-}
-
-void throw_value_error(const Name& name, const std::string& detail) {
-  throw Error(name.function, name.argument, detail);
-}
-
 bool is_writable(nb::handle array, const void* memory) {
   const auto is_at = [&](const nb::object& address) {
     return PyLong_AsVoidPtr(address.ptr()) == memory;

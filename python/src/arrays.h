@@ -10,25 +10,14 @@
 
 #include <qkv/view.h>
 
+#include "argument_name.h"
+
 // Views of Python arrays: NumPy arrays (with ml_dtypes also bfloat16), other buffers, and any CPU
 // arrays that support DLPack. Arrays are not copied, except those that no view can describe because
 // they are misaligned or in the other byte order.
 namespace qkv::python {
 
 namespace nb = nanobind;
-
-// The words that error messages have of an argument: function, argument, and accepted types.
-struct Name {
-  const char* function;  // "attention"
-  const char* argument;  // "q"
-  const char* types = "float64, float32, bfloat16 or float16";
-
-  Name with_types(const char* other) const { return {function, argument, other}; }
-};
-inline constexpr const char* kIntegers = "an integer type";
-inline constexpr const char* kFlags = "bool or an integer type";
-inline constexpr const char* kRealsOrQ8 = "float64, float32, bfloat16, float16 or q8";
-inline constexpr const char* kLayerReals = "float32 or float64";  // the types that layers take
 
 // A view of an array, and the objects that keep its memory alive. Every operation needs the GIL.
 struct Array {
@@ -46,10 +35,6 @@ Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
 // Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.
 bool is_writable(nb::handle array, const void* memory);
-
-// Throws Error for a wrong argument, such as "attention: q must be ..., got ...".
-[[noreturn]] void throw_type_error(const Name& name, const std::string& detail);
-[[noreturn]] void throw_value_error(const Name& name, const std::string& detail);
 
 // Describes an object for messages: "str 'abc'", "list of length 3".
 std::string describe(nb::handle object);

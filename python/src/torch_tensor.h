@@ -4,10 +4,14 @@
 
 #include <optional>
 
-#include "arrays.h"
+#include <nanobind/nanobind.h>
+
+#include "argument_name.h"
 
 // PyTorch tensors: whether their memory is their value, and the fast access to it.
 namespace qkv::python {
+
+namespace nb = nanobind;
 
 struct ExchangeApi;  // dlpack.h
 
