@@ -15,7 +15,7 @@
 namespace qkv::python {
 namespace {
 
-constexpr std::size_t kResultsPlace = kRequests.size();  // of the function, last in the tuple
+constexpr std::size_t kResultsPlace = kRequests.size();  // where the tuple has the function
 
 consteval std::size_t place_of(std::string_view request) {
   std::size_t place = 0;
@@ -50,7 +50,7 @@ consteval bool has_every_request() {
 }
 static_assert(has_every_request(), "kRequests has an argument for each of qkv::kResults");
 
-// Names of axes in Python.
+// How _core.RESULT_AXES names axes.
 constexpr std::pair<ResultAxes, const char*> kAxesNames[] = {
     {ResultAxes::kValues, "values"}, {ResultAxes::kQueries, "queries"},
     {ResultAxes::kKeys, "keys"},     {ResultAxes::kCells, "cells"},

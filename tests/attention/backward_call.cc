@@ -101,12 +101,11 @@ bool SavedTensors::same_bits_as(const SavedTensors& other) const {
 
 Gradients::Gradients(const BackwardCall& call) {
   Random random(7);
-  std::normal_distribution<double> normal;
   for (const auto& [name, asked] : call.asked) {
     Guarded array(asked.dtype, asked.shape, asked.layout);
     std::vector<double> numbers(static_cast<std::size_t>(element_count(asked.shape)), -777);
     if (call.write == Write::kAccumulate) {
-      for (double& x : numbers) x = normal(random);
+      for (double& x : numbers) x = random.normal();
     }
     array.fill(numbers);
     before_[name] = values_of(array.view());
@@ -163,6 +162,7 @@ RandomBackward::RandomBackward(std::uint64_t seed, std::uint64_t index, RandomCa
   call_.inputs = forward_.inputs();
   call_.options = forward_.options();
   features_ = forward_.features();
+  if (draw == RandomCall::Draw::kMaps) draw_maps();
   draw_bias();
   draw_sources();
   draw_asked();
@@ -230,6 +230,52 @@ View RandomBackward::draw(const char* name, DType dtype, const Dims& shape) {
     features_.insert((std::isnan(value) ? "NaN in " : "infinity in ") + std::string(name));
   }
   return view;
+}
+
+ConstView RandomBackward::draw_gain(const char* name, Index heads, Index width) {
+  if (chance(0.2)) return {};
+  const bool per_head = chance(0.5);
+  features_.insert(std::string(name) + (per_head ? " per head" : ""));
+  const Dims shape = per_head ? Dims(heads, width) : Dims(width);
+  const Layout drawn = layout(element_count(shape));
+  return arrays_.emplace_back(forward_.dtype(), shape, drawn).fill_normal(random_).view();
+}
+
+// Draws positions [rows] or [B,rows], or none.
+ConstView RandomBackward::draw_positions(Index rows) {
+  if (chance(0.6)) return {};
+  const bool by_entry = !call_.inputs.cu_seqlens_q.given() && chance(0.5);
+  features_.insert(by_entry ? "positions by entry" : "positions");
+  const Dims shape = by_entry ? Dims(forward_.B, rows) : Dims(rows);
+  const Layout drawn = layout(element_count(shape));
+  return arrays_.emplace_back(DType::kInt64, shape, drawn).fill_whole(random_, -5, 5000).view();
+}
+
+void RandomBackward::draw_maps() {
+  const Index which = whole(0, 2);
+  if (which != 1) {
+    features_.insert("norm");
+    QkNorm norm;
+    norm.q = draw_gain("norm_q", forward_.H, forward_.Dq);
+    norm.k = draw_gain("norm_k", forward_.G, forward_.Dk);
+    if (chance(0.3)) norm.eps = 0;
+    call_.options.qk_norm = norm;
+  }
+  const Index most = std::min(forward_.Dq, forward_.Dk) / 2;
+  if (which == 0 || most < 1) return;
+  Rotary rotary;
+  rotary.pairs = chance(0.5) ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
+  features_.insert(rotary.pairs == RotaryPairs::kHalves ? "halves" : "neighbours");
+  rotary.width = 2 * (chance(0.5) ? most : whole(1, most));
+  if (chance(0.3)) rotary.base = 500;
+  if (chance(0.2)) {
+    features_.insert("frequencies");
+    Guarded& each = arrays_.emplace_back(DType::kFloat64, Dims(rotary.width / 2), Layout::kSliced);
+    rotary.frequencies = each.fill_normal(random_, 0.125).view();
+  }
+  rotary.q_positions = draw_positions(forward_.Tq);
+  rotary.k_positions = draw_positions(forward_.Tk);
+  call_.options.rotary = rotary;
 }
 
 // Draws a bias of another shape, if the forward call has none: [Tq,Tk] or summed over one or both

@@ -84,8 +84,9 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, with random choices of the results that have gradients, the gradients that are
-// requested, their layout, and whether they are accumulated. It depends on (seed, index) alone.
+// A random call, with random row maps of q and k, and random choices of the results that have
+// gradients, the gradients that are requested, their layout, and whether they are accumulated. It
+// depends on (seed, index) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index,
@@ -103,12 +104,13 @@ class RandomBackward {
   testing::AssertionResult intact() const;
 
  private:
-  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
-  Index whole(Index low, Index high) {
-    return std::uniform_int_distribution<Index>(low, high)(random_);
-  }
+  bool chance(double p) { return random_.chance(p); }
+  Index whole(Index low, Index high) { return random_.whole(low, high); }
   Layout layout(Index elements);
   View draw(const char* name, DType dtype, const Dims& shape);
+  void draw_maps();
+  ConstView draw_gain(const char* name, Index heads, Index width);
+  ConstView draw_positions(Index rows);
   void draw_bias();
   void draw_sources();
   void draw_weights(const Dims& matrix);

@@ -29,6 +29,35 @@ inline constexpr std::string_view kCoveredOfCalls =
     "v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, layout "
     "negative, layout offset, layout broadcast, float32, float64";
 
+// Requested results, and the rows that they list.
+inline constexpr std::string_view kCoveredOutputs =
+    "named rows, all rows, top, top more than keys, -> out, -> lse, -> row_max, -> entropy, "
+    "-> column_sums, -> value_sums, -> pooled, sums of named rows, cells, cells without queries, "
+    "-> top_weights, -> weights, -> dropped_weights, -> raw_scores, -> capped_scores, "
+    "-> masked_scores";
+
+// Gradients that are given, and gradients that are requested.
+inline constexpr std::string_view kCoveredGradients =
+    "dout, dlse, dweights of all rows, dweights of named rows, repeated names, asks q, asks k, "
+    "asks v, asks bias, asks alibi, asks sinks, asks one, dbias [Tq,Tk], dbias [1,Tk], dbias "
+    "[Tq,1], dbias [1,1], dbias per head, added, threads 1, threads 2, threads 3, NaN in dout, "
+    "infinity in dout";
+
+// Maps of the rows of q and k before the score, and their gradients.
+inline constexpr std::string_view kCoveredMaps =
+    "norm, norm_q, norm_q per head, norm_k, norm_k per head, asks norm_q, asks norm_k, halves, "
+    "neighbours, frequencies, positions, positions by entry";
+
+// f(name) for each of a list of features.
+template <class F>
+void for_each_feature(std::string_view features, const F& f) {
+  for (std::size_t from = 0; from < features.size();) {
+    const std::string_view name = features.substr(from, features.find(", ", from) - from);
+    f(std::string(name));
+    from += name.size() + 2;
+  }
+}
+
 // Features that calls with a score of this kind must have.
 inline std::string_view covered_of(ScoreKind kind) {
   switch (kind) {
@@ -63,13 +92,11 @@ struct Findings {
   // Expects that a path has met each of these features `least` times; a brief run has too few
   // calls.
   void expect_met(const std::string& path, std::string_view features, int least, bool of_dot2) {
-    for (std::size_t from = 0; from < features.size();) {
-      const std::string_view name = features.substr(from, features.find(", ", from) - from);
-      from += name.size() + 2;
+    for_each_feature(features, [&](const std::string& name) {
       // Calls of BF16 two-way dot products have neither other dtypes nor numbers of 1e30.
-      if (of_dot2 && (name.starts_with("float") || name.ends_with(" 1e30"))) continue;
-      EXPECT_GE(counts[path][std::string(name)], least) << path << " hardly met: " << name;
-    }
+      if (of_dot2 && (name.starts_with("float") || name.ends_with(" 1e30"))) return;
+      EXPECT_GE(counts[path][name], least) << path << " hardly met: " << name;
+    });
   }
 };
 

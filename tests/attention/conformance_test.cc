@@ -18,12 +18,6 @@ namespace {
 constexpr std::uint64_t kSeed = 1;
 int least_of_each() { return is_thorough() ? 2 : 0; }  // calls with each feature, per path and part
 
-constexpr std::string_view kCoveredOutputs =
-    "named rows, all rows, top, top more than keys, -> out, -> lse, -> row_max, -> entropy, "
-    "-> column_sums, -> value_sums, -> pooled, sums of named rows, cells, cells without queries, "
-    "-> top_weights, -> weights, -> dropped_weights, -> raw_scores, -> capped_scores, "
-    "-> masked_scores";
-
 void run(const RandomCall& call, std::string_view path, const Results& results) {
   Context context = context_on(path);
   attention(call.inputs(), call.options(), results.outputs(), context);

@@ -22,6 +22,11 @@ constexpr Index kMostElements = 400'000;  // of one output
 constexpr Index kMostSliced = 20'000;     // every second element of 4 axes takes 16 times as much
 // Units around the chunks of 32 units, and around a register.
 constexpr Index kUnits[] = {1, 3, 16, 31, 32, 33, 64, 65, 100};
+// Edges of chunks of 256 and 512 keys and of panels of 64, where few queries read them.
+constexpr Index kDecodeLengths[] = {511, 512, 513, 575, 768, 769, 1024, 1025, 1536};
+constexpr Index kDecodeWidths[] = {40, 64, 80, 128, 200};
+constexpr Index kMostStored = 400'000;  // elements of k and v of a decoding call
+constexpr Index kLimits[] = {20'000, 60'000, 200'000, 600'000, 2'000'000};  // multiply-adds
 constexpr Index kTanh = 8;  // multiply-adds that take as long as one tanh
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -41,23 +46,28 @@ void RandomCall::store_at(const View& x, Index flat, double value) {
 }
 
 RandomCall::RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw)
-    : random_(seed * 0x9E3779B97F4A7C15 + index) {
+    : random_(seed * 0x9E3779B97F4A7C15 + index), draw_(draw) {
+  draw_type();
+  draw_kind();
+  packed_ = chance(0.15);
+  decodes() ? draw_decode_sizes() : draw_sizes();
+  packed_ ? draw_packed_inputs() : draw_inputs();
+  if (decodes() && !packed_) note("decode rows " + std::to_string(H / G * Tq));
+  draw_options();
+  draw_outputs();
+}
+
+void RandomCall::draw_type() {
   constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat32, DType::kFloat32, DType::kFloat32,
                               DType::kFloat32, DType::kFloat64, DType::kFloat64, DType::kFloat64,
                               DType::kFloat64, DType::kFloat16, DType::kBFloat16};
-  dtype_ = one_of(kTypes);
-  if (draw == Draw::kDot2) dtype_ = DType::kBFloat16;
-  note(std::string(name_of(dtype_)));
   constexpr ScoreKind kScores[] = {ScoreKind::kDot, ScoreKind::kBilinear, ScoreKind::kAdditive};
+  dtype_ = decodes() ? kReals[random_() % kReals.size()] : one_of(kTypes);
   score_ = one_of(kScores);
   if (score_ == ScoreKind::kDot && chance(0.3)) score_ = ScoreKind::kCosine;
-  if (draw == Draw::kDot2) score_ = ScoreKind::kDot;
-  draw_kind();
-  packed_ = chance(0.15);
-  draw_sizes();
-  packed_ ? draw_packed_inputs() : draw_inputs();
-  draw_options();
-  draw_outputs();
+  if (draw_ == Draw::kDot2) dtype_ = DType::kBFloat16;
+  if (draw_ == Draw::kDot2 || decodes()) score_ = ScoreKind::kDot;
+  note(std::string(name_of(dtype_)));
 }
 
 std::string RandomCall::describe() const {
@@ -69,8 +79,7 @@ std::string RandomCall::describe() const {
 }
 
 void RandomCall::draw_sizes() {
-  const auto limit = static_cast<Index>(
-      std::exp(std::uniform_real_distribution<double>(std::log(2e4), std::log(2e6))(random_)));
+  const Index limit = one_of(kLimits);
   constexpr Index kBatches[] = {1, 1, 1, 2, 2, 3};
   constexpr Index kRatios[] = {1, 1, 1, 2, 3, 4};
   B = chance(0.02) ? 0 : one_of(kBatches);
@@ -101,6 +110,23 @@ void RandomCall::draw_sizes() {
       G = H = std::max<Index>(1, G - 1);
     }
   }
+}
+
+void RandomCall::draw_decode_sizes() {
+  constexpr Index kBatches[] = {1, 1, 2, 3};
+  const Index rows = whole(1, 16);
+  Index group = chance(0.5) ? rows : whole(1, rows);
+  while (rows % group != 0) --group;
+  Tq = rows / group;
+  Tk = chance(0.35) ? one_of(kDecodeLengths) : whole(300, 3000);
+  Dq = Dk = one_of(kDecodeWidths);
+  E = chance(0.7) ? Dk : one_of(kDecodeWidths);
+  B = one_of(kBatches);
+  G = one_of(kBatches);
+  while (B * G * Tk * (Dk + E) > kMostStored && B * G > 1) {
+    --(B > 1 ? B : G);
+  }
+  H = G * group;
 }
 
 // Whether the call takes more multiply-adds than `limit`.
@@ -296,6 +322,7 @@ void RandomCall::draw_outputs() {
     want("out", dtype_, packed_ ? Dims(Tq, H, E) : results(Tq, E));
   }
   if (wanted_.empty() || chance(0.5)) want("lse", wide, results(Tq, -1));
+  if (decodes()) return;
   if (chance(0.4)) want("row_max", wide, results(Tq, -1));
   if (chance(0.3)) want("column_sums", wide, results(Tk, -1));
   if (chance(0.3)) {

@@ -15,14 +15,18 @@
 #include "tests/attention/scores.h"
 #include "tests/support/arrays.h"
 
-// Small random calls over every shape, memory layout, option, output and special value.
+// Random calls over every shape, memory layout, option, output and special value. Every compiler
+// and library draws equal ones, because hashes of their results are kept (result_hashes_test.cc); a
+// change that draws other calls has to write the hashes again.
 namespace qkv::test {
 
 // The parts of one random call, which depend on (seed, index) alone.
 class RandomCall {
  public:
-  // kDot2: dot products of BF16, for which avx512bf16 has two-way dot products.
-  enum class Draw { kAnything, kDot2 };
+  // kDot2: dot products of bfloat16, for which avx512bf16 has two-way dot products. kDecode: `out`
+  // and lse of up to 16 query rows for each key head, which read 300 to 3,000 keys as they are
+  // stored. kMaps: a RandomBackward with QK-norm, rotary positions or both.
+  enum class Draw { kAnything, kDot2, kDecode, kMaps };
   RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
   RandomCall& operator=(const RandomCall&) = delete;
@@ -59,15 +63,14 @@ class RandomCall {
   Dims weights_shape;  // [..,Tq,Tk], or empty when packed
 
  private:
-  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
-  Index whole(Index low, Index high) {
-    return std::uniform_int_distribution<Index>(low, high)(random_);
-  }
+  bool chance(double p) { return random_.chance(p); }
+  Index whole(Index low, Index high) { return random_.whole(low, high); }
   template <class T, std::size_t n>
   T one_of(const T (&list)[n]) {
-    return list[static_cast<std::size_t>(whole(0, static_cast<Index>(n) - 1))];
+    return random_.one_of(list);
   }
   void note(const std::string& feature) { features_.insert(feature); }
+  bool decodes() const { return draw_ == Draw::kDecode; }
 
   // The deviations of a call's arrays, by name.
   struct Numbers {
@@ -77,7 +80,9 @@ class RandomCall {
     double score_v = 1;    // deviation of the norm of the additive v
   };
 
+  void draw_type();
   void draw_sizes();
+  void draw_decode_sizes();
   bool too_long(Index limit) const;
   void draw_inputs();
   void draw_packed_inputs();
@@ -108,6 +113,7 @@ class RandomCall {
   Dims results(Index last, Index width) const;
 
   Random random_;
+  Draw draw_;
   ScoreKind score_ = ScoreKind::kDot;
   Numbers numbers_{};
   DType dtype_ = DType::kFloat32;

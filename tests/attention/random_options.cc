@@ -71,7 +71,8 @@ void RandomCall::draw_options() {
     note("sinks");
     if (H > 0 && chance(0.3)) {
       const double kOdd[] = {-kInf, -kInf, kInf, std::nan("")};
-      store_at(sinks, whole(0, H - 1), one_of(kOdd));
+      const double value = one_of(kOdd);  // of two draws in one call, compilers choose the order
+      store_at(sinks, whole(0, H - 1), value);
       note("odd sink");
     }
     options_.sinks = sinks.view();

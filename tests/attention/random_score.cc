@@ -48,12 +48,11 @@ void RandomCall::draw_kind() {
 // Draws all queries and keys close to a common row: their projections are large, and cancel if
 // Wk = -Wq.
 void RandomCall::draw_near_rows() {
-  std::normal_distribution<double> normal;
   std::vector<double> one(static_cast<std::size_t>(Dq));
-  for (double& x : one) x = normal(random_);
+  for (double& x : one) x = random_.normal();
   for (const View& x : {writable_[0], writable_[1]}) {
     for (Index n = 0; n < x.element_count(); ++n) {
-      store_at(x, n, one[static_cast<std::size_t>(n % Dq)] + normal(random_) / numbers_.projected);
+      store_at(x, n, one[static_cast<std::size_t>(n % Dq)] + random_.normal() / numbers_.projected);
     }
   }
 }

@@ -13,6 +13,7 @@
 #include "reference/prepared.h"
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
+#include "tests/attention/conformance.h"
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
@@ -27,84 +28,11 @@ using core::Problem;
 using core::RowMap;
 using reference::RowAt;
 
-// A random call and input transforms before its score, which depend on (seed, index) alone.
-class MappedCall {
- public:
-  MappedCall(std::uint64_t seed, std::uint64_t index)
-      : drawn_(seed, index), random_(seed * 77 + index), call_(drawn_.call()) {
-    attn::resolve("test", {}, call_.inputs, call_.options, sizes_);
-    const int which = static_cast<int>(whole(0, 2));
-    if (which != 1) draw_norm();
-    if (which != 0) draw_rotary();
-    if (call_.options.qk_norm) ask("norm_q"), ask("norm_k");
-  }
-  const RandomBackward& drawn() const { return drawn_; }
-  // The call with the transforms, and its options without them.
-  const BackwardCall& mapped() const { return call_; }
-  Options plain() const {
-    Options options = call_.options;
-    options.qk_norm.reset();
-    options.rotary.reset();
-    return options;
-  }
-  std::set<std::string> features;
-
- private:
-  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
-  Index whole(Index low, Index high) {
-    return std::uniform_int_distribution<Index>(low, high)(random_);
-  }
-  Guarded& make(DType dtype, const Dims& shape) {
-    const Layout layout =
-        element_count(shape) < 1000 && chance(0.3) ? Layout::kSliced : Layout::kContiguous;
-    return arrays_.emplace_back(dtype, shape, layout);
-  }
-  void ask(const char* name) {
-    if (BackwardCall::source_of(name, call_.inputs, call_.options).given() && chance(0.8)) {
-      call_.ask(name, chance(0.3) ? Layout::kSliced : Layout::kContiguous);
-      features.insert(std::string("asks ") + name);
-    }
-  }
-
-  ConstView gain(Index width, Index heads, const char* name) {
-    if (chance(0.2)) return {};
-    const bool per_head = chance(0.5);
-    features.insert(std::string(name) + (per_head ? " per head" : ""));
-    const DType dtype = call_.inputs.q.dtype();
-    return make(dtype, per_head ? Dims(heads, width) : Dims(width)).fill_normal(random_).view();
-  }
-  void draw_norm() {
-    QkNorm norm{gain(sizes_.Dq, sizes_.H, "norm_q"), gain(sizes_.Dk, sizes_.G, "norm_k"), 1e-6};
-    if (chance(0.3)) norm.eps = 0;
-    call_.options.qk_norm = norm;
-    features.insert("norm");
-  }
-  ConstView positions(Index rows) {
-    if (chance(0.7)) return {};
-    const bool by_entry = !sizes_.packed() && chance(0.5);
-    features.insert(by_entry ? "positions by entry" : "positions");
-    const Dims shape = by_entry ? Dims(sizes_.B, rows) : Dims(rows);
-    return make(DType::kInt64, shape).fill_whole(random_, -5, 5000).view();
-  }
-  void draw_rotary() {
-    const Index most = std::min(sizes_.Dq, sizes_.Dk) / 2;
-    if (most < 1) return;
-    Rotary rotary;
-    rotary.pairs = chance(0.5) ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
-    rotary.width = 2 * (chance(0.5) ? most : whole(1, most));
-    if (chance(0.3)) rotary.base = 500;
-    rotary.q_positions = positions(sizes_.q_rows);
-    rotary.k_positions = positions(sizes_.k_rows);
-    call_.options.rotary = rotary;
-    features.insert(rotary.pairs == RotaryPairs::kHalves ? "halves" : "neighbours");
-  }
-
-  RandomBackward drawn_;
-  Random random_;
-  std::deque<Guarded> arrays_;
-  BackwardCall call_;
-  core::ResolvedProblem sizes_;
-};
+Options without_maps(Options options) {
+  options.qk_norm.reset();
+  options.rotary.reset();
+  return options;
+}
 
 // The rows of one side of a call (queries or keys), and their transformed rows.
 template <class T>
@@ -217,27 +145,27 @@ struct Compared {
 template <class T>
 class Comparison {
  public:
-  Comparison(const MappedCall& call, const std::string& path) : call_(call), path_(path) {
-    attn::resolve("test", {}, call.mapped().inputs, call.mapped().options, p_);
-    queries_.emplace(p_, call.mapped().options, false);
-    keys_.emplace(p_, call.mapped().options, true);
+  Comparison(const RandomBackward& call, const std::string& path) : call_(call), path_(path) {
+    attn::resolve("test", {}, call.call().inputs, call.call().options, p_);
+    queries_.emplace(p_, call.call().options, false);
+    keys_.emplace(p_, call.call().options, true);
   }
 
   void run() {
-    plain_.inputs = call_.mapped().inputs;
+    plain_.inputs = call_.call().inputs;
     plain_.inputs.q = queries_->made();
     plain_.inputs.k = keys_->made();
-    plain_.options = call_.plain();
-    plain_.sources = call_.mapped().sources;
+    plain_.options = without_maps(call_.call().options);
+    plain_.sources = call_.call().sources;
     compare_forward();
     compare_backward();
   }
 
  private:
   void compare_forward() {
-    const Results got(call_.drawn().forward(), 5), want(call_.drawn().forward(), 5);
+    const Results got(call_.forward(), 5), want(call_.forward(), 5);
     Context context = context_on(path_);
-    attention(call_.mapped().inputs, call_.mapped().options, got.outputs(), context);
+    attention(call_.call().inputs, call_.call().options, got.outputs(), context);
     attention(plain_.inputs, plain_.options, want.outputs(), context);
     for (const auto& [name, array] : want.arrays()) {
       expect_equal(values_of(got.view(name)), values_of(array.view()), name);
@@ -245,7 +173,7 @@ class Comparison {
   }
 
   void compare_backward() {
-    const BackwardCall& mapped = call_.mapped();
+    const BackwardCall& mapped = call_.call();
     for (const std::string& name : BackwardCall::askable(plain_.inputs, plain_.options)) {
       plain_.ask(name, Layout::kContiguous);
     }
@@ -287,7 +215,7 @@ class Comparison {
         want += heads[m];
         size += sizes[m];
       }
-      if (call_.mapped().write == Write::kAccumulate) {
+      if (call_.call().write == Write::kAccumulate) {
         want += got.before(name)[n];
         size += std::fabs(got.before(name)[n]);
       }
@@ -298,20 +226,20 @@ class Comparison {
     }
   }
 
-  const MappedCall& call_;
+  const RandomBackward& call_;
   std::string path_;
   core::ResolvedProblem p_;
   std::optional<Side<T>> queries_, keys_;
   BackwardCall plain_;
 };
 
-// Whether transformed rows have q's dtype, and axes that a plain call interprets in one way.
-bool is_comparable(const MappedCall& call) {
-  const Inputs& x = call.mapped().inputs;
+// Whether transformed rows have q's dtype, and axes that a plain call interprets the same way.
+bool is_comparable(const RandomBackward& call) {
+  const Inputs& x = call.call().inputs;
   const bool one_dtype = x.q.dtype() == x.k.dtype() && (!x.v.given() || x.v.dtype() == x.q.dtype());
   if (!one_dtype || size_of(x.q.dtype()) < 4) return false;
   core::ResolvedProblem p;
-  attn::resolve("test", {}, x, call.mapped().options, p);
+  attn::resolve("test", {}, x, call.call().options, p);
   return p.packed() || !p.head_axis || p.batch.rank() > 0;
 }
 
@@ -319,19 +247,19 @@ TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
   std::map<std::string, Compared> compared;
   const int calls = at_scale(600, 60);
   for (int n = 0; n < calls; ++n) {
-    const MappedCall call(21, static_cast<std::uint64_t>(n));
+    const RandomBackward call(21, static_cast<std::uint64_t>(n), RandomCall::Draw::kMaps);
     if (!is_comparable(call)) continue;
-    for (const std::string& path : all_backward_paths(call.drawn().forward().score())) {
-      if (!takes_backward(path, call.mapped().inputs, call.mapped().options)) continue;
-      SCOPED_TRACE("call " + std::to_string(n) + " on " + path + ": " + call.drawn().describe());
-      if (call.drawn().forward().dtype() == DType::kFloat64) {
+    for (const std::string& path : all_backward_paths(call.forward().score())) {
+      if (!takes_backward(path, call.call().inputs, call.call().options)) continue;
+      SCOPED_TRACE("call " + std::to_string(n) + " on " + path + ": " + call.describe());
+      if (call.forward().dtype() == DType::kFloat64) {
         Comparison<double>(call, path).run();
       } else {
         Comparison<float>(call, path).run();
       }
       Compared& counts = compared[path];
       ++counts.calls;
-      for (const std::string& feature : call.features) ++counts.features[feature];
+      for (const std::string& feature : call.features()) ++counts.features[feature];
     }
     if (HasFailure()) break;
   }
@@ -339,12 +267,10 @@ TEST(RowMaps, AreThePlainCallOfTheRowsTheyMake) {
     std::printf("row maps: %s: %d calls\n", path.c_str(), counts.calls);
     EXPECT_GE(counts.calls, at_scale(80, 4)) << path;
     if (!is_thorough()) continue;
-    for (const char* feature :
-         {"norm", "norm_q", "norm_q per head", "norm_k", "norm_k per head", "asks norm_q",
-          "asks norm_k", "halves", "neighbours", "positions", "positions by entry"}) {
+    for_each_feature(kCoveredMaps, [&](const std::string& feature) {
       const auto at = counts.features.find(feature);
       EXPECT_GE(at == counts.features.end() ? 0 : at->second, 4) << path << ": " << feature;
-    }
+    });
   }
 }
 

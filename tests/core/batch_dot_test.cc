@@ -143,7 +143,7 @@ TEST(BatchDot, EveryCaseLayoutTransposeAndDType) {
 
 template <class T>
 void check_order(Index L) {
-  test::Random random(2);
+  test::Random random(3);
   Guarded a(dtype_of<T>, {1, L}, Layout::kSliced);
   Guarded b(dtype_of<T>, {L, 1}, Layout::kNegative);
   a.fill_normal(random);

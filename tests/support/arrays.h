@@ -21,11 +21,10 @@
 
 #include "core/shapes.h"
 #include "core/storage.h"
+#include "tests/support/random.h"
 
 // Arrays in any memory layout, surrounded and interspersed with guard bytes.
 namespace qkv::test {
-
-using Random = std::mt19937_64;
 
 inline constexpr std::array kReals{DType::kFloat64, DType::kFloat32, DType::kBFloat16,
                                    DType::kFloat16};
@@ -85,13 +84,11 @@ class Guarded {
     return fill_by([&] { return values[n++]; });
   }
   Guarded& fill_normal(Random& random, double deviation = 1) {
-    std::normal_distribution<double> normal(0, deviation);
-    return fill_by([&] { return normal(random); });
+    return fill_by([&] { return deviation * random.normal(); });
   }
   // Fills with random integers from low to high, inclusive.
   Guarded& fill_whole(Random& random, Index low, Index high) {
-    std::uniform_int_distribution<Index> whole(low, high);
-    return fill_by([&] { return static_cast<double>(whole(random)); });
+    return fill_by([&] { return static_cast<double>(random.whole(low, high)); });
   }
 
   // Succeeds if every byte outside the elements still holds its poison.

@@ -23,7 +23,7 @@ class Bench(Case):
                          "row n time spread clock rate scratch figure target".split())
         self.assertEqual([line.split()[0] for line in lines[head + 1:head + 3]],
                          ["small/plan", "small/attention"])
-        self.assertIn("spread = (best - median) / best", done.out)
+        self.assertIn("spread: (best - median) / best", done.out)
         self.assertIn("QUICK", done.out)
 
     def test_json_has_facts_and_rows_by_name(self):
