@@ -15,14 +15,14 @@ Dims dims_of_result(const Product& p) {
   return {p.rows, p.gives == Gives::kOutput ? p.out : p.in};
 }
 
-// The number of products that each number of the result sums.
+// The number of terms in the sum that gives each element of the result.
 Index length_of(const Product& p) {
   if (p.gives == Gives::kWeightGradient) return p.rows;
   return p.gives == Gives::kOutput ? p.in : p.out;
 }
 
-// The allowed rounding error of a sum of `length` products: eight deviations of a random walk of
-// rounding errors, for sums up to `largest`.
+// The allowed error of a sum of `length` terms with magnitude up to `largest`: eight standard
+// deviations of a random walk of `length` float32 rounding errors.
 double bound_of(Index length, double largest) {
   return 8 * std::sqrt(static_cast<double>(length)) * 0x1p-24 * largest;
 }

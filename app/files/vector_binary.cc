@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little && sizeof(float) == 4,
               "numbers are read byte for byte");
 
 constexpr std::size_t kWindow = std::size_t{1} << 16;  // bytes used to detect the format
-// The widest vector in numbers and the longest word in bytes: a record must fit into a block.
+// The most numbers in a vector and bytes in a word: a record must fit into a block.
 constexpr Index kWidest = Index{1} << 17;
 constexpr std::size_t kLongestWord = std::size_t{1} << 16;
 static_assert(4 * kWidest + kLongestWord + 2 < BlockReader::kBlock);
@@ -31,7 +31,7 @@ bool is_cut_short(std::string_view bytes) {
          std::all_of(bytes.begin() + 1, bytes.end(), is_inner);
 }
 
-// Whether the bytes cannot be text. They may end in the middle of a character.
+// Whether the bytes are not UTF-8 text. A character that is cut off at the end is accepted.
 bool is_no_text(std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size();) {
     const std::string_view rest = bytes.substr(at);
@@ -92,7 +92,7 @@ bool VectorBinary::next(Record& record) {
     return false;
   }
   const auto bytes = static_cast<std::size_t>(4 * header_.width);
-  // Whether the block holds the record whose word ends at `blank`, and the byte after it.
+  // Whether the block holds all of the record whose word ends at `blank`, plus one more byte.
   const auto complete = [&](std::size_t blank) {
     return blank != std::string_view::npos && blocks_.rest().size() > blank + 1 + bytes;
   };

@@ -20,7 +20,7 @@ char32_t first_of(const Cluster& cluster) {
 
 bool stands_alone(const Cluster& cluster) { return is_punctuation(first_of(cluster)); }
 
-// The number of characters in the punctuation token that starts a non-empty piece; 0 for a letter.
+// The length in characters of the punctuation token at the start of a non-empty piece, or 0.
 std::size_t punctuation_length(std::span<const Cluster> piece) {
   if (!stands_alone(piece[0])) return 0;
   const char32_t first = first_of(piece[0]);
@@ -30,7 +30,7 @@ std::size_t punctuation_length(std::span<const Cluster> piece) {
   return length;
 }
 
-// Splits one piece between white space into leading punctuation, a word, and trailing punctuation.
+// Splits a piece without white space into leading punctuation, a word, and trailing punctuation.
 void tokenize_piece(std::span<const Cluster> piece, std::vector<std::string_view>& tokens) {
   const auto take = [&](std::size_t length) {
     const Cluster& last = piece[length - 1];

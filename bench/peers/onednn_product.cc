@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of linear layers by oneDNN's matrix product.
+// The matrix products of linear layers, computed by oneDNN's matmul.
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -11,7 +11,7 @@
 namespace qkv::bench {
 namespace {
 
-// A product a b (+ bias) = c of arrays in the layer's layout.
+// The operands of a matrix product c = a b (+ bias), in the memory layout of the layer's arrays.
 struct Operands {
   Desc a, b, c;
   std::optional<Desc> bias{};  // [1,columns]
@@ -44,7 +44,7 @@ Operands operands_of(const Product& p) {
           .b_data = p.x.view().data()};
 }
 
-// The treatment of b before the product.
+// The memory order of b, and when b is brought into it.
 enum class Order {
   kPlain,    // it is used as it is
   kBlocked,  // it is reordered for the primitive in each run
@@ -103,7 +103,7 @@ std::vector<Way> bind_product(const Product& product, const View& result, int th
   if (threads != 1) return {};
   std::vector<std::pair<const char*, Order>> orders = {{"plain", Order::kPlain},
                                                        {"blocked", Order::kBlocked}};
-  // Both operands of a weight gradient are new in each step of training, so none can be packed.
+  // Both operands of a weight gradient change in each training step, so neither can be packed once.
   if (product.gives != Gives::kWeightGradient) orders.emplace_back("packed", Order::kPacked);
   std::vector<Way> ways;
   for (const auto& [form, order] : orders) {

@@ -160,7 +160,7 @@ class Embedding(Layer):
             threads: as in `attention`.
 
         Returns:
-            EmbeddingGradients: parameters; the rows of tokens that ids does not have are 0.
+            EmbeddingGradients: parameters; the rows of tokens that do not occur in ids are 0.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
@@ -238,7 +238,7 @@ class CrossEntropy:
             be a class. With None no row is ignored.
         weight: [V], the class weights; None for 1.
         reduction: "none", "sum", or "mean", the sum divided by the total weight of the targets
-            that are not ignored (NaN if all are).
+            that are not ignored (NaN if every target is ignored).
 
     >>> import numpy as np
     >>> loss = CrossEntropy(ignore_index=-1)

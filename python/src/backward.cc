@@ -17,7 +17,7 @@ namespace qkv::python {
 namespace {
 
 constexpr const char* kAttentionBackward = "attention_backward";
-// The gradients that are left out with BackwardFunction::keys_apart.
+// The gradients of k and Wk, which BackwardFunction::keys_apart leaves out.
 constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
 // The names of the gradients of a call, in the order of Gradients in _functions.py.
@@ -47,7 +47,7 @@ class Wanted {
   }
 
   bool accumulates() const { return !arrays_.empty(); }
-  // Excludes a gradient, also when all are requested.
+  // Excludes a gradient, even if all are requested.
   void leave_out(const char* gradient) { left_out_.insert(gradient); }
   // Registers a gradient that the call has; returns whether it is requested.
   bool asks(const std::string& gradient) {

@@ -48,9 +48,9 @@ Footprint footprint_of(const ConstView& view) {
   return result;
 }
 
-// The length of the circular interval modulo g bytes, from the array's begin, in which the array
-// lies. Axes with a stride of g or more must be multiples of g; the result is nullopt if they are
-// not. (The interval may be longer than the period; it then overlaps everything.)
+// The array's addresses modulo g lie in a circular interval that starts at its first byte. Returns
+// the length of the interval, or nullopt if a stride of g or more is not a multiple of g. (It may
+// be longer than g: the interval then overlaps everything.)
 std::optional<Index> extent_modulo(const Footprint& array, Index g) {
   Index extent = array.element;
   for (const Axis& axis : array.axes()) {
@@ -87,7 +87,7 @@ struct Range {
 
 Range range_of(const ConstView& view) {
   const auto element = static_cast<Index>(size_of(view.dtype()));
-  Index before = 0;  // reach before and behind the data pointer, in elements
+  Index before = 0;  // reach before (<= 0) and after the data pointer, in elements
   Index behind = 0;
   for (int axis = 0; axis < view.rank(); ++axis) {
     const Index reach = view.size(axis) < 2 ? 0 : (view.size(axis) - 1) * view.stride(axis);
@@ -98,8 +98,8 @@ Range range_of(const ConstView& view) {
           data + static_cast<std::uintptr_t>((behind + 1) * element)};
 }
 
-// True if the address ranges are disjoint, as for nearly all pairs of arrays. It needs no sorted
-// axes.
+// True if the address ranges are disjoint, as for nearly all pairs of arrays. This test is cheap:
+// unlike a footprint, a range needs no sorted axes.
 bool apart(const Range& a, const Range& b) { return a.end <= b.begin || b.end <= a.begin; }
 
 }  // namespace

@@ -48,7 +48,7 @@ template <class Source, class Target>
 inline constexpr bool kConverts =
     std::is_same_v<Source, Target> || (kIsReal<Source> && kIsReal<Target>) ||
     (kIsWhole<Source> && kIsWhole<Target>);
-// True for integers that may not fit the target type. (A bool takes any integer: zero or not.)
+// True if integers must be checked to fit the target. (Any integer converts to bool: zero or not.)
 template <class Source, class Target>
 inline constexpr bool kMayNotFit =
     kIsWhole<Source> && kIsWhole<Target> && !std::is_same_v<Source, Target> &&

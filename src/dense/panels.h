@@ -5,8 +5,8 @@
 #include "core/integers.h"
 #include "dense/product.h"
 
-// A matrix packed for products x W^T, as prepacked weights: panels of kPanel of its rows, each
-// transposed, so that tiles read it sequentially.
+// A matrix W packed for products x W^T: its rows are cut into panels of kPanel rows, and each panel
+// is stored transposed, so that the kernels read it sequentially.
 namespace qkv::dense {
 
 using kernels::kPanel;
@@ -15,7 +15,7 @@ template <class T>
 struct Panels {
   Index outputs = 0;
   Index inputs = 0;
-  const T* data = nullptr;  // [pieces of outputs,inputs,kPanel], zeros after the last output
+  const T* data = nullptr;  // [panels,inputs,kPanel], zeros after the last output
 
   // The number of elements of a matrix's panels.
   static Index size(Index outputs, Index inputs) {
@@ -32,21 +32,21 @@ void pack_panel(const Kernels<T>& by, const RowsOf<const T>& w, Index outputs, I
 template <class T>
 void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index panel, T* data);
 
-// Computes y [rows,outputs], y_ro = sum_i x_ri w_oi + b_o: the sum in the order of a score, then
-// the bias (null: no bias).
+// Computes y [rows,outputs], y_ro = sum_i x_ri w_oi + b_o, with b = bias (null: no bias). i ascends
+// in blocks of core::kChannelBlock, as in an attention score; the bias is added last.
 template <class T>
 void multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Panels<T>& w,
               const T* bias, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// Computes y_ro += sum_i x_ri w_(first+i)o over `inner` inputs of the panels, bit-identical to
-// add_product() of these inputs unpacked.
+// Computes y_ro += sum_i x_ri w_o(first+i) over `inner` inputs, starting at input `first`. The
+// result is bit-identical to that of add_product() on the unpacked matrix.
 template <class T>
 void add_multiply(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Index inner,
                   const Panels<T>& w, Index first, const RowsOf<T>& y, const core::StopPoint& stop);
 
-// Computes y_ri = sum_o x_ro w_oi in the order of a score: x [rows,inner], w [inner,columns],
-// unpacked. Pieces of w are copied to `scratch` of kCopyNumbers, since rows may be so far apart
-// that they map to one cache set. It pays off from kCopyRows rows on.
+// multiply_by_copies() computes y_ri = sum_o x_ro w_oi, summed as in multiply(), of x [rows,inner]
+// and w [inner,columns], unpacked. It copies pieces of w to `scratch` [kCopyNumbers], since rows of
+// w may be so far apart that they map to one cache set. This is faster from kCopyRows rows on.
 inline constexpr Index kCopyRows = 48;
 inline constexpr Index kCopiedInner = 512;
 static_assert(kCopiedInner % core::kChannelBlock == 0, "the terms that follow begin a block");

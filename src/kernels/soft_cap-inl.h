@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes cap tanh(s / cap) for rows of scores, for each CPU target.
+// Replaces scores s by cap tanh(s / cap) and scales slopes by its derivative, on each CPU target.
 #if defined(QKV_KERNELS_SOFT_CAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_SOFT_CAP_INL_H_
 #undef QKV_KERNELS_SOFT_CAP_INL_H_
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Takes the operations of detail::capped (qkv/soft_cap.h) one by one, so that results are
-// bit-identical. Each waits for the one before, so kChains registers are interleaved.
+// Does the operations of detail::capped (qkv/soft_cap.h) in their order, for identical bits. Each
+// depends on the one before, so kChains registers are interleaved to hide the latency.
 template <class T, int kChains>
 HWY_INLINE void soft_cap_registers(T* HWY_RESTRICT s, T* slopes, T cap, T inverse) {
   const hn::ScalableTag<T> d;

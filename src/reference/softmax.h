@@ -21,14 +21,14 @@
 // (Milakov and Gimelshein 2018).
 namespace qkv::reference {
 
-// The scores s_j of keys 0 .. count-1. Only unmasked ("live") keys count, and no exponential below
-// exp(least).
+// The scores s_j of keys 0 .. count-1. Masked keys (live[j] == 0) are ignored. Exponentials below
+// exp(least) are taken as 0.
 template <class T>
 struct Scores {
   const T* s = nullptr;
   const std::uint8_t* live = nullptr;
   Index count = 0;
-  Index chunk = core::kKeyChunk;  // keys of a chunk
+  Index chunk = core::kKeyChunk;  // keys per chunk
   RealOf<T> least = core::kLeastExponent<RealOf<T>>;
 };
 
@@ -52,7 +52,7 @@ struct WeightedSum {
   bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
 };
 
-// Adds weight v_c to chunk_acc_c.
+// Adds weight * v_jc to chunk_acc_c for all c.
 template <class T>
 void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
   const T* v = values.v + j * values.width;
@@ -61,7 +61,7 @@ void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
   }
 }
 
-// Adds weight v_c to chunk_acc_c as one of the two products of a two-way dot product.
+// Adds weight * v_jc to chunk_acc_c for all c, as one of the products of a two-way dot product.
 template <class T>
 void add_two_way_value(const WeightedSum<T>& values, const T& weight, Index j) {
   if constexpr (std::is_same_v<T, float>) {
@@ -85,7 +85,7 @@ std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   return {factor_a, factor_b};
 }
 
-// Computes for keys j0 .. j1-1 their maximum, then e_j = exp(s_j - max), sum_j e_j and chunk_acc.
+// For keys j0 .. j1-1: finds the maximum, then sums e_j = exp(s_j - max), and adds to chunk_acc.
 template <class T>
 Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedSum<T>& values) {
   Softmax<T> c;
@@ -98,7 +98,7 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   }
   if (c.empty || c.nan) return c;
   T partial[core::kPartialSums] = {};
-  // Keys 2m and 2m + 1 are a pair; the product of the odd one comes first.
+  // With is_dot2, keys 2m and 2m + 1 are a pair, and the product of the odd key is added first.
   for (Index n = j0; n < (values.is_dot2 ? j1 + 1 : j1); ++n) {
     const Index j = values.is_dot2 ? n ^ 1 : n;
     if (j >= j1 || !x.live[j]) continue;
@@ -137,8 +137,8 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
   return state;
 }
 
-// Merges the sink, one more score after all others, with value 0. -inf means that there is none.
-// NaN or +inf makes a row with unmasked keys NaN, and is the lse of a row without.
+// Merges the sink: one more score after all others, whose value row is 0. -inf means no sink.
+// NaN or +inf makes a row NaN, unless the row is empty: then the sink is its lse.
 template <class T>
 void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   const RealOf<T> s = real_part(sink);
@@ -153,7 +153,7 @@ void add_sink(const T& sink, Softmax<T>& state, const WeightedSum<T>& values) {
   for (Index n = 0; n < values.width; ++n) values.acc[n] *= factor;
 }
 
-// Returns lse = max + log(sum), or -inf for a row with neither an unmasked key nor a sink.
+// Returns lse = max + log(sum), or -inf for an empty row without a sink.
 template <class T>
 T log_sum_exp(const Softmax<T>& state) {
   if (state.nan) return T(kNaN<T>);
@@ -161,7 +161,7 @@ T log_sum_exp(const Softmax<T>& state) {
   return state.max + reference::log(state.sum);
 }
 
-// Returns w_j = exp(s_j - max) / sum: 0 where masked, NaN for unmasked keys of a NaN row.
+// Returns w_j = exp(s_j - max) / sum: 0 if masked or the row is empty, else NaN in a NaN row.
 template <class T>
 T weight(const Scores<T>& x, const Softmax<T>& state, Index j) {
   if (!x.live[j] || state.empty) return T(0);

@@ -44,15 +44,16 @@ class QKV_API Call {
 
   core::StopPoint stop_point() const noexcept;
 
-  // True if a task of the current for_each_task has thrown: earlier tasks may never finish.
+  // True if a task of this for_each_task has thrown: do not wait for other tasks; they may never
+  // run.
   bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
   // Runs f(task, arena) once for each task 0..tasks-1. `arena` is the worker's own and is empty at
   // the start of each task. The stop flag is read before each task (if it is set, no further task
   // starts and Cancelled is thrown); a long task polls it by stop_point(). The first exception of a
-  // task is rethrown here after all workers have returned; tasks not started by then are skipped.
-  // Tasks compute in the floating-point environment (rounding, subnormals) of the calling thread.
-  // With one worker or one task nothing is locked.
+  // task is rethrown here after all workers have returned; tasks not started when it was thrown are
+  // skipped. Tasks compute in the floating-point environment (rounding, subnormals) of the calling
+  // thread. With one worker or one task, all tasks run on the calling thread, without locks.
   template <class F>
   void for_each_task(Index tasks, const F& f) {
     run(
@@ -76,9 +77,9 @@ class QKV_API Call {
   std::atomic<bool> failed_{false};
 };
 
-// Memory that several successive calls on one context write and read. The context keeps it for the
-// next Lent. If the context is in use, or has lent its memory, the memory is allocated and freed.
-// Throws std::bad_alloc.
+// Memory that several successive calls on one context share. The context keeps it afterwards for
+// the next Lent. If the context is in use or its memory is already lent, this object allocates its
+// own. Throws std::bad_alloc.
 class QKV_API Lent {
  public:
   Lent(Context& context, std::size_t bytes);

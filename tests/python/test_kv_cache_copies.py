@@ -115,7 +115,7 @@ def test_a_damaged_pickle_is_an_error():
         with pytest.raises((ValueError, TypeError)) as raised:
             make({**fields, **changed})
         assert str(raised.value).startswith(text)
-    with pytest.raises(ValueError, match="KvCache: lengths of the pickle"):
+    with pytest.raises(ValueError, match="KvCache: the field lengths of the pickle"):
         make({name: value for name, value in fields.items() if name != "lengths"})
 
 

@@ -14,7 +14,7 @@ from patience import PATIENCE
 sacrebleu = pytest.importorskip("sacrebleu")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-TABLE = ROOT / "tests" / "app" / "sacrebleu.tsv"
+TABLE = ROOT / "tests" / "app" / "text" / "sacrebleu.tsv"
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
 TATOEBA = DATA / "tatoeba-eng-fra.tsv"
 PIECES = [

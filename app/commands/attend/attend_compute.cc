@@ -22,7 +22,7 @@ using qkv::View;
 
 // ---- messages -------------------------------------------------------------------------------
 
-// Throws the library's error with the file or option in the place of the function's name.
+// Throws the library's error with the file or option in place of the function's name.
 [[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
   const std::string& argument = error.argument();
   if (argument == "QKV_TARGET") throw error;  // an environment variable: neither file nor option
@@ -43,8 +43,8 @@ Dims with(Dims lead, std::initializer_list<Index> tail) {
   return lead;
 }
 
-// Results without a width or a place (out without v, matrices of packed sequences) get a shape all
-// the same: the library says why it does not compute them.
+// Results that cannot be computed (out without v, matrices of packed sequences) get a placeholder
+// shape, so that the library is called and reports why.
 Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
   const auto rows = static_cast<Index>(options.rows.size());
   switch (kind.axes) {
@@ -72,7 +72,7 @@ Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptio
 
 // ---- buffers --------------------------------------------------------------------------------
 
-// Counts the memory of all results together.
+// Makes tensors, and checks that all of them together fit into memory.
 class Room {
  public:
   Tensor make(std::string_view name, DType dtype, const Dims& shape) {
@@ -87,7 +87,7 @@ class Room {
   double bytes_ = 0;
 };
 
-// True where a masked score is not -inf: attention was possible there. The scores are in C order.
+// True where a score after masks is not -inf, so that attention was possible. Must be in C order.
 template <class T>
 Tensor not_minus_infinity(const ConstView& scores) {
   Tensor allowed(DType::kBool, scores.shape());
@@ -101,7 +101,7 @@ bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
 
-// The results beside the largest weights: those asked for by name, else the default ones.
+// The results other than those of --top: those of --save, else the defaults, or none with --top.
 std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
   const bool none = std::ranges::find(options.save, true) == options.save.end();
   const bool only_top = none && options.top.has_value();
@@ -132,7 +132,7 @@ class Call {
  public:
   Call(const AttendOptions& options, AttendCall& call, AttendResults& results)
       : options_(options), call_(call), results_(results) {
-    results_.arrays.reserve(kResultKindCount + 2);  // views into it stay
+    results_.arrays.reserve(kResultKindCount + 2);  // keeps references valid
     accumulator_ = qkv::accumulator_of(call.inputs.q.dtype());
   }
 

@@ -35,15 +35,15 @@ inline constexpr Choice<SubwordAlgorithm> kSubwordAlgorithms[] = {
     {"unigram", SubwordAlgorithm::kUnigram}, {"bpe", SubwordAlgorithm::kBpe}};
 inline constexpr Choice<TiedEmbeddings> kTiedEmbeddings[] = {{"none", TiedEmbeddings::kNone},
                                                              {"output", TiedEmbeddings::kOutput}};
-// The storage types of `qkv train`, whose models compute in float32.
+// How `qkv train` can store parameters. Its models compute in float32, so "f32" is kUnchanged.
 inline constexpr Choice<ParameterStorage> kParameterStorages[] = {
     {"f32", ParameterStorage::kUnchanged},
     {"f16", ParameterStorage::kFloat16},
     {"bf16", ParameterStorage::kBFloat16}};
 
-// The options of `qkv train` for settings of config.json whose option has another name. By default
-// the option is the setting's name: batch_tokens is --batch-tokens. An empty option means that none
-// sets it.
+// The settings of config.json whose `qkv train` option is not simply the setting's name. (By
+// default it is: --batch-tokens sets batch_tokens.) "DATA" is a positional argument; an empty
+// option means that no option sets this one.
 struct SettingOption {
   std::string_view setting;
   std::string_view option;

@@ -66,8 +66,8 @@ class Writer {
   const TranslationModel& model_;
 };
 
-// A result without its member `text`. Source tokens are the tokenizer's, also where the vocabulary
-// lacks them; target tokens are the vocabulary's, so that unknown ones are "<unk>".
+// A result whose `text` is still empty. Source tokens are the tokenizer's, even those missing from
+// the vocabulary, then the end token; target tokens are the vocabulary's: unknown ones are "<unk>".
 TranslatedText text_of(const TranslationModel& model, Tokens source, Translation translation) {
   TranslatedText result;
   result.source = std::move(source);

@@ -22,7 +22,7 @@ struct Characters {};
 struct Words {};
 
 // Splits text into tokens and joins tokens to text. A Tokenizer is a value: copies are cheap, and
-// threads may use one together.
+// several threads may use one at once.
 class QKV_API Tokenizer {
  public:
   using Units = std::variant<Characters, Words, Subwords>;
@@ -42,7 +42,7 @@ class QKV_API Tokenizer {
   // The tokens of a text in its own case. If their number differs from that of split(), or the
   // tokens are subwords, the result is that of split().
   std::vector<std::string> split_as_typed(std::string_view text) const;
-  // The text of the tokens, without capitals if split() removes them. Words are spaced as people
+  // The text of the tokens, in the tokens' own letter case. Words are spaced as people
   // write: `Hi , " Tom " !` gives `Hi, "Tom"!`, which restores text that follows the style, except
   // for the kind and width of white space. Characters are concatenated, which restores all text.
   // Subwords are joined by Subwords::join().

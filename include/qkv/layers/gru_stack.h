@@ -9,8 +9,8 @@
 
 namespace qkv {
 
-// Stacked layers, as in torch.nn.GRU(num_layers=N, batch_first=True): each layer reads the output
-// of the layer below after each step, both directions concatenated. There is no dropout between
+// Stacked layers, as in torch.nn.GRU(num_layers=N, batch_first=True): at each step, a layer reads
+// the output of the layer below, with its directions concatenated. There is no dropout between
 // layers.
 class QKV_API GruStack {
  public:
@@ -36,7 +36,7 @@ class QKV_API GruStack {
   const GruConfig& config() const noexcept { return config_; }
   Index layers() const noexcept { return static_cast<Index>(layers_.size()); }
   Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
-  // Visits the layers' parameters from the lowest layer up, in place of parameters().
+  // Visits the layers' parameters from the lowest layer up. (A stack has no parameters().)
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
     for (auto& layer : self.layers_) Gru::Parameters::list(layer.parameters(), prefix, visit);

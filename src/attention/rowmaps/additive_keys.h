@@ -7,8 +7,8 @@
 #include "attention/rowmaps/input_rows.h"
 #include "attention/tiles/additive_scores.h"
 
-// The part of the additive score that does not depend on queries: from its parameters and the keys,
-// right_j = exp(2 Wk k_j) by units, one row per query head.
+// The part of the additive score that does not depend on queries: its packed parameters, and for
+// each key j and query head a row right_j = exp(2 Wk k_j), one element per unit.
 namespace qkv::attn {
 
 template <class T>
@@ -28,7 +28,7 @@ class AdditiveKeys {
   template <class AnyArena>
   void take(const Problem& p, Index entries, AnyArena& arena);
   std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
-  // Packs the parameters. `tools` belong to the problem that the keys belong to.
+  // Packs the parameters. `tools` must be those of the problem given to the constructor.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
   // Computes the rows of these entries, replacing those of earlier ones.
   void make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call);
@@ -37,7 +37,7 @@ class AdditiveKeys {
   const AdditiveScores<T>& scores() const { return scores_; }
   const InputRows<T>& keys() const { return keys_; }
   const RowProduct<T>& query_product() const { return query_product_; }
-  // [B,H,k_rows][2 units], of which only the rows of make()'s entries exist.
+  // [B,H,k_rows][2 units]; only the rows of the entries of the last make() may be read.
   const T* rows() const { return origin(rows_, scores_.keys, 2 * scores_.units); }
 
  private:
