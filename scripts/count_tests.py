@@ -20,7 +20,6 @@ def count_functions(path):
     return len(re.findall(r"^ *(?:async )?def test", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-
 def ctest_verdict(case):
     """passed, failed or skipped. A test that could not even start has failed."""
     status = case.get("status")
@@ -90,6 +89,9 @@ def main():
             count = count_functions(path)
             groups["python." + path.stem.replace("test_", "", 1)]["skipped"] += count
             reasons[reason] += count
+        if reasons[reason] == 0:
+            print(f"{folder}: no test was found")
+            empty = True
     total = sum(groups.values(), collections.Counter())
 
     print()

@@ -89,10 +89,10 @@ def room_of(path):
 def count_all():
     """{room: [code, comments, tests]} of the files that git knows."""
     rooms = {room: [0, 0, 0] for room in ROOMS}
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     for name in files.splitlines():
         count, room = COUNTS.get(pathlib.Path(name).suffix), room_of(name)
-        if count is None or room is None:
+        if count is None or room is None or not (ROOT / name).is_file():
             continue
         code, comments = count((ROOT / name).read_text(encoding="utf-8"))
         if room[1]:

@@ -79,7 +79,7 @@ Parts divided(std::span<const PairOfTexts> pairs, const HoldOut& wanted) {
   const std::vector<bool> held = targets_in(pairs, of_sources, targets);
   for (const PairOfTexts& pair : pairs) {
     const bool is_dropped = of_sources[pair.source] == Part::kTrain && held[pair.target];
-    parts.of_dot2.push_back(is_dropped ? Part::kDropped : of_sources[pair.source]);
+    parts.of_pairs.push_back(is_dropped ? Part::kDropped : of_sources[pair.source]);
   }
   return parts;
 }

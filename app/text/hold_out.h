@@ -33,7 +33,7 @@ struct PairOfTexts {
 };
 
 struct Parts {
-  std::vector<Part> of_dot2{};
+  std::vector<Part> of_pairs{};
   Index test = 0;   // sources in the test set: the requested number, or as many as there were
   Index valid = 0;  // sources in the validation set
 };

@@ -111,7 +111,8 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
 
 Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker)
     : function_(function), wanted_(wanted), maker_(maker) {
-  if (nb::len(wanted) != kResultsPlace + 1) throw nb::type_error("qkv: results of another version");
+  if (nb::len(wanted) != kResultsPlace + 1)
+    throw nb::type_error("qkv: the package and its extension are of different versions (results)");
 }
 
 void Extras::add(const char* name, DType dtype, const Dims& shape, View& view) {

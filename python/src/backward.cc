@@ -105,7 +105,7 @@ class Wanted {
         keep("dparams." + nb::cast<std::string>(param), value);
       }
     }
-    if (arrays_.empty()) throw_value_error(name("add_to"), "must name an array");
+    if (arrays_.empty()) throw_value_error(name("add_to"), "must hold at least one array");
   }
   void keep(const std::string& gradient, nb::handle array) {
     names_.insert(gradient);
@@ -219,7 +219,7 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   const char* const function = of.name;
   constexpr std::array kNames = {"dout", "out", "lse", "dlse", "dweights"};
   if (nb::len(outputs) != kNames.size() + 3) {
-    throw nb::type_error("qkv: outputs of another version");
+    throw nb::type_error("qkv: the package and its extension are of different versions (outputs)");
   }
   std::array<ConstView, kNames.size()> given;
   for (std::size_t n = 0; n < kNames.size(); ++n) {

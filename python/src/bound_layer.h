@@ -79,7 +79,9 @@ class BoundLayer {
       const std::shared_ptr<Pass> pass = passes_.last();
       const char* const function = backward_.name.c_str();
       if (!pass) throw_value_error({function, "forward"}, "must have been called before it");
-      if (nb::len(from) != 3) throw nb::type_error("qkv: gradients of another version");
+      if (nb::len(from) != 3)
+        throw nb::type_error(
+            "qkv: the package and its extension are of different versions (gradients)");
       const int thread_count = threads_of(function, threads);
       const Array dout = array_of(nb::object(from[0]), {function, "dout"});
       const Array dlse = array_of(nb::object(from[1]), {function, "dlse"});

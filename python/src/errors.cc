@@ -63,11 +63,13 @@ constexpr std::array kArgument = {
 };
 
 // The argument that requests the result of this name, or lists its queries ("weights.rows"); empty
-// for other names. Results that every call can compute are never refused.
+// for other names. Messages about out, lse and row_max are not about a request.
 std::string_view request_for(std::string_view argument) {
   std::string_view request;
   for_each_result([&](const auto& result) {
-    if (result.calls.in_pages || !argument.starts_with(result.name)) return;
+    const bool keeps_name =
+        result.name == "out" || result.name == "lse" || result.name == "row_max";
+    if (keeps_name || !argument.starts_with(result.name)) return;
     const std::string_view tail = argument.substr(result.name.size());
     const bool is_rows = tail == ".rows" && result.axes == ResultAxes::kMatrix;
     if (is_rows) request = kRequests.back();

@@ -51,7 +51,8 @@ constexpr const char* kCacheReduce = "KvCache.__reduce__";
 constexpr std::size_t kSizes = 8;
 
 KvCacheSizes sizes_of(const nb::tuple& sizes) {
-  if (nb::len(sizes) != kSizes) throw nb::type_error("qkv: sizes of another version");
+  if (nb::len(sizes) != kSizes)
+    throw nb::type_error("qkv: the package and its extension are of different versions (sizes)");
   const auto index = [&](std::size_t place, const char* name) {
     return index_of(sizes[place], {kCache, name});
   };

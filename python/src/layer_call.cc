@@ -48,7 +48,8 @@ Error in_words_of(const Method& method, const Error& error) {
 
 CallArguments layer_arguments(const Method& method, const nb::tuple& arrays,
                               const nb::tuple& options) {
-  if (nb::len(arrays) != 3) throw nb::type_error("qkv: arrays of another version");
+  if (nb::len(arrays) != 3)
+    throw nb::type_error("qkv: the package and its extension are of different versions (arrays)");
   const char* const function = method.name.c_str();
   CallArguments call = call_arguments(function, nb::object(arrays[0]), nb::object(arrays[1]),
                                       nb::object(arrays[2]), options);
@@ -63,7 +64,8 @@ CallArguments layer_arguments(const Method& method, const nb::tuple& arrays,
 
 RunState run_of(const Method& method, const nb::tuple& mode, const std::optional<RunState>& last,
                 double dropout) {
-  if (nb::len(mode) != 2) throw nb::type_error("qkv: mode of another version");
+  if (nb::len(mode) != 2)
+    throw nb::type_error("qkv: the package and its extension are of different versions (mode)");
   const char* const function = method.name.c_str();
   const nb::object train = mode[0], seed = mode[1];
   std::optional<RunState> run = last;

@@ -404,7 +404,8 @@ Error with_advice(const Error& error, const CallArguments& call) {
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
                              const nb::tuple& options) {
   CallArguments call;
-  if (nb::len(options) != kOptionPlaces) throw nb::type_error("qkv: options of another version");
+  if (nb::len(options) != kOptionPlaces)
+    throw nb::type_error("qkv: the package and its extension are of different versions (options)");
   Reader reader(function, options, call);
   call.layout = reader.layout();
   const std::pair<const char*, nb::handle> arrays[] = {{"q", q}, {"k", k}, {"v", v}};

@@ -205,7 +205,7 @@ void copy(const ConstView& source, const View& target) {
                 describe(source) + " does not broadcast to the target " + describe(target));
   }
   if (core::may_overlap(source, target)) {
-    throw Error("copy", "target", "must not share memory with source (" + describe(target) + ")");
+    throw Error("copy", "target", "must not share memory with source, got " + describe(target));
   }
   if (core::self_overlaps(target)) {
     throw Error("copy", "target",

@@ -149,7 +149,7 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   const V zero = hn::Zero(d);
   const V bound = hn::Set(d, kPlainBound<T>);
-  const V small = hn::Set(d, kSmallRange<T>);
+  const V small = hn::Set(d, kSmallBound<T>);
   ExponentialForm all = ExponentialForm::kSmall;
   const auto one = [&](V value, V* e) HWY_ATTR {
     V k;

@@ -21,7 +21,7 @@ inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 
 // Largest |a| of the form kSmall: the product of two such exponentials is below 2^100.
 template <class T>
-inline constexpr T kSmallRange = T(16);
+inline constexpr T kSmallBound = T(16);
 
 // The form of a row's exponentials: of small values, stored whole, or with separate powers. A pair
 // of rows uses the more general form of the two. Where a simpler form suffices, a more general one

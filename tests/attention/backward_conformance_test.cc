@@ -37,12 +37,12 @@ std::string_view asked_of(ScoreKind kind) {
 // bounds.
 class Reference {
  public:
-  // `pairs`: the reference with BF16 two-way dot products.
-  Reference(const BackwardCall& call, bool overflows, bool pairs)
+  // `is_dot2`: the reference with BF16 two-way dot products.
+  Reference(const BackwardCall& call, bool overflows, bool is_dot2)
       : call_(call),
         overflows_(overflows),
-        pairs_(pairs),
-        path_(pairs ? kDot2ReferencePath : kReferencePath),
+        is_dot2_(is_dot2),
+        path_(is_dot2 ? kDot2ReferencePath : kReferencePath),
         saved_(call, path_) {}
 
   // Returns how the path's gradients differ from the reference's, or nothing.
@@ -50,7 +50,7 @@ class Reference {
                     bool& ill_conditioned) {
     const Same same = same_on(path, call_.options);
     const Gradients& want = gradients(same == Same::kScores ? saved : saved_);
-    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same, pairs_);
+    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same, is_dot2_);
     ill_conditioned = bounds->second.ill_conditioned();
     return bounds->second.check(got, want, overflows_);
   }
@@ -71,7 +71,7 @@ class Reference {
   };
   const BackwardCall& call_;
   bool overflows_;
-  bool pairs_;
+  bool is_dot2_;
   std::string_view path_;
   SavedTensors saved_;
   std::deque<Known> known_;
@@ -89,8 +89,8 @@ std::string touched(const Gradients& gradients) {
 // Checks all these paths on one call.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
-                 Findings& findings, bool pairs = false) {
-  Reference reference(call, overflows, pairs);
+                 Findings& findings, bool is_dot2 = false) {
+  Reference reference(call, overflows, is_dot2);
   std::deque<SavedTensors> all_saved;  // `reference` refers to them
   for (const std::string& path : paths) {
     if (!takes_backward(path, call.inputs, call.options)) continue;
@@ -112,8 +112,9 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
 }
 
 void check_call(const RandomBackward& random, const std::vector<std::string>& paths,
-                const std::string& replay, Findings& findings, bool pairs) {
-  check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings, pairs);
+                const std::string& replay, Findings& findings, bool is_dot2) {
+  check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings,
+              is_dot2);
   const testing::AssertionResult intact = random.intact();
   if (!intact) findings.tell("inputs", intact.message(), replay);
 }

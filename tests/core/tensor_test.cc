@@ -189,7 +189,7 @@ TEST(Copy, RefusesSharedMemoryAndAbsentViews) {
   std::vector<float> x{1, 2, 3, 4};
   const View all(x);
   EXPECT_EQ(error_of([&] { copy(slice(all, 0, 3, -1, -1), all); }),
-            "copy: target must not share memory with source (float32 [4])");
+            "copy: target must not share memory with source, got float32 [4]");
   EXPECT_EQ(error_of([&] { copy(slice(all, 0, 0, 2), slice(all, 0, 2, 4)); }), "");
   EXPECT_EQ(x[2], 1);
   std::vector<float> y{0};

@@ -80,7 +80,7 @@ std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, st
 TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   using T = TypeParam;
   // Bound of a product of two small exponentials.
-  const T kSmallProduct = std::exp(4 * kSmallRange<T>);
+  const T kSmallProduct = std::exp(4 * kSmallBound<T>);
   const Exponentials<T> x = sweep<T>();
   const T v = 1;
   const AdditiveUnits<T> unit{&v, 1};
@@ -149,7 +149,7 @@ std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x,
 TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
   using T = TypeParam;
   const Exponentials<T> all = sweep<T>();
-  const T most = std::exp(2 * kSmallRange<T>);
+  const T most = std::exp(2 * kSmallBound<T>);
   Exponentials<T> small;
   for (const T x : all.whole) {
     if (x <= most && x >= 1 / most) small.add(x);
@@ -230,7 +230,7 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
           k.exponentials(&a[n], static_cast<Index>(count), x.data(), power.data());
       ExponentialForm highest = ExponentialForm::kSmall;
       for (std::size_t m = 0; m < count; ++m) {
-        if (std::fabs(a[n + m]) > kSmallRange<T>)
+        if (std::fabs(a[n + m]) > kSmallBound<T>)
           highest = std::max(highest, ExponentialForm::kWhole);
         if (power[m] != 0) highest = ExponentialForm::kPowers;
         EXPECT_EQ(power[m], std::round(power[m]));

@@ -32,7 +32,7 @@ std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
 }
 
 // Calls f(target) for each target with kernels of its own that this CPU runs; a test on a CPU
-// without any is skipped. kAvx512Bf16 has the kernels of kAvx512 (pair_kernels_test.cc).
+// without any is skipped. kAvx512Bf16 has the kernels of kAvx512 (dot2_kernels_test.cc).
 template <class F>
 void for_each_supported(const F& f) {
   int targets = 0;

@@ -98,7 +98,7 @@ def test_a_damaged_pickle_is_an_error():
     rows = tuple(map(int, shape))
     for changed, text in [
         ({"format": "qkv KvCache 2"}, "KvCache: the field format of the pickle is invalid"),
-        ({"sizes": (1,)}, "qkv: sizes of another version"),
+        ({"sizes": (1,)}, "qkv: the package and its extension are of different versions (sizes)"),
         ({"sizes": None}, "KvCache: the field sizes of the pickle is invalid"),
         ({"k_pages": None}, "KvCache: the field k_pages of the pickle is invalid"),
         ({"k_pages": (rows, data[:-1])}, "KvCache: the field k_pages of the pickle is invalid"),
@@ -121,5 +121,5 @@ def test_a_damaged_pickle_is_an_error():
 
 @pytest.mark.parametrize("sizes", [(), (1,), (1, 1, 4, 4, "float32", 64, 0), (1,) * 9])
 def test_sizes_of_another_version(sizes):
-    with pytest.raises(TypeError, match="qkv: sizes of another version"):
+    with pytest.raises(TypeError, match="are of different versions .sizes."):
         _core.KvCache(sizes)

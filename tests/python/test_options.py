@@ -382,7 +382,7 @@ def test_what_cannot_be_added_to():
         ),
         (changed(dk=good.dk.astype("f4")), "add_to dk must have the shape and dtype of its source"),
         (changed(dbias=np.ones(3)), "add_to names dbias, but the call has no bias"),
-        (qkv.Gradients(*[None] * 7), "add_to must name an array"),
+        (qkv.Gradients(*[None] * 7), "add_to must hold at least one array"),
         (changed(dparams=[1]), "add_to must have a dict of arrays as dparams, got list"),
         ({"dq": good.dq}, "add_to must be Gradients, got dict"),
         (changed(dq=[1.0]), "add_to dq must be an array"),

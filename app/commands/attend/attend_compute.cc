@@ -79,7 +79,7 @@ class Room {
     bytes_ +=
         static_cast<double>(qkv::element_count(shape)) * static_cast<double>(qkv::size_of(dtype));
     check_memory(bytes_, fmt::format("--save {} {}", name, qkv::to_string(shape)),
-                 "--rows and --top look inside with less");
+                 "--rows and --top need less memory");
     return {dtype, shape};
   }
 
@@ -267,7 +267,7 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
   std::vector<std::string_view> names = result_names(kinds);
   if (options.top) names.insert(names.end(), {"top_weights", "top_keys"});
   if (wants(options.outputs, "npy") && names.size() > 1) {
-    throw UsageError(fmt::format("an .npy file takes one result, not {}: --save names one",
+    throw UsageError(fmt::format("an .npy file holds one result, not {}: choose one with --save",
                                  fmt::join(names, ", ")));
   }
   const bool rows_of_something =
@@ -284,7 +284,7 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
         fmt::format("--column-rows goes with --save of {}", names_with(ResultAxes::kKeys, "or")));
   }
   if (options.pool.empty() && saves(ResultAxes::kCells)) {
-    throw UsageError("--save pooled needs --pool M,N, how many cells");
+    throw UsageError("--save pooled needs --pool M,N, the number of cells");
   }
 }
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "commands/shell/console.h"
 #include "commands/shell/json_values.h"
 
 namespace {

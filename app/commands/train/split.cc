@@ -158,7 +158,7 @@ PartCounts counts_of(const Table& table, const qkv::app::Parts& parts) {
   for (std::size_t n = 0; n < std::size(kParts); ++n) {
     std::vector<bool> seen(static_cast<std::size_t>(table.sources));
     for (std::size_t pair = 0; pair < table.pairs.size(); ++pair) {
-      if (parts.of_dot2[pair] != kParts[n].part) continue;
+      if (parts.of_pairs[pair] != kParts[n].part) continue;
       ++counts[n].pairs;
       const std::uint32_t source = table.pairs[pair].source;
       if (!seen[source]) ++counts[n].sources;
@@ -184,7 +184,7 @@ qkv::app::Parts divide(const SplitOptions& options, const Table& table) {
         fmt::format("expected {} more sources for --valid, with no target that is held out, got {}",
                     wanted.valid, parts.valid));
   }
-  if (std::ranges::find(parts.of_dot2, Part::kTrain) == parts.of_dot2.end()) {
+  if (std::ranges::find(parts.of_pairs, Part::kTrain) == parts.of_pairs.end()) {
     throw InputError(options.name(),
                      "expected a pair to train on that shares nothing with what is held out, got "
                      "none; hold out less");
@@ -204,7 +204,7 @@ class PartBlocks {
     if (stop_flag().load()) throw qkv::Cancelled("split");
     block_.clear();
     for (; line_ < table_.ends.size() && block_.size() < kBlock; ++line_) {
-      if (parts_.of_dot2[line_] == part_) block_ += table_.line(line_);
+      if (parts_.of_pairs[line_] == part_) block_ += table_.line(line_);
     }
     return block_;
   }

@@ -30,7 +30,7 @@ Pairs tangle(std::uint32_t sources) {
 std::set<std::uint32_t> sources_in(const Pairs& pairs, const Parts& parts, Part part) {
   std::set<std::uint32_t> sources;
   for (std::size_t n = 0; n < pairs.size(); ++n) {
-    if (parts.of_dot2[n] == part) sources.insert(pairs[n].source);
+    if (parts.of_pairs[n] == part) sources.insert(pairs[n].source);
   }
   return sources;
 }
@@ -42,12 +42,12 @@ TEST(HoldOut, PartsShareNoText) {
   std::map<std::uint32_t, std::set<Part>> of_targets;
   int dropped = 0;
   for (std::size_t n = 0; n < pairs.size(); ++n) {
-    if (parts.of_dot2[n] == Part::kDropped) {
+    if (parts.of_pairs[n] == Part::kDropped) {
       ++dropped;
       continue;
     }
-    of_sources[pairs[n].source].insert(parts.of_dot2[n]);
-    of_targets[pairs[n].target].insert(parts.of_dot2[n]);
+    of_sources[pairs[n].source].insert(parts.of_pairs[n]);
+    of_targets[pairs[n].target].insert(parts.of_pairs[n]);
   }
   for (const auto* side : {&of_sources, &of_targets}) {
     for (const auto& [text, its_parts] : *side) EXPECT_EQ(its_parts.size(), 1U) << text;
@@ -62,7 +62,7 @@ TEST(HoldOut, HeldSourcesHaveAllTheirPairs) {
     const auto held = sources_in(pairs, parts, part);
     EXPECT_EQ(held.size(), count);
     for (std::size_t n = 0; n < pairs.size(); ++n) {
-      EXPECT_EQ(parts.of_dot2[n] == part, held.contains(pairs[n].source)) << n;
+      EXPECT_EQ(parts.of_pairs[n] == part, held.contains(pairs[n].source)) << n;
     }
   }
 }
@@ -73,12 +73,12 @@ TEST(HoldOut, DroppedPairsTouchWhatIsHeld) {
   const Parts parts = divided(pairs, {.test = 30, .valid = 20, .seed = 4});
   std::set<std::uint32_t> held;
   for (std::size_t n = 0; n < pairs.size(); ++n) {
-    if (parts.of_dot2[n] == Part::kTest || parts.of_dot2[n] == Part::kValid) {
+    if (parts.of_pairs[n] == Part::kTest || parts.of_pairs[n] == Part::kValid) {
       held.insert(pairs[n].target);
     }
   }
   for (std::size_t n = 0; n < pairs.size(); ++n) {
-    if (parts.of_dot2[n] != Part::kDropped) continue;
+    if (parts.of_pairs[n] != Part::kDropped) continue;
     EXPECT_TRUE(held.contains(pairs[n].target)) << n;
   }
 }
@@ -118,7 +118,7 @@ TEST(HoldOut, SaysHowManyItFound) {
   const Parts parts = divided(star, {.test = 1, .valid = 1, .seed = 0});
   EXPECT_EQ(parts.test, 1);
   EXPECT_EQ(parts.valid, 0);
-  EXPECT_EQ(std::ranges::count(parts.of_dot2, Part::kDropped), 2);
+  EXPECT_EQ(std::ranges::count(parts.of_pairs, Part::kDropped), 2);
   EXPECT_EQ(divided(star, {.test = 9, .seed = 0}).test, 3);
   EXPECT_EQ(divided({}, {.test = 1, .seed = 0}).test, 0);
 }
