@@ -88,8 +88,8 @@ template <>
 struct DTypeOf<BlockQ8> {
   static constexpr DType kValue = DType::kQ8;
 };
-// `long` and `long long` are both 64 bits wide here, and one of them is already std::int64_t. The
-// other is added.
+// std::int64_t is either `long` or `long long`. The other one is a type of its own, of 32 or 64
+// bits, and gets its DType here.
 namespace detail {
 using OtherLong = std::conditional_t<std::is_same_v<std::int64_t, long>, long long, long>;
 using OtherULong = std::conditional_t<std::is_same_v<std::uint64_t, unsigned long>,
@@ -106,7 +106,7 @@ struct DTypeOf<detail::OtherULong> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::kValue;
 
-// The bytes of one element: of a block for kQ8, 0 for kNone.
+// The size of one element in bytes. An element of kQ8 is a block; kNone has size 0.
 constexpr std::size_t size_of(DType dtype) noexcept {
   switch (dtype) {
 #define QKV_DTYPE_SIZE(name, type, text) \
@@ -122,7 +122,7 @@ constexpr std::size_t size_of(DType dtype) noexcept {
   return 0;
 }
 
-// The name used in messages, "float32"; "none" for kNone.
+// The name used in messages, such as "float32"; kNone is "none".
 constexpr std::string_view name_of(DType dtype) noexcept {
   switch (dtype) {
 #define QKV_DTYPE_NAME(name, type, text) \

@@ -6,15 +6,16 @@
 
 #include <qkv/tile_loops.h>
 
-// Compiles a user's function in the user's own file: the loops of tile_loops.h once for each CPU
-// target, and the tables in which the library finds them. Included by <qkv/mods.h>.
+// Compiles the loops of tile_loops.h around a user's function, in the user's own source file, once
+// for each CPU target, and makes the tables in which the library finds the results ("instances").
+// Included by <qkv/mods.h>.
 
 // The compiler attributes of an instance.
 //   flatten    inlines the user's function into the loop
-//   optimize   gcc vectorises at -O3 only. Without the other two options it would fuse a
-//              multiplication and an addition if the target can, so that bits would differ between
-//              targets, and sink one side of select() into a branch, which it cannot vectorise for
-//              AVX2
+//   optimize   "O3": gcc vectorises the loops at -O3 only. "fp-contract=off": gcc must not fuse
+//              multiplications and additions on targets that can, as results would then differ
+//              between targets. "no-tree-sink": gcc must not move one side of select() into a
+//              branch, which it cannot vectorise for AVX2
 // clang vectorises from -O2 on. It fuses multiplications and additions of the user's function
 // unless called with -ffp-contract=off, because no attribute reaches into that function.
 #if defined(__clang__)

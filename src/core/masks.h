@@ -11,11 +11,11 @@
 #include "core/tile_classes.h"
 
 // The query-key pairs that each mask of the list ResolvedMask allows. There are two kinds of masks:
-//   an interval   has allows(mask, p, at, j) and keys(mask, at, Tk): a query attends to a
-//                 contiguous range of keys
-//   a question    has only allows(mask, p, at, j), an answer for each pair; optionally, a faster
-//                 ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole tiles are
-//                 known in advance, tile_class(mask, at, tile_i, tile_j)
+//   interval masks   let a query attend to a contiguous range of keys. They have
+//                    allows(mask, p, at, j) and keys(mask, at, Tk)
+//   asked masks      are evaluated for each pair. They have allows(mask, p, at, j); optionally, a
+//                    faster ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole
+//                    tiles are known in advance, tile_class(mask, at, tile_i, tile_j)
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
@@ -35,8 +35,8 @@ struct KeyRange {
   Index size() const noexcept { return empty() ? 0 : end - begin; }
 };
 
-// True if the element is not zero. A bool is read as its byte, which in foreign memory may be other
-// than 0 or 1.
+// True if the element is not zero. A bool is read as a byte, because the caller's memory may hold
+// bytes other than 0 and 1.
 inline bool is_set(const Operand& x, Index offset) noexcept {
   if (x.dtype == DType::kBool) return static_cast<const unsigned char*>(x.data)[offset] != 0;
   return load<Index>(x.dtype, x.data, offset) != 0;
@@ -47,7 +47,8 @@ inline At place_of(const QueryAt& at, Index j) {
           static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
 }
 
-// A number larger than any size, of which sums of three do not overflow.
+// A number larger than any size, yet small enough that the sum of three such numbers does not
+// overflow.
 inline constexpr Index kFar = Index{1} << 60;
 inline Index diagonal_of(const QueryAt& at) { return at.i + std::clamp(at.o, -kFar, kFar); }
 
@@ -88,8 +89,8 @@ inline KeyRange keys(const LengthMask& mask, const QueryAt& at, Index) {
 
 // ---- keep, padding --------------------------------------------------------------------------
 
-// Clears allowed_n if "the element for key n is set" differs from `wanted`; the array is bytes or
-// integers.
+// Clears allowed[c], for each c < n, unless is_set(x, element of key c) equals `wanted`. The
+// elements of x are bools or integers.
 inline void ask_array(const Operand& x, Index offset, bool wanted, Index n, std::uint8_t* allowed) {
   const Index stride = x.col_stride;
   if ((x.dtype == DType::kBool || x.dtype == DType::kUInt8) && stride == 1) {
@@ -115,7 +116,7 @@ inline void ask(const KeepMask& mask, const Problem& p, const QueryAt& at, Index
   ask_array(mask.keep, place_in(mask, p, at, j0), true, n, allowed);
 }
 
-// Prefetches the mask's line of memory with key j, before its keys are evaluated.
+// Prefetches the cache line that holds the mask's element for key j.
 inline void prefetch(const KeepMask& mask, const Problem& p, const QueryAt& at, Index j) {
   const auto* bytes = static_cast<const std::byte*>(mask.keep.data);
   prefetch(bytes + bytes_of(mask.keep.dtype, place_in(mask, p, at, j)));
@@ -144,7 +145,7 @@ inline bool allows(const UserMask& mask, const Problem&, const QueryAt& at, Inde
   ask_user(*mask.mod, at, j, 1, detail::InstanceTarget::kBaseline, &allowed);
   return allowed != 0;
 }
-// A precomputed mask is evaluated only in its partial tiles.
+// If the classes of tiles are precomputed, the user's function is called only in partial tiles.
 inline void ask(const UserMask& mask, const Problem&, const QueryAt& at, Index j0, Index n,
                 detail::InstanceTarget target, std::uint8_t* allowed) {
   const MaskMod& mod = *mask.mod;
@@ -194,7 +195,7 @@ inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
   return range.empty() ? KeyRange{} : range;
 }
 
-// Sets allowed_n to 1 if all questions allow key j0 + n, else to 0, for n keys.
+// Sets allowed[c], for each c < n, to 1 if all asked masks allow key j0 + c, else to 0.
 inline void find_allowed(const Problem& p, detail::InstanceTarget target, const QueryAt& at,
                          Index j0, Index n, std::uint8_t* allowed) {
   std::fill(allowed, allowed + n, std::uint8_t{1});
@@ -220,8 +221,8 @@ inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
   for (const ResolvedMask& mask : p.masks) std::visit(ask_for, mask);
 }
 
-// The class, known in advance, of a query's row in one tile of keys. It is kFull only if no
-// question may forbid a key.
+// The class of a query's row in one tile of keys, as far as it is known before masks are evaluated.
+// Interval masks do not count, so kFull means that no asked mask forbids a key.
 inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
   const auto class_of = [&]<AnyMask M>(const M& mask) {
     if constexpr (IntervalMask<M>) {

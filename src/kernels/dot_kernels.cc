@@ -2,7 +2,8 @@
 #include "kernels/dot_kernels.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
+// only its headers are needed. With gcc 12 Highway's baseline has vectors of one lane, for which no
+// kernels are compiled: a CPU without better targets runs the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES
@@ -12,7 +13,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-// The one-lane baseline comes last, so leaving it out keeps the include guards in step.
+// The include guards of the files below are toggled once for each target. The one-lane baseline
+// comes last, so the guards stay in step although it skips these files.
 #if QKV_COMPILES_FOR_TARGET
 #include "kernels/q8_keys-inl.h"
 #include "kernels/row-inl.h"

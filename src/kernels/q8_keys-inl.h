@@ -31,7 +31,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using PanelScale = Q8Scale<widen_for(1)>;
 
-// Transposes a block of each row of a register: channel c goes to panel + c * kPanel.
+// Converts a q8 block of each of kFloats rows, one row per lane, to float32, and transposes it:
+// channel c goes to panel + c * kPanel.
 HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_RESTRICT panel) {
   const Floats d;
   hn::Vec<Floats> words[4];
@@ -47,15 +48,16 @@ HWY_INLINE void transpose_block(const std::byte* rows, Index stride, float* HWY_
   transpose_words(rows + 16, stride, words);
 #pragma GCC unroll 16
   for (int n = 0; n < 16; ++n) put(n / 4, n % 4, n + 14);
-  // Of bytes 18..33 the last two are left: numbers 30 and 31.
+  // Bytes 18..33 hold numbers 16..31, of which 30 and 31 are left.
   transpose_words(rows + 18, stride, words);
   put(3, 2, 30);
   put(3, 3, 31);
 }
 
 #if HWY_TARGET == HWY_AVX3
-// Transposes the words of two blocks of each row of a register: 68 bytes, a cache line and one word
-// more. The scales are the lower half of word 0 and the upper half of word 8; numbers follow them.
+// Transposes the 4-byte words of two blocks of each of kFloats rows. Two blocks have 68 bytes: a
+// cache line and one more word. Their scales are the lower half of word 0 and the upper half of
+// word 8; the numbers of each block follow its scale.
 inline constexpr int kTwoBlockWords = 2 * kQ8Bytes / 4;
 HWY_INLINE void words_of_two_blocks(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_lines(rows, stride, words);
@@ -63,7 +65,8 @@ HWY_INLINE void words_of_two_blocks(const std::byte* rows, Index stride, hn::Vec
   transpose_words(rows + 2 * kQ8Bytes - 16, stride, last);
   words[16] = last[3];
 }
-// Transposes the words of one block of each row, half as many.
+// Transposes the words of one block of each of kFloats rows: 8 words, and a word 8 whose lower half
+// holds the last two numbers.
 HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floats>* words) {
   transpose_words(rows, stride, words);
   transpose_words(rows + 16, stride, words + 4);
@@ -72,6 +75,7 @@ HWY_INLINE void words_of_block(const std::byte* rows, Index stride, hn::Vec<Floa
   words[8].raw = _mm512_castsi512_ps(_mm512_srli_epi32(_mm512_castps_si512(last[3].raw), 16));
 }
 
+// Converts and transposes two blocks of each of kFloats rows.
 template <class Ahead>
 HWY_NOINLINE void transpose_two_blocks(const std::byte* rows, Index stride,
                                        float* HWY_RESTRICT panel, Ahead& shared_ahead) {
@@ -96,7 +100,7 @@ HWY_NOINLINE void transpose_two_blocks(const std::byte* rows, Index stride,
 }
 #endif
 
-// Transposes `channels` channels of each row of a register.
+// Converts and transposes `channels` channels of each of kFloats rows.
 template <class Ahead>
 HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index channels,
                                  float* HWY_RESTRICT panel, Ahead& ahead) {
@@ -115,7 +119,8 @@ HWY_INLINE void transpose_blocks(const std::byte* rows, Index stride, Index chan
   }
 }
 
-// Packs a panel of some channels of up to kPanel keys, with zeros behind them.
+// Packs channels c .. c + channels - 1 of `keys` keys from `first` on, at most kPanel, as a panel
+// with zeros behind the last key.
 template <class Ahead>
 void pack_channels(const Q8Rows& k, Index first, Index keys, Index c, Index channels, float* panel,
                    Ahead& ahead) {
@@ -150,12 +155,13 @@ inline void pack_q8(const StoredRows& k, Index keys, Index D, float* panel) {
 #if HWY_TARGET == HWY_AVX3
 // ---- scores of keys in registers ------------------------------------------------------------
 
-// The keys of a panel as words: words[word][key], of which some registers are filled.
+// One or two blocks of channels of a panel's keys, as 4-byte words: words[word][key]. Only the
+// registers that load_words has filled may be read.
 struct Q8Words {
   alignas(64) float words[kTwoBlockWords][kPanel];
 };
 
-// Loads the words of one or two blocks of channels of the keys.
+// Loads the words of one or two blocks, from channel c on, of `keys` keys from `first` on.
 HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, Index channels,
                              Q8Words& to, LinesAhead& shared_ahead) {
   const Floats d;
@@ -196,8 +202,8 @@ HWY_NOINLINE void load_words(const Q8Rows& k, Index first, Index keys, Index c, 
   shared_ahead = ahead;
 }
 
-// Largest number of rows of a tile, and number of registers of keys beside them: their sums leave
-// room for scales and operands.
+// The largest number of query rows of a tile, and the number of registers of keys that it has: at
+// most 16 registers of sums, so that the others hold scales and operands.
 inline constexpr int kMostQ8Rows = 8;
 template <int kRows>
 inline constexpr int kQ8Registers = kRows <= 4 ? 4 : 2;
@@ -206,7 +212,8 @@ using TileScale = Q8Scale<widen_for(kRows)>;
 template <int kRows, int kRegisters>
 using Q8Sums = hn::Vec<Floats>[kRows][kRegisters];
 
-// Adds one number of each word times the queries' channel.
+// Adds to the sums, for each key and each query row, the number in byte `byte` of the key's word
+// times q, the row's element of that channel.
 template <int kRows, int kRegisters>
 HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&scales)[kRegisters],
                          const float* q, Index q_stride, Q8Sums<kRows, kRegisters>& acc) {
@@ -223,8 +230,8 @@ HWY_INLINE void add_byte(const float* words, int byte, const TileScale<kRows> (&
   }
 }
 
-// Adds the numbers of words times the queries' channels: with kHalves of half of the first word, of
-// `count` whole ones, and of half of the last.
+// Adds the numbers of `count` whole words times the queries' channels. With kHalves, `words` starts
+// with another word, whose upper half is added first, and ends with one whose lower half is added.
 template <int kRows, int kRegisters, bool kHalves>
 HWY_INLINE void add_words(const float* words, int count,
                           const TileScale<kRows> (&scales)[kRegisters], const float* q,
@@ -235,8 +242,8 @@ HWY_INLINE void add_words(const float* words, int count,
     words += kPanel;
     q += 2;
   }
-  // Half a line is prefetched for each word of a register; load_words has prefetched the other
-  // half.
+  // One cache line is prefetched for every two registers of words; load_words has prefetched as
+  // many.
   for (int n = 0; n < count; ++n, words += kPanel, q += 4) {
     if (kRegisters > 1 || n % 2 == 0) ahead.ask();
     add_byte<kRows>(words, 0, scales, q, q_stride, acc);
@@ -292,8 +299,8 @@ HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, I
   shared_ahead = ahead;
 }
 
-// Adds the scores of the registers of up to kPanel keys: as many at a time as there are, since keys
-// in small pages come 16 at a time.
+// Adds one or two blocks of channels to the scores of up to kPanel keys. It takes as many registers
+// of keys at a time as are left, even one, because small pages bring 16 keys at a time.
 template <int kRows>
 void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride, bool adds,
                     float scale, float* s, Index s_stride, Index keys, LinesAhead& ahead) {
@@ -358,7 +365,8 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
         add_scores<float>(left, rows, channels, panel, c > 0, factor, {s.data + n, s.stride});
         continue;
       }
-      // Only whole registers of scores may be written.
+      // add_scores writes whole panels, but behind the last key only the rest of its register of s
+      // may be written.
       alignas(64) float part[kTileRows * kPanel];
       const Index whole = core::round_up(some, kFloats);
       for (Index r = 0; r < rows; r += kTileRows) {
@@ -379,7 +387,7 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// The functions of the table of kernels: they take q8 rows or rows of single numbers.
+// The functions in the table of kernels, which accept both q8 rows and rows of single numbers.
 inline void pack_any_panel(const StoredRows& k, Index keys, Index D, float* panel) {
   if (k.dtype == DType::kQ8) return pack_q8(k, keys, D, panel);
   pack_panel<float>(k, keys, D, panel);

@@ -37,7 +37,7 @@ constexpr std::string_view kCrossEntropyForward = "CrossEntropy::forward";
 constexpr std::string_view kCrossEntropyBackward = "CrossEntropy::backward";
 constexpr std::string_view kCrossEntropyBoth = "CrossEntropy::forward_and_backward";
 
-// The logits per task: enough work for a task, few enough to divide a batch.
+// The number of logits per task: enough to be worth a task, few enough that a batch makes several.
 constexpr Index kLogitsPerTask = Index{1} << 14;
 
 // Calls f(row, arena) for each row of V logits, in tasks.
@@ -94,7 +94,7 @@ T weighted_sum_below(const T* x, Index stride, Index V, T max, const ClassWeight
   return reference::tree_sum(partial);
 }
 
-// Computes sum_v (x_v - max); term v is added to partial sum v mod 64.
+// Computes sum_v (x_v - max). Term v is added to partial sum v mod kPartialSums.
 template <class T>
 T sum_below(const T* x, Index stride, Index V, T max) {
   T partial[kPartialSums] = {};
@@ -108,7 +108,7 @@ T sum_below(const T* x, Index stride, Index V, T max) {
 
 // ---- forward --------------------------------------------------------------------------------
 
-// An array of one number for each row, or absent.
+// An array of one number for each row of logits; it may be absent.
 template <class T>
 struct Column {
   T* data = nullptr;
@@ -220,8 +220,8 @@ struct Backward {
         kernels(by),
         weights(class_weights, saved.logits.size(1)) {}
 
-  // Turns p into (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v), for all v: the backward of
-  // loss().
+  // The backward of loss(): replaces p_v by dloss/dx_v
+  // = (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v), for all v.
   void to_slopes(Index n, std::span<T> row) const {
     const T share = label_smoothing / static_cast<T>(logits.channels());
     if (weights.given()) {
@@ -242,7 +242,7 @@ struct Backward {
     to_slopes(n, row);
     return row;
   }
-  // Turns exp(x_v - max) into those slopes.
+  // Replaces exp(x_v - max) by dloss/dx_v.
   void slopes_of_exponentials(Index n, std::span<T> row) const {
     kernels.divide(row.data(), logits.channels(), sum[n]);
     to_slopes(n, row);
@@ -271,7 +271,7 @@ struct Backward {
   }
 };
 
-// Computes forward and backward a row at a time: the gradients of the losses' sum replace the
+// Runs forward and backward one row at a time. The gradients of the sum of all losses replace the
 // logits.
 template <class T>
 void replace_by_slopes(Call& call, const Forward<T>& forward, const Backward<T>& backward,

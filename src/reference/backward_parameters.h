@@ -5,8 +5,8 @@
 #include "core/integers.h"
 #include "reference/backward.h"
 
-// The second half of Backward: from the results of the sweeps to the gradients of parameters and
-// inputs, each in its own shape.
+// The second half of Backward: computes the gradients of parameters and inputs, each in its own
+// shape, from the results of the query and key sweeps.
 namespace qkv::reference {
 
 // Adds ds_ij to dbias_ij for queries i0 .. i1-1, over batch entries and heads in ascending order.
@@ -28,17 +28,17 @@ void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
   }
 }
 
-// The rows of q or k, the transforms between them and `left` or `right`, and the gradients on both
-// sides.
+// One side of the score: the rows of q (or k), the transforms that make `left` (or `right`) from
+// them, and the gradients before and after these transforms.
 template <class T>
 struct Backward<T>::Side {
   const RowMaps& maps;
   const core::RowMapTargets& to;
   const Operand& x;
   Index width;
-  const RowsOf<T>& dy;  // gradients of left or right
-  const RowsOf<T>& dx;
-  const RowsOf<std::uint8_t>& live;
+  const RowsOf<T>& dy;               // gradients of left or right
+  const RowsOf<T>& dx;               // gradients of the rows of q or k
+  const RowsOf<std::uint8_t>& live;  // whether each row belongs to an unmasked pair
   bool of_keys;
 
   // The number of rows of batch entry or sequence b.
@@ -57,7 +57,8 @@ struct Backward<T>::Side {
 };
 
 // Computes the gradients of one head's rows from those of the transformed rows. Unless dg is null,
-// the gradient of a gain is added to it: blocks of rows, each summed from zero.
+// the gradient of the RMS norm's gain is added to it, block of rows by block of rows, each summed
+// from zero.
 template <class T>
 void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg) {
   const Index width = side.width;
@@ -84,8 +85,8 @@ void Backward<T>::map_back(const Side& side, Index b, Index head, const BackWork
   }
 }
 
-// Computes the gradients of the rows of all heads. A gain's gradient is summed over b and heads in
-// ascending order, so with a gain, the heads that share it are one task.
+// Computes the gradients of the rows of all heads. The gradient of a gain is summed over b and
+// heads in ascending order, so if there is one, all heads that share a gain are one task.
 template <class T>
 template <class Call>
 void Backward<T>::maps_back(const Side& side, Call& call) {
@@ -108,9 +109,9 @@ void Backward<T>::maps_back(const Side& side, Call& call) {
   });
 }
 
-// Computes the gradients of unit u of y = W x + b, where x is a row after the transforms before the
-// product: dW_uc = sum over rows of dy_u x_c, db_u = sum of dy_u, over b, h and rows with an
-// unmasked pair, each (b, h) summed from zero.
+// Computes the gradients of unit u of the projection y = W x + b, whose x is a row after all other
+// transforms: dW_uc is the sum of dy_u x_c, and db_u that of dy_u, over b, h and the rows that
+// belong to an unmasked pair. The sum of each (b, h) starts from zero.
 template <class T>
 void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker& w) {
   const bool transposed = side.maps.product.transposed;
@@ -138,7 +139,8 @@ void Backward<T>::product_gradients(const Side& side, Index u, const BackWorker&
   }
 }
 
-// Computes dv_u as the sum of the queries' terms, over b, h and queries in ascending order.
+// Computes the gradient of element u of the additive score's vector v: the sum of the queries'
+// terms, over b, h and queries in ascending order.
 template <class T>
 void Backward<T>::weight_gradient(Index u) {
   for (Index b = 0; b < p_.B; ++b) {
@@ -181,7 +183,7 @@ void Backward<T>::parameter_gradients(Call& call) {
   }
 }
 
-// Adds rows to own_ over (b, head, row, column) in ascending order, which sums over broadcast axes.
+// Adds rows to own_ in ascending order of (b, head, row, column), which sums over broadcast axes.
 template <class T>
 void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientTarget& target) {
   if (!target.given() || rows.total == 0) return;
@@ -191,7 +193,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < rows.heads; ++head) {
       x_.stop();
-      // Key rows of a query head are summed into the key head that it reads.
+      // Key rows that each query head has of its own are summed into the key head that it reads.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {
         x_.stop();

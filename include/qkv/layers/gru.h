@@ -22,7 +22,7 @@
 namespace qkv {
 
 struct GruParameters {
-  std::string suffix{};  // of the names: "" as in torch.nn.GRUCell, "_l0", "_l0_reverse"
+  std::string suffix{};  // of the parameters' names: "" as in torch.nn.GRUCell, "_l0", ...
   Tensor weight_ih{};
   Tensor weight_hh{};
   Tensor bias_ih{};  // both biases may be absent
@@ -54,7 +54,7 @@ struct GruConfig {
 // The inputs of a forward pass, with any strides. The sequence of entry b is x[b, 0..lengths[b]-1];
 // the padding after it is never used.
 struct GruInputs {
-  ConstView x{};
+  ConstView x{};        // [B,T,input]
   ConstView lengths{};  // [B] int32 or int64 in 0..T; absent: T for all
   ConstView state{};    // [directions,B,hidden], each direction's initial state; absent: zeros
 };
@@ -70,16 +70,16 @@ struct GruOutputGradients {
   ConstView state{};
 };
 
-// A gradient is requested by setting its buffer. That of x is 0 beyond the sequences.
+// A gradient is requested by setting its buffer. The gradient of x is 0 beyond the sequences.
 struct GruInputGradients {
   View x{};
   View state{};
-  Write write = Write::kOverwrite;  // for the parameters' gradients too
+  Write write = Write::kOverwrite;  // also applies to the parameters' gradients
 };
 
 // One layer of torch.nn.GRU(batch_first=True), in one or both directions, over padded batches with
 // the semantics of pack_padded_sequence: the backward direction starts at a sequence's own end. The
-// bits of a batch entry depend only on its own sequence and the parameters.
+// results of a batch entry are bit-identical whatever the other entries are.
 class QKV_API Gru {
  public:
   struct Parameters {
@@ -104,12 +104,13 @@ class QKV_API Gru {
   // may use one Packed at the same time. The second tensor of each pair is absent unless
   // bidirectional.
   struct Packed {
-    GruConfig config{};  // config() of the layer that packed
+    GruConfig config{};  // config() of the layer whose pack() made this
     Tensor ih[2]{};
     Tensor hh[2]{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error if a size is below 1.
+  // Parameters are zero until initialised or written. Throws Error if a size is below 1 or too
+  // large, or dtype is neither float32 nor float64.
   explicit Gru(const GruConfig& config);
   const GruConfig& config() const noexcept { return config_; }
   Index directions() const noexcept { return config_.bidirectional ? 2 : 1; }
@@ -124,13 +125,14 @@ class QKV_API Gru {
   }
   void forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                Context& context) const;
-  // Computes these outputs where no backward pass follows, without memory for one. `packed` must
-  // come from pack() of this layer. Throws Error if it has other sizes, type or directions, but
-  // does not notice parameters that have changed since.
+  // Computes the outputs without saving anything for a backward pass. `packed` must come from
+  // pack() of this layer. Throws Error if it has other sizes, type or directions, but does not
+  // notice that parameters have changed since.
   void forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
                Context& context) const;
   Packed pack(Context& context) const;
-  // The gradients of absent tensors of `gradients` are not computed.
+  // Computes gradients from the results of the forward pass. Parameters whose tensor in `gradients`
+  // is absent get none.
   void backward(const Saved& saved, const GruOutputGradients& output_gradients,
                 const GruInputGradients& input_gradients, Parameters& gradients) const {
     Context context;
@@ -159,24 +161,24 @@ class QKV_API GruCell {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // Steps between which the parameters do not change: the weights are packed once. The cell and the
-  // context must outlive the Steps.
+  // Runs steps between which the parameters do not change, so that the weights are packed only
+  // once. The cell and the context must outlive the Steps.
   class QKV_API Steps {
    public:
     Steps(const GruCell& cell, Context& context);
-    // Runs the steps of another Steps on another context. Both share the prepacked weights, so that
-    // several threads may run steps at the same time, each on a context of its own.
+    // Shares the prepacked weights of `steps` but runs on another context, so that several threads
+    // may run steps at the same time, each on a context of its own.
     Steps(const Steps& steps, Context& context);
     ~Steps();
     Steps(Steps&&) noexcept;
     Steps& operator=(Steps&&) noexcept;
 
     // Computes next [B,hidden] from x [B,input] and h [B,hidden]. `gates` [B,4*hidden] gets the
-    // numbers that the backward pass needs, and may be absent. All rows have contiguous channels
-    // (stride 1).
+    // numbers that backward() needs, and may be absent. The channels of all rows are contiguous.
     void forward(const ConstView& x, const ConstView& h, const View& next, const View& gates) const;
-    // Computes from dnext [B,hidden] the gradients dx [B,input], which may be absent, dh [B,hidden]
-    // and dgates [B,4*hidden], those of the gates' pre-activations. All three are overwritten.
+    // Computes from dnext [B,hidden] the gradients of the inputs, dx [B,input] and dh [B,hidden],
+    // and of the gates' pre-activations, dgates [B,4*hidden]. dx may be absent. All three are
+    // overwritten.
     void backward(const ConstView& gates, const ConstView& h, const ConstView& dnext,
                   const View& dx, const View& dh, const View& dgates) const;
 
@@ -185,9 +187,9 @@ class QKV_API GruCell {
     std::unique_ptr<State> state_;
   };
 
-  // Computes the parameters' gradients of many steps from their rows, stacked: x [N,input], h
-  // [N,hidden], dgates [N,4*hidden]. Rows are summed as in Linear. The gradients of absent tensors
-  // are not computed.
+  // Computes the parameters' gradients of many steps, whose rows are stacked in x [N,input], h
+  // [N,hidden] and dgates [N,4*hidden]. Rows are summed as in Linear. Parameters whose tensor in
+  // `gradients` is absent get none.
   void parameter_gradients(const ConstView& x, const ConstView& h, const ConstView& dgates,
                            Parameters& gradients, Write write, Context& context) const;
 

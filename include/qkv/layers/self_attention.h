@@ -10,18 +10,18 @@
 
 namespace qkv {
 
-// x [B,T,width] or [T,width], of the layer's dtype.
 struct SelfAttentionInputs {
-  ConstView x{};
-  // [B]: the number of positions that are keys. The other positions are still queries, so they must
-  // be finite for a backward pass. [B,T]: a length for each query, where 0 excludes the query, too.
+  ConstView x{};  // [B,T,width] or [T,width], of the layer's dtype
+  // [B]: the number of positions of each batch entry that are keys. The positions after them are
+  // still queries, so they must be finite for a backward pass. [B,T]: a number of keys for each
+  // query; a query with 0 keys is excluded, too.
   ConstView lengths{};
   std::vector<Mask> masks{};
 };
 
 struct SelfAttentionInputGradients {
   View x{};
-  Write write = Write::kOverwrite;  // for the parameters' gradients too
+  Write write = Write::kOverwrite;  // also applies to the parameters' gradients
 };
 
 // The single-head self-attention of seed 001: q, k and v are bias-free projections of x to its own
@@ -30,7 +30,7 @@ struct SelfAttentionInputGradients {
 class QKV_API SelfAttention {
  public:
   struct Parameters {
-    LinearParameters q{};  // [n,n], as k and v
+    LinearParameters q{};  // the weights of q, k and v are [n,n]
     LinearParameters k{};
     LinearParameters v{};
 
@@ -41,10 +41,11 @@ class QKV_API SelfAttention {
       LinearParameters::list(self.v, prefix + "values.", visit);
     }
   };
-  // The views are the caller's: x, masks and out must not change until the backward pass.
+  // The results of a forward pass that the backward pass needs. The views are the caller's: inputs
+  // and out must not change until then.
   struct Saved {
     SelfAttentionInputs inputs{};
-    Tensor q{};  // projected and divided, like k; v is only projected
+    Tensor q{};  // projected and divided by n^(1/4), as is k; v is only projected
     Tensor k{};
     Tensor v{};
     ConstView out{};
@@ -68,7 +69,8 @@ class QKV_API SelfAttention {
   }
   void forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs, Context& context) const;
-  // The gradients of absent tensors of `gradients` are not computed.
+  // Computes gradients from the results of the forward pass. Parameters whose tensor in `gradients`
+  // is absent get none.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const SelfAttentionInputGradients& input_gradients, Parameters& gradients) const {
     Context context;

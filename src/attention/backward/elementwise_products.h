@@ -10,9 +10,9 @@
 
 namespace qkv::attn {
 
-// The slow path of step 2: the products with w and ds over unmasked pairs only, element-wise,
-// because 0 times NaN or infinity is NaN. It adds the terms of KeyGradients and QueryGradients in
-// the same order. Owned by the block of keys; its arrays hold one row each.
+// The slow path of step 2: computes the products of KeyGradients and QueryGradients (those with the
+// weights w and the score gradients ds) pair by pair, in the same order of terms. It skips masked
+// pairs, because their zeros times NaN or infinity would be NaN. Owned by the block of keys.
 template <class T>
 class ElementwiseProducts {
  public:
@@ -31,7 +31,8 @@ class ElementwiseProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
   }
-  // Adds weight * row n to `to`.
+  // Adds weight * row n to `to`. With two-way dot products, rows.data has a row of words for every
+  // two rows.
   void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
     if (call_.dot.is_dot2) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
     k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
@@ -43,8 +44,8 @@ class ElementwiseProducts {
   const FusedGradientCall<T>& call_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
-  T* sum_ = nullptr;    // [max(Dk, E)]: sum of one key
-  T* value_ = nullptr;  // [max(Dk, E)]: with two-way dot products, words of one row
+  T* sum_ = nullptr;    // [max(Dk, E)]: the sum of add_column for one key
+  T* value_ = nullptr;  // [max(Dk, E)]: with two-way dot products, words of add_alone
 };
 
 template <class T>
@@ -83,7 +84,8 @@ void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientSc
   }
 }
 
-// Adds to `to` the sum, from zero, of rows of queries weighted by column n of `weights`.
+// Computes the sum of the queries' rows weighted by column n of `weights`, starting from zero, and
+// adds it to `to`.
 template <class T>
 void ElementwiseProducts<T>::add_column(const GradientPairs<T>& pairs, const T* weights,
                                         const RowsOf<const T>& rows, Index n, Index width, T* to) {
@@ -95,7 +97,8 @@ void ElementwiseProducts<T>::add_column(const GradientPairs<T>& pairs, const T* 
   g_.add(to, sum_, width);
 }
 
-// Adds weight * row n, one half of the words `words`, without the other half, which may be NaN.
+// Adds weight * row n to `to`. Each of `words` holds a BF16 number of row n and one of its
+// neighbour, which may be NaN and is left out.
 template <class T>
 void ElementwiseProducts<T>::add_alone(const T* words, Index n, T weight, Index width, T* to) {
   T factor[kPanel] = {weight};

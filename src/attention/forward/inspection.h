@@ -18,15 +18,14 @@ using core::ResultOperand;
 using core::Results;
 using core::RowsResult;
 
-// Whether any of these results is requested.
+// Whether any result of the second pass is requested.
 inline bool looks_inside(const Results& to) {
   const auto all = to.matrices();
   return to.top.count > 0 ||
          std::any_of(all.begin(), all.end(), [](const RowsResult* m) { return m->given(); });
 }
 
-// The step after the softmax of every row, if such results are requested. A worker's arrays hold
-// one row and one chunk of keys.
+// The second pass. It runs if looks_inside(), once `states` holds the softmax of every row.
 template <class T>
 class FusedInspection {
  public:
@@ -34,9 +33,9 @@ class FusedInspection {
       : call_(call), p_(call.p), to_(to), states_(states) {}
 
   struct Worker {
-    T* weights = nullptr;  // [kKeyChunk]: weights of a row
-    T* block = nullptr;
-    Index found[kBlockRows] = {};  // number of largest weights found for each row
+    T* weights = nullptr;          // [kKeyChunk]: weights of a row, for add_top
+    T* block = nullptr;            // [kKeyChunk]: a result's part of a row, for put_scored
+    Index found[kBlockRows] = {};  // number of largest weights found so far for each row
   };
   template <class AnyArena>
   static Worker take_worker(AnyArena& arena) {
@@ -46,14 +45,14 @@ class FusedInspection {
     return w;
   }
 
-  // Runs the pass for the units of a block; `packed(n)` are the panels of the n-th unit, or null.
+  // Runs the pass for the units of a block; packed(n) is the n-th unit's packed panels, or null.
   template <class Packed>
   void run(runtime::Call& call, const UnitBlock& units, const Packed& packed) const;
 
  private:
   struct TopRow;
 
-  // Whether masked pairs have a number in the result: they do in scores before masks.
+  // Whether the result holds scores before masks, so that masked pairs have a score, too.
   static bool shows_all(const Results& to, const RowsResult& m) {
     return &m == &to.raw_scores || &m == &to.capped_scores;
   }
@@ -130,7 +129,7 @@ void FusedInspection<T>::row_weights(const BlockScores<T>& x, Index r, T* to) co
   if (!std::isnan(sum)) {
     if (std::isfinite(max))
       return call_.kernels.weights(s, n, core::kLeastExponent<T>, max, sum, to);
-    std::fill(to, to + n, T(0));  // no unmasked key: the maximum is -inf, or an infinite sink
+    std::fill(to, to + n, T(0));  // no key is unmasked: max is -inf, or a NaN or +inf sink
     return;
   }
   for (Index c = 0; c < n; ++c) to[c] = s[c] == -std::numeric_limits<T>::infinity() ? T(0) : sum;
@@ -145,8 +144,8 @@ void FusedInspection<T>::put(const BlockScores<T>& x, const RowsResult& m, Index
   store_values(m.matrix, core::offset_of(m.matrix, entry, at.h, to_row, j0), values, n);
 }
 
-// Stores weights, dropped weights or masked scores of one chunk for all its keys: those outside the
-// row's piece are masked.
+// Stores a row's weights, dropped weights or masked scores for all keys of one chunk. Keys outside
+// the row's piece are masked.
 template <class T>
 void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Index r, Index to_row,
                                     Index j0, Index keys, Worker& w) const {
@@ -196,7 +195,8 @@ void FusedInspection<T>::all_rows(BlockScores<T>& x, Worker& w) const {
   for (Index r = 0; to_.top.count > 0 && r < x.queries.count(); ++r) fill_top(x, r, w);
 }
 
-// Writes rows n0 .. n0 + count - 1 of all pairs (head of the unit, listed row).
+// Writes the requested rows of a result with row indices. Item n of n0 .. n0 + count - 1 is head
+// n / m.count of the unit and row index n % m.count of the list.
 template <class T>
 void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Index n0, Index count,
                                     Worker& w) const {
@@ -227,9 +227,9 @@ void FusedInspection<T>::named_rows(BlockScores<T>& x, const RowsResult& m, Inde
 
 // ---- largest weights ------------------------------------------------------------------------
 
-// A row's largest weights and their keys, at the start of the caller's buffers. During the search
-// they are a heap whose first element, the next to be replaced, is the smallest weight, in a tie
-// that of the highest key.
+// A row's largest weights and their keys, in the caller's buffers. During the search they are a
+// heap, whose first element is the next to be replaced: the smallest weight, and among equal
+// weights that of the highest key.
 template <class T>
 struct FusedInspection<T>::TopRow {
   T* weights = nullptr;
@@ -244,7 +244,7 @@ struct FusedInspection<T>::TopRow {
     core::store(keys.dtype, keys.data, key_offset(rank), key);
   }
 
-  // Appends an element to `count` others, whose keys are lower.
+  // Adds an element to a heap of `count` others, whose keys are all lower.
   void add(Index count, T weight, Index key) const {
     put(count, weight, key);
     for (Index place = count; place > 0;) {
@@ -324,8 +324,8 @@ void FusedInspection<T>::add_top(const BlockScores<T>& x, Index r, Index j0, Wor
   }
 }
 
-// Fills the remaining ranks if fewer keys are unmasked: weight 0, key -1. A NaN row has weights NaN
-// and keys -1 in all ranks.
+// Sorts the weights found. Ranks for which there is no unmasked key get weight 0 and key -1. A NaN
+// row has weight NaN and key -1 in all ranks.
 template <class T>
 void FusedInspection<T>::fill_top(const BlockScores<T>& x, Index r, const Worker& w) const {
   const TopRow top = top_row(x, r);

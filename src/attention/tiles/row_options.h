@@ -13,9 +13,9 @@
 #include "core/tile_classes.h"
 #include "kernels/dot_kernels.h"
 
-// Functions that apply the options to part of a row of scores, between the product and the softmax:
-//   soft-cap -> user functions -> + bias, + ALiBi -> masks
-// All fused paths share them. The masks themselves are in core/masks.h.
+// Functions that change a piece of a row of scores as the options say, between the product and the
+// softmax: soft-cap -> user functions -> + bias, + ALiBi -> masks. All fused paths share them.
+// Soft-cap is in kernels/dot_kernels.h, and the masks are in core/masks.h.
 namespace qkv::attn {
 
 using core::Operand;
@@ -108,8 +108,8 @@ const T* bias_in_place(const Problem& p, const QueryAt& at, Index j) {
   return static_cast<const T*>(p.bias.data) + bias_offset(p, at, j);
 }
 
-// Prefetches the bias of `count` keys from j on if it is contiguous: it comes from far memory and
-// is used once.
+// Prefetches the bias of `count` keys from j on if it is contiguous. A bias is usually read only
+// once, from main memory.
 inline void prefetch_bias_row(const Problem& p, const QueryAt& at, Index j, Index count) {
   if (p.bias.col_stride != 1 || count <= 0) return;
   const auto* bytes = static_cast<const std::byte*>(p.bias.data) +
@@ -117,8 +117,8 @@ inline void prefetch_bias_row(const Problem& p, const QueryAt& at, Index j, Inde
   for (Index n = 0; n < core::bytes_of(p.bias.dtype, count); n += 64) core::prefetch(bytes + n);
 }
 
-// The arguments of change_piece that are equal for all pieces. `spare` is scratch memory of at
-// least as many elements as a piece has keys.
+// The arguments of change_piece that are the same for all pieces of rows. `spare` is scratch
+// memory with at least one element for each key of a piece.
 template <class T>
 struct PieceTools {
   const Problem& p;
@@ -152,8 +152,8 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
       core::load<T>(p.alibi.dtype, p.alibi.data, core::offset_of(p.alibi, entry, at.h, 0, 0));
   with.kernels.subtract_distance(s, slope, j0 - at.i - at.o, n);
   if (!p.bias.given()) return;
-  // A bias of -inf masks its pair, and an ALiBi slope that is NaN or infinite may have made that
-  // score NaN: it becomes -inf again.
+  // A bias of -inf masks its pair. An ALiBi slope that is NaN or infinite may have made the score
+  // of such a pair NaN, so it is set to -inf again.
   constexpr T kMasked = -std::numeric_limits<T>::infinity();
   for (Index c = 0; c < n; ++c) s[c] = bias[c] == kMasked ? kMasked : s[c];
 }

@@ -55,8 +55,8 @@ std::string result_letters(const Problem& p, std::string_view tail) {
 
 namespace {
 
-// Completes the letters of a shape: those with brackets are complete, others are the tail of a
-// result's letters.
+// Returns the complete letters of a shape: `letters` itself if it starts with a bracket, else those
+// of a result with this tail.
 std::string whole(const Problem& p, std::string_view letters) {
   return letters.starts_with('[') ? std::string(letters) : result_letters(p, letters);
 }
@@ -100,7 +100,8 @@ Index width_of(const Problem& p, std::string_view argument, const ConstView& vie
 
 Operand in_numbers(Operand x) {
   if (x.dtype != DType::kQ8) return x;
-  // Strides that are used reach less than 2^63 bytes; others, of single rows, may be any number.
+  // A stride that is used stays below 2^63. The stride of an axis of size 1 is not used and may be
+  // any number, so the product is computed without signed overflow.
   const auto widen = [](Index& stride) {
     constexpr auto kNumbers = static_cast<std::uint64_t>(BlockQ8::kNumbers);
     stride = static_cast<Index>(static_cast<std::uint64_t>(stride) * kNumbers);
