@@ -28,7 +28,7 @@ struct KvCacheSizes {
   Index D = 0;
   Index E = 0;
   Index page = 64;
-  // If window > 0, a query attends to the last `window` keys, itself included, and a call may have
+  // If window > 0, a query attends to the last `window` keys up to its own, and a call may have
   // up to `queries` queries; both are at most 2^53. Keys that no such call can attend to are
   // dropped, a page at a time.
   Index window = 0;
@@ -37,8 +37,8 @@ struct KvCacheSizes {
 
 // The whole content of a cache as arrays, for writing it to files. The pages are those in use,
 // renumbered from 0; a page that entries share occurs once. Rows that hold no key are 0. If a
-// window has left no page of any entry, there is one page that no entry uses. Pages of q8 have D/32
-// and E/32 blocks where other dtypes have D and E numbers.
+// window has dropped all pages of all entries, there is one page that no entry uses. Pages of q8
+// have D/32 and E/32 blocks where other dtypes have D and E numbers.
 struct KvCacheContents {
   KvCacheSizes sizes{};
   Tensor k_pages{};       // [pages,page,G,D]
@@ -56,8 +56,8 @@ struct KvCacheContents {
 class QKV_API KvCache {
  public:
   explicit KvCache(const KvCacheSizes& sizes);
-  // A cache whose further results are bit-identical to those of the cache that `from` is the
-  // contents() of. Throws Error, which names the array that is not valid.
+  // Makes a cache from the contents() of another, with bit-identical results from then on. Throws
+  // Error, which names the array that is not valid.
   explicit KvCache(const KvCacheContents& from);
   ~KvCache();
   KvCache(const KvCache&);
@@ -66,9 +66,9 @@ class QKV_API KvCache {
   KvCache& operator=(KvCache&&) noexcept;
 
   // Appends k [B,G,T,D] and v [B,G,T,E] after the keys of each entry, rounded to the cache's dtype
-  // if they have another real one. A cache of q8 takes the numbers that quantize_q8 (qkv/q8.h)
-  // takes, and makes the same blocks of them, or takes blocks [B,G,T,D/32] and [B,G,T,E/32]. k and
-  // v must not lie in the cache.
+  // if they have another real dtype. A q8 cache accepts the numbers that quantize_q8 (qkv/q8.h)
+  // accepts and quantizes them to the same blocks; it also accepts blocks [B,G,T,D/32] and
+  // [B,G,T,E/32]. k and v must not lie in the cache.
   void append(const ConstView& k, const ConstView& v);
   // Appends k [n,G,T,D] and v [n,G,T,E] to the n different `entries`.
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);
@@ -79,11 +79,11 @@ class QKV_API KvCache {
               Context& context);
   // Keeps the first `length` keys of an entry; draft tokens that were rejected are removed this
   // way. If a window has dropped keys, `length` must be 0 or at least first_key() + window, so that
-  // the last key left has its whole window; lengths from (the longest the entry has been) -
-  // `queries` on are always valid. Calls may then have one query, and one more for each key that is
-  // appended.
+  // the last key left has its whole window. Removing keys down to (the longest length the entry has
+  // had) - `queries` is always valid. After truncating to first_key() + window a call may have one
+  // query, and one more for each key that is appended.
   void truncate(Index entry, Index length);
-  // Allocates memory for this many pages in use, so that appending up to there moves none.
+  // Allocates memory for `pages` pages, so that appending moves no page until more are in use.
   void reserve(Index pages);
   // Removes the keys of all entries. Memory is kept.
   void reset();
@@ -91,16 +91,17 @@ class QKV_API KvCache {
   // copied.
   void reorder(std::span<const Index> from);
 
-  // Computes attention() of q [B,H,Tq,D] over the keys of each entry, with the cache's window. The
-  // last query is at the last key. With a window, the diagonal must be BottomRight.
+  // Computes attention() of q [B,H,Tq,D] over the keys of each entry, with the cache's window. With
+  // BottomRight, the default diagonal, the last query is at the last key; a window requires it.
   void attention(const ConstView& q, const Options& options, const Outputs& outputs) const;
   void attention(const ConstView& q, const Options& options, const Outputs& outputs,
                  Context& context) const;
-  // The inputs that a plain call of attention() takes, valid until the cache changes. With a
-  // window, the call must have a Window that attends to no key before first_key().
+  // The inputs with which qkv::attention() can be called on the cache's keys, valid until the cache
+  // changes. If the cache has a window, the call must mask all keys before first_key() by a Window.
   Inputs inputs(const ConstView& q) const;
-  // Keeps the pages at their addresses for the lifetime of the result, even without the cache: a
-  // function that would have to move them throws Error. The numbers in the pages may change.
+  // Keeps the pages at their addresses for the lifetime of the result, even if the cache is
+  // destroyed first; a function that would have to move them throws Error. The numbers in the pages
+  // may change.
   std::shared_ptr<const void> hold_pages() const;
   // Returns a copy of the contents, as large as the pages in use.
   KvCacheContents contents() const;

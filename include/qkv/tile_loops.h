@@ -23,8 +23,8 @@ struct At {
 namespace detail {
 
 // A rectangle of scores of one (b, h), whose element (0, 0) is at `at`. `slopes`, if not null,
-// holds d score / d raw score of the changes so far; the loops multiply it by the function's
-// derivative.
+// holds d score / d raw score over the functions applied so far; the loops multiply it by the
+// derivative of the next one.
 template <class T>
 struct ScoreTile {
   At at;
@@ -52,10 +52,10 @@ inline At shifted(const At& at, std::int32_t row, std::int32_t col) {
 }  // namespace detail
 }  // namespace qkv
 
-// The loops that apply a user's function to a tile, in one form for every CPU target. They are
-// inlined into the instances of <qkv/instances.h>, and compiled for their target.
+// The loops that apply a user's function to a tile, with one source for all CPU targets: they are
+// inlined into the instances of <qkv/instances.h>, each of which is compiled for its target.
 
-// QKV_PLAIN_LOOP tells the compiler that no element of a tile aliases an array that the user's
+// QKV_PLAIN_LOOP tells GCC that no element of a tile aliases an array that the user's
 // function reads.
 #if defined(__clang__)
 #define QKV_PLAIN_LOOP
@@ -88,8 +88,9 @@ QKV_ALWAYS_INLINE inline void score_row(const F& f, const At at, std::int32_t co
                                         T* slopes) {
   QKV_PLAIN_LOOP
   for (std::int32_t c = 0; c < cols; ++c) {
-    // The score is computed as without slopes. A constant of another type than T may round
-    // differently in Dual, and the forward and the backward pass must see the same scores.
+    // The score is computed as it is without slopes, not taken from the Dual: in a Dual a constant
+    // of another type than T may round differently, and the forward and the backward pass must see
+    // the same scores.
     const At here = shifted(at, 0, c);
     const T score = scores[c];
     slopes[c] *= static_cast<Dual<T>>(f(Dual<T>{score, T(1)}, here)).slope;
@@ -121,7 +122,7 @@ QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t col
   }
 }
 
-// The loop for a callable that is not copied into the loop (one with a std::vector). Its members
+// The loop for a callable that Held does not copy (such as one with a std::vector). Its members
 // would be reloaded for each pair, since byte stores may alias anything. So the results first go to
 // a local buffer, which is seven times as fast.
 template <class F>

@@ -57,7 +57,7 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
         ErrorKind::kType);
   }
   expect_at_least("sizes.B", sizes.B, 1);
-  // std::vector would throw another exception.
+  // A std::vector of that many lengths would throw std::length_error instead.
   if (sizes.B > kMostSize / static_cast<Index>(sizeof(Index))) throw std::bad_alloc();
   expect_at_least("sizes.G", sizes.G, 1);
   expect_at_least("sizes.D", sizes.D, 1);
@@ -75,7 +75,8 @@ KvCacheSizes checked(const KvCacheSizes& sizes) {
   return sizes;
 }
 
-// Rows appended to a q8 cache have a type that quantize_q8 takes, or are q8 blocks.
+// Throws Error unless rows of x's type can be appended: to a q8 cache, q8 blocks or a type that
+// quantize_q8 takes; to any other cache, a real type.
 void expect_appendable(const char* name, const ConstView& x, DType cache) {
   const bool q8 = cache == DType::kQ8;
   const bool fits =
@@ -90,8 +91,8 @@ void expect_appendable(const char* name, const ConstView& x, DType cache) {
       ErrorKind::kType);
 }
 
-// Returns rows that a cache of `dtype` can copy: x, or q8 blocks of x in `memory`. Throws Error for
-// numbers that no block can hold, before the cache has changed.
+// Returns rows that a cache of `dtype` can copy: x itself, or x quantized to q8 blocks in `memory`.
+// Throws Error for numbers that no block can hold, before the cache has changed.
 ConstView rows_to_copy(const char* name, const ConstView& x, DType dtype,
                        const core::StopPoint& stop, Tensor& memory) {
   if (dtype != DType::kQ8 || x.dtype() == DType::kQ8) return x;
@@ -224,7 +225,7 @@ void KvCache::truncate(Index entry, Index length) {
 void KvCache::expect_room(std::string_view function, Index wanted) const {
   const auto room = static_cast<Index>(state_->free_pages.size());
   if (wanted <= room || state_.use_count() == 1) {
-    // All reads under a released hold have happened before pages move.
+    // With this fence, all reads made under a hold that has been released come before pages move.
     std::atomic_thread_fence(std::memory_order_acquire);
     return;
   }
@@ -279,7 +280,7 @@ void KvCache::reorder(std::span<const Index> from) {
 
 Inputs KvCache::inputs(const ConstView& q) const {
   const State& s = *state_;
-  // Table width of the longest entry.
+  // The number of keys of the longest entry, which sets the width of the table.
   const Index most = *std::max_element(s.lengths.begin(), s.lengths.end());
   return {.q = q,
           .k = s.pages_view(s.key_memory, s.sizes.D),

@@ -12,11 +12,11 @@
 
 #include "core/operand.h"
 
-// Where the results of a call go and where the gradients of a backward call come from, as operands.
-// A result that was not requested is absent.
+// The results of a call, the arrays that a backward call reads and the gradients that it writes, as
+// operands. A result that was not requested is absent.
 namespace qkv::core {
 
-// Rows of a matrix: all, or those whose query numbers `indices` holds, `count` of them.
+// All rows of a matrix, or only those of the `count` queries listed in `indices`.
 template <class Void>
 struct BasicRowsOperand {
   Operand indices;  // rows = entries of the list
@@ -27,7 +27,7 @@ struct BasicRowsOperand {
 using RowsResult = BasicRowsOperand<void>;
 using RowsOperand = BasicRowsOperand<const void>;
 
-// Sums over queries: all, or those whose numbers `indices` holds, `count` of them.
+// Sums over all queries, or over the `count` queries listed in `indices`.
 struct ColumnSumsResult {
   Operand indices;  // rows = entries of the list
   Index count = 0;
@@ -36,11 +36,11 @@ struct ColumnSumsResult {
   bool given() const noexcept { return sums.given() || value_sums.given(); }
 };
 
-// A matrix of m x n cells: see core/integers.h.
+// The matrix of m x n cells in which weights are pooled: see core/integers.h.
 struct PooledResult {
   Index m = 0;
   Index n = 0;
-  ResultOperand cells;  // rows, columns = those of cells
+  ResultOperand cells;  // rows, columns = cells
   bool given() const noexcept { return cells.given(); }
 };
 
@@ -71,7 +71,7 @@ struct Results {
   }
 };
 
-// f(result, place) for each entry of qkv::kResults and its place here.
+// Calls f(result, place) for each entry of qkv::kResults and its place in `to`.
 template <class F>
 void for_each_result(Results& to, const F& f) {
   constexpr std::size_t kCount = std::tuple_size_v<decltype(kResults)>;
@@ -83,7 +83,7 @@ void for_each_result(Results& to, const F& f) {
   }(std::make_index_sequence<kCount>());
 }
 
-// f(result, operand) for each buffer of a result, in the order of qkv::for_each_buffer.
+// Calls f(result, operand) for each buffer of a result, in the order of qkv::for_each_buffer.
 template <class F>
 void for_each_operand(Results& to, const F& f) {
   for_each_result(to, [&]<class Place>(const auto& result, Place& place) {
@@ -105,13 +105,14 @@ void for_each_operand(Results& to, const F& f) {
 // The arrays that the backward pass reads.
 struct GradientSources {
   Operand out, lse;    // saved by the forward pass
-  Operand dout, dlse;  // gradients of the loss with respect to out and lse, addressed as they are
+  Operand dout, dlse;  // gradients of the loss with respect to out and lse, with their axes
   RowsOperand dweights;
 };
 
-// The place of one gradient: the user's buffer, which has the shape of the gradient's source, as an
-// operand, and the strides of a C-ordered array of that shape along the problem's axes. Broadcast
-// axes have stride 0 in both: writing to them sums.
+// The destination of one gradient: the user's buffer, which has the shape of the input that the
+// gradient belongs to. `direct` addresses it as an operand; `own` has the strides that a C-ordered
+// array of that shape has along the problem's axes. Broadcast axes have stride 0 in both, so that
+// additions along them accumulate in one element.
 struct GradientTarget {
   View buffer;
   ResultOperand direct;
@@ -120,7 +121,7 @@ struct GradientTarget {
   bool given() const noexcept { return buffer.given(); }
 };
 
-// The gradients of the parameters of the row maps of q, or of k.
+// The gradients of the parameters of the input transforms (row maps) of q, or of k.
 struct RowMapTargets {
   GradientTarget gain;  // gain of a norm
   GradientTarget w, b;  // matrix and bias of the product
@@ -132,7 +133,7 @@ struct GradientResults {
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
 
-  // The list of targets, each once: pointers into `to`, const or not.
+  // Pointers to all targets of `to`, each once; they are const if `to` is.
   template <class Self>
   static auto all_of(Self& to) noexcept {
     return std::array{&to.q,       &to.k,        &to.v,     &to.query.gain, &to.query.w,

@@ -9,7 +9,7 @@
 #include "core/operand.h"
 
 // The transforms of each row of q and of k ("row maps") before query-key pairs are formed. A score
-// is the transforms of both rows and a product of the pair. The loops are in reference/row_maps.h.
+// is computed from the two transformed rows. The loops are in reference/row_maps.h.
 namespace qkv::core {
 
 // Cosine: y = x / |x|.
@@ -21,22 +21,22 @@ struct RmsRows {
   double eps = 0;
 };
 
-// RoPE rotation: pairs m of the first `width` values are rotated by the angle position *
-// frequency_m (Su et al. 2021, section 3.4.2), and the other values are unchanged.
+// RoPE rotation: pair m of the first `width` values is rotated by the angle position * frequency_m
+// (Su et al. 2021, section 3.4.2), and the other values are unchanged.
 struct RotatedRows {
-  bool halves = false;  // pairs (m, m + width/2), else (2m, 2m + 1)
+  bool halves = false;  // pair m is (m, m + width/2), else (2m, 2m + 1)
   Index width = 0;
   double base = 0;      // frequency_m = base^(-2m/width), unless frequencies are given
   Operand frequencies;  // columns = pairs
   Operand positions;    // one per row; absent: RowAt::place of each row
 };
 
-// The transforms that preserve the width of a row. A new one does not compile until it has its
-// loops.
+// The transforms that preserve the width of a row. A transform added here does not compile until
+// its loops, change_row() and change_back(), exist.
 using RowMap = std::variant<UnitRows, RmsRows, RotatedRows>;
 
-// Projection: y_u = sum_c w_uc x_c + b_u. If `transposed` (transposed), w is read as w_cu. All
-// query heads share one w, or each has its own, which for k makes one row per query head.
+// Projection: y_u = sum_c w_uc x_c + b_u. If `transposed`, w is stored as w_cu. All query heads
+// share one w, or each has its own; a row of k then has one projection per query head.
 struct RowProduct {
   Operand w;
   bool transposed = false;
@@ -46,8 +46,7 @@ struct RowProduct {
   bool given() const noexcept { return w.given(); }
 };
 
-// The transforms of a row: those that preserve the width, in order, then the projection, if it is
-// given.
+// The transforms of a row: those that preserve the width, in order, then the projection if given.
 class RowMaps {
  public:
   RowProduct product;
@@ -59,7 +58,7 @@ class RowMaps {
     count_ = 0;
   }
   bool is_identity() const noexcept { return count_ == 0 && !product.given(); }
-  // The width of a transformed row whose width is `width` before.
+  // The width of a transformed row whose width was `width` before.
   Index width(Index width) const noexcept { return product.given() ? product.units : width; }
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions that return views of views: slice, permute, transpose, reshape, broadcast_to.
+// Functions that return another view of a view's elements: slice, permute, transpose, reshape,
+// broadcast_to.
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -20,7 +21,7 @@ void require_given(std::string_view function, const ConstView& view) {
   if (!view.given()) throw Error(function, "view", "is absent");
 }
 
-// Returns the axis counted from the front.
+// Returns `axis`, which counts from the end if negative, counted from the front.
 int axis_of(std::string_view function, std::string_view argument, const ConstView& view,
             Index axis) {
   const Index front = axis < 0 ? axis + view.rank() : axis;
@@ -43,11 +44,12 @@ int axis_of(std::string_view function, std::string_view argument, const ConstVie
                   describe(view) + ", got " + std::to_string(value));
 }
 
-// The number of elements start, start + step, ... before stop. All arguments lie within the axis.
+// The number of elements start, start + step, ... before stop. `start` and `stop` lie within the
+// axis, so their difference does not overflow.
 Index slice_count(Index start, Index stop, Index step) {
   const Index span = step > 0 ? stop - start : start - stop;
   if (span <= 0) return 0;
-  // -(step + 1) + 1 would overflow for the smallest step; (span - 1) / |step| does not need it.
+  // The quotient is negated, not the step: -step would overflow for the smallest Index.
   return step > 0 ? (span - 1) / step + 1 : -((span - 1) / step) + 1;
 }
 
@@ -116,7 +118,8 @@ BasicView<Void> transpose_any(const BasicView<Void>& view, int axis_a, int axis_
 
 // ---- reshape --------------------------------------------------------------------------------
 
-// Returns the shape with its -1 resolved. It has as many elements as the view.
+// Returns the requested shape with a -1 in it replaced by the size that fits. The result has as
+// many elements as the view.
 Dims complete_shape(const ConstView& view, const Dims& wanted) {
   Dims shape = wanted;
   int unknown = -1;
@@ -144,7 +147,7 @@ Dims complete_shape(const ConstView& view, const Dims& wanted) {
   return shape;
 }
 
-// The axes whose size is not 1. Only their strides matter.
+// The axes whose size is not 1. The strides of the other axes do not matter.
 Dims long_axes(const Dims& shape) {
   Dims axes;
   for (int axis = 0; axis < shape.rank(); ++axis) {
@@ -163,9 +166,9 @@ Dims long_axes(const Dims& shape) {
                   to_string(shape) + "; reshape contiguous(view)");
 }
 
-// Computes the strides with which the view's elements, in C order, have the new shape. Both lists
-// of axes are split into the shortest groups of equal products; within a group the old axes must
-// step evenly.
+// Computes the strides with which the view's elements, in C order, have the new shape. The old and
+// the new axes are split into the shortest groups whose sizes have equal products. The old axes of
+// a group must merge into one: each stride must be the next axis's size times its stride.
 Dims reshaped_strides(const ConstView& view, const Dims& shape) {
   if (view.element_count() == 0) return contiguous_strides(shape);
   Dims strides = contiguous_strides(shape);
@@ -194,7 +197,7 @@ Dims reshaped_strides(const ConstView& view, const Dims& shape) {
     Index stride = view.stride(old_axis(o_end - 1));
     for (int axis = n_end - 1; axis >= n; --axis) {
       strides[new_axis(axis)] = stride;
-      // The product left of the group's first axis is not needed, and might overflow.
+      // The stride to the left of the group's first axis is not needed, and might overflow.
       if (axis > n) stride *= shape[new_axis(axis)];
     }
     o = o_end;

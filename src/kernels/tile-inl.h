@@ -25,17 +25,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Number of registers per row of a tile.
 inline constexpr int kTileVectors = HWY_TARGET == HWY_AVX3 ? 4 : 2;
 
-// Number of the remaining rows that the next tile takes: as many as fit, but of the last 7 or 8
-// about half. The other half is then a tile of 3 or 4 rows: one of a single row or two has too few
-// independent sums to hide the latency of an addition.
+// Number of the `rest` remaining rows that the next tile takes: as many as fit, but 4 if 7 or 8 are
+// left. The last tile then has 3 or 4 rows: a tile of one or two rows has too few independent sums
+// to hide the latency of an addition.
 HWY_INLINE Index rows_of_tile(Index rest) {
   return rest <= kTileRows ? rest : rest <= kTileRows + 2 ? (rest + 1) / 2 : kTileRows;
 }
 
 // ---- panels ---------------------------------------------------------------------------------
 
-// Packs channels from c on of a register of keys as long as there are whole steps; returns the
-// first channel that is left.
+// Packs channels from c on of as many keys as a register has lanes, in whole steps of
+// Channels::kChannels; returns the first channel that is left.
 template <class Channels, class T, class Stored>
 HWY_INLINE Index pack_steps(const Stored* rows, Index stride, Index c, Index D, T* panel) {
   const hn::ScalableTag<T> d;
@@ -68,7 +68,8 @@ HWY_NOINLINE void pack_stored(const Stored* k, Index stride, Index keys, Index D
     }
   }
   if (n < keys) {
-    // The last keys are padded with rows of zeros, several channels at a time.
+    // The last keys do not fill a register: they are copied and padded with rows of zeros, kPanel
+    // channels at a time.
     alignas(64) Stored rows[kLanes * kPanel];
     for (Index c = 0; c < D; c += kPanel) {
       const Index width = std::min(kPanel, D - c);
@@ -97,9 +98,10 @@ void pack_panel(const StoredRows& k, Index keys, Index D, T* panel) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// Computes a tile of scores for one block of channels: sums from zero, added to those of the
-// previous blocks if kAdds. All keys of the panel, or kVectors registers of them. Not inlined: in a
-// large function gcc 12 spills the accumulators, as it does if one function loops over all blocks.
+// Computes a tile of scores for one block of channels: s = scale * sum, or scale * (s + sum) if
+// kAdds, where s holds the sums of the previous blocks. The tile has all keys of the panel if
+// kWhole, else kVectors registers of them. Not inlined: in a large function gcc 12 spills the
+// accumulators, as it does if one function loops over all blocks.
 template <class T, int kRows, bool kAdds, int kVectors = kTileVectors, bool kWhole = true>
 HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index channels,
                               const T* HWY_RESTRICT panel, T scale, T* HWY_RESTRICT s,
@@ -142,8 +144,7 @@ HWY_NOINLINE void scores_tile(const T* HWY_RESTRICT q, Index q_stride, Index cha
   }
 }
 
-// Computes scores over all blocks of D channels. The first block is added to s if `adds`, later
-// ones always.
+// Computes scores over all blocks of D channels, added to what s holds if `adds`.
 template <class T>
 void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, bool adds, T scale,
                 const RowsOf<T>& s) {
@@ -153,7 +154,8 @@ void add_scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, b
        &scores_tile<T, 4, false>, &scores_tile<T, 5, false>, &scores_tile<T, 6, false>},
       {&scores_tile<T, 1, true>, &scores_tile<T, 2, true>, &scores_tile<T, 3, true>,
        &scores_tile<T, 4, true>, &scores_tile<T, 5, true>, &scores_tile<T, 6, true>}};
-  // All rows use a block before the next: a block of a panel stays in the first-level cache.
+  // All rows use a block of channels before the next one is read, so that the panel's block stays
+  // in the first-level cache.
   for (Index c = 0; c < D; c += core::kChannelBlock) {
     const Index end = std::min(D, c + core::kChannelBlock);
     const Tile* const tiles = kTiles[c == 0 && !adds ? 0 : 1];
@@ -171,7 +173,7 @@ void scores(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T sca
   add_scores<T>(q, rows, D, panel, false, scale, s);
 }
 
-// Tiles by the number of registers of keys and of rows, less one each.
+// Instances of scores_tile: kTable[registers of keys - 1][rows - 1].
 template <class T, bool kAdds>
 struct NarrowTiles {
   using Tile = void (*)(const T*, Index, Index, const T*, T, T*, Index);
@@ -187,7 +189,8 @@ struct NarrowTiles {
   static constexpr auto kTable = table(std::make_integer_sequence<int, kTileVectors>());
 };
 
-// Computes scores of the first `keys` keys of a panel: whole registers; others are not written.
+// Computes scores of the first `keys` keys of a panel, rounded up to whole registers. The scores of
+// the panel's other keys are not written.
 template <class T>
 void scores_of_keys(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
                     T scale, const RowsOf<T>& s) {
@@ -235,8 +238,8 @@ struct NoAhead {
   HWY_INLINE void ask() {}
 };
 
-// Adds a tile of weighted sums of kVectors registers of channels, the last of which has `last`
-// channels (kWhole: all).
+// Adds the weighted sums of `keys` values to a tile of acc: kRows rows of kVectors registers of
+// channels. The last register has only `last` channels unless kWhole.
 template <class T, class Stored, Weights kWeights, int kRows, int kVectors, bool kWhole,
           class Ahead>
 HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
@@ -297,8 +300,8 @@ HWY_NOINLINE void weighted_sum_tile(const T* HWY_RESTRICT w, Index w_stride,
   shared_ahead = ahead;
 }
 
-// Largest number of registers of a tile, without and with prefetches (few rows): those that leave
-// room for operands.
+// Largest number of accumulator registers per row of a tile that leaves room for the operands. It
+// is larger for one or two rows, but only in calls with prefetches.
 template <int kRows, class Ahead>
 inline constexpr int kMostVectors = kTileVectors;
 template <int kRows>
@@ -313,7 +316,7 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
   using Tile = void (*)(const T*, Index, const Stored*, Index, Index, Index, T*, Index, Ahead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kMostVectors<kRows, Ahead>;
-  // Tiles by the number of registers, less one.
+  // Instances of weighted_sum_tile, indexed by the number of registers less one.
   const auto tiles = []<bool kWhole, int... kVectors>(std::integer_sequence<int, kVectors...>) {
     return std::array<Tile, kMost>{
         &weighted_sum_tile<T, Stored, kWeights, kRows, kVectors + 1, kWhole, Ahead>...};
@@ -321,8 +324,8 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
   constexpr auto kCounts = std::make_integer_sequence<int, kMost>();
   constexpr std::array<Tile, kMost> kWhole = tiles.template operator()<true>(kCounts);
   constexpr std::array<Tile, kMost> kPart = tiles.template operator()<false>(kCounts);
-  // Registers are divided evenly: 5 are 3 + 2, not 4 + 1, whose single register would be bound by
-  // the latency of its additions.
+  // Registers are divided evenly: 5 become 2 + 3, not 4 + 1, because a tile with a single register
+  // per row would be bound by the latency of its additions.
   const Index vectors = core::divide_up(E, kLanes);
   const Index pieces = core::divide_up(vectors, kMost);
   Index begin = 0;
@@ -350,15 +353,15 @@ void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const S
   kByRows[rows - 1](w, v, keys, E, acc, ahead);
 }
 
-// Adds weighted sums of any number of rows: all of them use some registers of v before the next
-// ones.
+// Adds weighted sums for any number of rows. All rows use one group of v's channels before the next
+// group is read.
 template <class T, Weights kWeights>
 void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v, Index keys,
                  Index E, const RowsOf<T>& acc) {
   using Tile = void (*)(const T*, Index, const T*, Index, Index, Index, T*, Index, NoAhead&);
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
   constexpr int kMost = kTileVectors;
-  // Tiles by the numbers of rows and registers, less one each.
+  // Instances of weighted_sum_tile, indexed by the numbers of rows and registers, less one each.
   using Row = std::array<Tile, kMost>;
   constexpr auto row_of =
       []<bool kWhole, int kRows, int... kVectors>(std::integer_sequence<int, kVectors...>) {

@@ -23,7 +23,7 @@ using runtime::Call;
 
 constexpr Index kSourcesPerTask = 8;
 
-// Calls f(b, arena) for all sources; the arena is empty.
+// Calls f(b, arena) for each source, with an empty arena.
 template <class F>
 void for_each_source(Call& call, Index B, const F& f) {
   call.for_each_task(core::divide_up(B, kSourcesPerTask), [&](Index task, Arena& arena) {
@@ -52,7 +52,7 @@ View first_channels(Tensor& x, Index width) { return slice(x, 2, 0, width); }
 
 }  // namespace
 
-// The addresses of a source, or of a query of a step, in the arrays.
+// Addresses in the arrays of `s`: of the data of source b, or of its query in one step.
 template <class T>
 struct AdditiveSteps::Arrays {
   AdditiveSteps& s;
@@ -123,7 +123,7 @@ void AdditiveSteps::project_keys() {
             projected.values<T>().data() + (b * Ts_ + j) * units_, units_, x, power);
         form = std::max(form, one);
         T* const panel = at.panels(b) + j / kPanel * at.panel_stride() + j % kPanel;
-        // The arrays are 0, so powers are written only if the form has them.
+        // The panels start as zeros, so powers are written only if the row has any.
         const Index numbers = one == ExponentialForm::kPowers ? 2 * units_ : units_;
         for (Index u = 0; u < numbers; ++u) panel[u * kPanel] = x[u];
         for (Index c = 0; c < units_ / kUnitLanes; ++c) {
@@ -221,7 +221,7 @@ void AdditiveSteps::finish(const AllSteps& all, const View& d_values, const View
   const Index U = parameters_.v.size(0);
   linear_backward_parameters(kFunction, all.s, d_projected_, LinearGradientViews{gradients.w_q},
                              Write::kOverwrite, context_);
-  Tensor d_projected(dtype(), {B_, Ts_, U});  // that of the keys
+  Tensor d_projected(dtype(), {B_, Ts_, U});  // the gradient of Wk k_j
   make_key_gradients(d_projected, gradients.v);
   linear_backward_parameters(kFunction, sources_.keys, d_projected,
                              LinearGradientViews{gradients.w_k}, Write::kOverwrite, context_);
@@ -229,7 +229,7 @@ void AdditiveSteps::finish(const AllSteps& all, const View& d_values, const View
                         Write::kAccumulate, context_);
 }
 
-// Computes d value_j as the sum over steps of w_j d_out.
+// Computes the gradient of value_j, the sum over steps of w_j d_out.
 void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values) {
   constexpr std::string_view kFunction = "AdditiveSteps::finish";
   const Index steps = queries_.size(0);

@@ -20,7 +20,9 @@ using Spellings = std::vector<std::string>;
 
 struct WordVectorOptions {
   Index width = 0;  // numbers per line; 0: from the header, or the first line if there is none
-  int near = 5;     // similar spellings reported for each of the first 1,000 words without a vector
+  // Number of similar spellings reported for each word without a vector, among the first 1,000
+  // requested words.
+  int near = 5;
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
   // Called at most once per MiB with the bytes read and the bytes in total, or -1 if unknown. The
   // count starts again at 0 if the file is read twice.
@@ -42,14 +44,14 @@ struct WordVectors {
 // Reads word vectors from a file ("-": standard input) in one of two forms, detected by content.
 // The text form has on each line a word and its numbers, separated by blanks or tabs (GloVe,
 // fastText's .vec, word2vec's text). Its first line may be "count width". A word may contain
-// blanks: the last `width` fields are the numbers, and a width taken from the first line or given
-// is checked on the next 100 lines. Text is UTF-8, with or without a byte order mark; lines may end
-// in CR LF. word2vec's binary form has a line "count width", then for each word its bytes, a blank,
-// `width` float32 little endian, perhaps a newline.
+// blanks, because the last `width` fields are the numbers; the width, given or read from the file,
+// is checked on the first 100 words. Text is UTF-8, with or without a byte order mark; lines may
+// end in CR LF. word2vec's binary form has a line "count width", then for each word its bytes, a
+// blank, `width` little-endian float32 numbers and an optional newline.
 //
 // The file is read in blocks, and a second time only for similar spellings of missing words (a pipe
-// is read once: they are searched for during reading, which is slower). In text, beyond the first
-// lines only the numbers of requested words are parsed. Memory grows with the words found, and
+// is read once: they are searched for during reading, which is slower). In text, after the first
+// 100 words, only the numbers of requested words are parsed. Memory grows with the words found, and
 // reading stops when all are found. If a word occurs several times, its first vector is used.
 // Throws InputError (with the line or byte) for a file that is missing or malformed.
 QKV_API WordVectors read_word_vectors(const std::string& path, std::span<const Spellings> words,
@@ -64,7 +66,8 @@ struct VectorFileSummary {
   Index width = 0;  // numbers per word
   Index words_with_blanks = 0;
   Index words_not_utf8 = 0;
-  std::optional<Index> repeated{};         // words that occurred before; empty beyond 2^21 words
+  // Number of words that also occurred earlier; empty if there are more than 2^21 distinct words.
+  std::optional<Index> repeated{};
   std::vector<std::string> first_words{};  // at most 10
   float smallest = 0;                      // the smallest and largest of all numbers
   float largest = 0;

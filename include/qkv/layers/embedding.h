@@ -18,7 +18,7 @@ class QKV_API Embedding {
   struct Parameters {
     Tensor weight{};  // [tokens,width]
 
-    // The fan-in is 1: initialise() draws all rows from (-1, 1), that of `padding` too.
+    // The fan-in is 1: initialise() draws all rows from (-1, 1), including that of `padding`.
     template <class Self, class Visit>
     static void list(Self& self, const std::string& prefix, const Visit& visit) {
       using T = std::conditional_t<std::is_const_v<Self>, const Tensor, Tensor>;
@@ -29,7 +29,7 @@ class QKV_API Embedding {
   // equal.
   struct Saved {
     Tensor ids{};      // int64, copied
-    Index tokens = 0;  // tokens() of the layer that wrote this; 0: no forward pass yet
+    Index tokens = 0;  // tokens() of the layer that wrote this; 0: no forward pass, or it threw
   };
 
   // The weight is zero until initialised or written. `padding` is a token whose row gets no
@@ -52,8 +52,8 @@ class QKV_API Embedding {
     forward(ids, saved, out, context);
   }
   void forward(const ConstView& ids, Saved& saved, const View& out, Context& context) const;
-  // dout is [..,width]. A token's row of the gradient is the sum over its positions, added one
-  // after the other in C order. With Write::kOverwrite the sum starts from zero and all other rows
+  // dout is [..,width]. A token's row of the gradient is the sum of dout over the positions of the
+  // token, added in C order. With Write::kOverwrite the sum starts from zero and all other rows
   // become zero; with Write::kAccumulate it starts from the current values and all other rows are
   // unchanged. The gradient of an absent tensor is not computed.
   void backward(const Saved& saved, const ConstView& dout, Parameters& gradients,

@@ -29,7 +29,7 @@ struct RunState {
 QKV_API std::uint64_t dropout_seed(const RunState& run) noexcept;
 
 // The inputs of an attention layer: arrays as in Inputs, with the shapes and ranks that each layer
-// states, and masks. A pair must be allowed by all masks and `lengths`.
+// states, and masks. A query attends to a key if all masks and `lengths` allow the pair.
 struct LayerInputs {
   ConstView q{};
   ConstView k{};
@@ -37,11 +37,11 @@ struct LayerInputs {
   ConstView lengths{};        // [B] or [B,Tq]: keys j < length may be attended to ("valid_len")
   std::vector<Mask> masks{};  // further masks: Causal, Padding, Keep, ...
   ConstView bias{};           // added to the scores, as Options::bias
-  Diagonal diagonal{};        // of Causal and Window
+  Diagonal diagonal{};        // used by Causal and Window
 };
 
-// A gradient is requested by setting its buffer; each has the shape and dtype of its input. `write`
-// applies to these and to the parameters' gradients.
+// The buffers of the inputs' gradients. A gradient is requested by setting its buffer, which has
+// the shape and dtype of the input. `write` applies to these and to the parameters' gradients.
 struct LayerInputGradients {
   View q{};
   View k{};
@@ -50,9 +50,10 @@ struct LayerInputGradients {
   View bias{};
 };
 
-// The results of a forward pass of a layer without projections that the backward pass needs. The
-// views are the caller's: inputs, masks and `out` must not change until then. An AttentionSaved can
-// be reused for another forward pass; its memory is kept if sizes are equal.
+// The state that a layer without projections saves in the forward pass for the backward pass. The
+// views refer to the caller's arrays: inputs, masks and `out` must not change until the backward
+// pass is done. An AttentionSaved can be reused for another forward pass; its memory is kept if
+// sizes are equal.
 struct AttentionSaved {
   LayerInputs inputs{};
   ConstView out{};

@@ -8,8 +8,8 @@
 #include <qkv/layers/parameters.h>
 #include <qkv/layers/run.h>
 
-// Attention layers that each have one score and dropout on the weights, without projections. Shapes
-// and ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, or with heads, or
+// Attention layers without projections, each with one score function and dropout on the weights.
+// Shapes and ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, with heads, or
 // mixed. `outputs` may request any results of attention() (weights, lse, ...); `out` must be among
 // them. `output_gradients` are those of attention_backward(). forward() throws Error before
 // touching an output; a constructor throws if a width is below 1 or dropout is not in [0,1).
@@ -77,7 +77,6 @@ class QKV_API AdditiveAttention {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // The gradients of absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -85,6 +84,7 @@ class QKV_API AdditiveAttention {
   }
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
                Context& context) const;
+  // The gradients of absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, Parameters& gradients) const {
     Context context;
@@ -123,7 +123,6 @@ class QKV_API BilinearAttention {
   const Parameters& parameters() const noexcept { return parameters_; }
   Parameters zero_gradients() const;
 
-  // The gradients of absent tensors of `gradients` are not computed.
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                const Outputs& outputs) const {
     Context context;
@@ -131,6 +130,7 @@ class QKV_API BilinearAttention {
   }
   void forward(const LayerInputs& inputs, RunState& run, Saved& saved, const Outputs& outputs,
                Context& context) const;
+  // The gradients of absent tensors of `gradients` are not computed.
   void backward(const Saved& saved, const OutputGradients& output_gradients,
                 const LayerInputGradients& input_gradients, Parameters& gradients) const {
     Context context;

@@ -33,7 +33,7 @@ class ValueSums {
     values_ = find_values(scores);
     non_finite_.begin_chunk(values_, rows_);
   }
-  // Computes the sums of tiles t0 .. t1-1, the current ones, in the chunk's state.
+  // Computes the weighted sums of the current tiles, t0 .. t1-1, in state.chunk.acc.
   void sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0, Index t1);
 
  private:
@@ -53,13 +53,15 @@ class ValueSums {
   Index width_ = 0;
   NonFiniteValues<T> non_finite_;
   core::HeadRows rows_;  // places of the unit's values
-  StoredRows values_;    // row n is the chunk's key n, unless values are read as they are stored
+  // Row n is the value of the chunk's key n, or with two-way dot products the joined values of keys
+  // 2n and 2n + 1. Absent if values are read as they are stored.
+  StoredRows values_;
   T* copies_ = nullptr;
 };
 
 // ---- a chunk --------------------------------------------------------------------------------
 
-// Values that have to be copied are copied in whole panels.
+// Finds the chunk's values. If they have to be copied, those of scores.live_keys() are copied.
 template <class T>
 StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
   const Index j0 = scores.first_key();
@@ -188,7 +190,8 @@ void ValueSums<T>::sum_keys(const BlockScores<T>& scores, Index t, Index t1, Key
   const QueryRows<T>& queries = scores.queries;
   const Index r = queries.tile_begin(t);
   const Index rows = queries.tile_end(t1 - 1) - r;
-  // Number of keys per word of weights and per row of copied values; pieces begin at even keys.
+  // Number of keys per word of weights and per row of copied values; keys.begin is a multiple of
+  // it.
   const Index each = call_.is_dot2 ? 2 : 1;
   if (!call_.reads_values) {
     const T* const first = static_cast<const T*>(values_.data) + keys.begin / each * values_.stride;
