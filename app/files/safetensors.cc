@@ -34,7 +34,7 @@ void check_text(const std::string& name, const app::Strings& strings) {
   if (element_count(shape) != static_cast<Index>(strings.values.size())) {
     refuse(fmt::format("has {} texts for shape {}", strings.values.size(), to_string(shape)));
   }
-  Index lists = 1;   // JSON values at the current depth: lists, and texts at the last axis
+  Index lists = 1;   // JSON values at the current depth: lists, or texts after the last axis
   Index values = 1;  // JSON values in total
   for (int axis = 0; axis < shape.rank(); ++axis) {
     const bool last = axis + 1 == shape.rank();
@@ -70,8 +70,8 @@ std::vector<const app::NamedView*> in_file_order(std::span<const app::NamedView>
   return order;
 }
 
-// Builds the header: the length of the JSON object, and the object. Its names are in the order of
-// `arrays`; the data is in that of `order`.
+// Builds the header: the length of the JSON object, and the object. The object lists the arrays in
+// the order of `arrays`, and places their data in the order of `order`.
 std::string header_of(std::span<const app::NamedView> arrays,
                       const std::vector<const app::NamedView*>& order) {
   nlohmann::ordered_json text = nlohmann::ordered_json::object();

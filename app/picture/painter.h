@@ -49,22 +49,23 @@ class CellPainter {
 
   // Paints one cell in `width` columns of one line.
   void cell(Painter& painter, const Cell& cell, int width) const;
-  // Paints two cells, one above the other, in one column, which needs colour and Unicode. `lower`
-  // may be null.
+  // Paints two cells as the upper and the lower half of one character, which needs colour and
+  // Unicode. `lower` is null below the last row.
   void pair(Painter& painter, const Cell& upper, const Cell* lower) const;
-  // Paints the bar, from low to high.
+  // Paints the colour bar of the legend, from low to high numbers.
   void bar(Painter& painter, int width) const;
   // Whether numbers are shown by colours; else they are shown by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
   // The number of distinguishable colours or marks for numbers.
   int steps() const;
   // Without colour, the smallest number that always has a mark, however low it is on the bar: half
-  // an even share of a row's weight. Thus a row that attends equally to all keys is not blank next
-  // to one that attends to a single key. None if the bar alone decides.
+  // of each key's weight in a row that attends equally to all keys. Thus such a row is not blank
+  // next to one that attends to a single key. Absent if the place on the bar alone decides.
   std::optional<double> faintest() const { return faintest_; }
 
  private:
-  // Whether the colours are terminal_step()'s; other palettes take the nearest of 256 colours.
+  // Whether the terminal has 256 colours and the palette has its own for them, terminal_step().
+  // Other palettes take the nearest of the 256 colours.
   bool has_steps() const;
   Rgb colour_at(double place) const;
   Rgb colour_of(const Cell& cell) const;

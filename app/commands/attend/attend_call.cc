@@ -16,7 +16,7 @@ using qkv::ConstView;
 using qkv::DType;
 using qkv::Index;
 
-// An array given by an option; absent when the option is not there.
+// The array that an option names; absent if the option was not given.
 ConstView read_option(AttendCall& call, const std::string& spec, const std::string& option,
                       const std::string& argument) {
   if (spec.empty()) return {};
@@ -43,7 +43,7 @@ ConstView read_input(const AttendOptions& options, const std::string& spec, cons
   return qkv::transpose(view, 1, 2);
 }
 
-// One file with all of them.
+// Reads q, k and v from one file; v is optional.
 void read_together(const AttendOptions& options, AttendCall& call) {
   const std::string& file = options.files.front();
   if (!call.store.find(file, "q") || !call.store.find(file, "k")) {
@@ -66,8 +66,8 @@ void read_inputs(const AttendOptions& options, AttendCall& call) {
 
 // ---- the score ------------------------------------------------------------------------------
 
-// A parameter under its name, or under "params." and its name as `qkv words` writes it; absent
-// when the file has neither, which is for the library to judge.
+// The array NAME of the --params file or, if there is none, "params.NAME", as `qkv words` names it.
+// Absent if the file has neither; the library then reports a parameter that the score needs.
 ConstView parameter(const AttendOptions& options, AttendCall& call, const std::string& name) {
   if (auto plain = call.store.find(options.params, name)) return *plain;
   return call.store.find(options.params, "params." + name).value_or(ConstView());
@@ -93,7 +93,7 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
   return score;
 }
 
-// ---- before the score -----------------------------------------------------------------------
+// ---- norm and rotation of q and k -----------------------------------------------------------
 
 void read_norm(const AttendOptions& options, AttendCall& call) {
   if (!options.norm_eps) return;
@@ -167,8 +167,9 @@ void read_numbers(const AttendOptions& options, AttendCall& call) {
 
 // ---- the diagonal, slopes -------------------------------------------------------------------
 
-// Press et al. 2022, section 3: for H a power of two slope h is 2^(-8(h+1)/H); for another H the
-// slopes of the power below, then every other one of the power above (their published code).
+// The ALiBi slopes of H heads (Press et al. 2022, section 3). If H is a power of two, slope h is
+// 2^(-8(h+1)/H). If not, the slopes are those of the next lower power of two, then every other one
+// of those of the next higher, beginning with its first (as in the authors' published code).
 std::vector<double> usual_slopes(Index heads) {
   Index below = 1;
   while (2 * below <= heads) below *= 2;
@@ -237,14 +238,15 @@ void read_masks(const AttendOptions& options, AttendCall& call) {
   if (padding.given()) masks.emplace_back(qkv::Padding{padding});
 }
 
-// ---- what is odd ----------------------------------------------------------------------------
+// ---- warnings of non-finite numbers ---------------------------------------------------------
 
 struct NotFinite {
   Index nan = 0;
   Index infinite = 0;
 };
 
-// `minus`: -inf counts too (it is a mask in a bias, and no sink).
+// Counts NaN and infinite numbers. -inf counts only with `minus`: in a bias it masks a pair, and as
+// a sink it means that there is none.
 template <class T>
 NotFinite count_not_finite(const ConstView& view, bool minus) {
   const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);

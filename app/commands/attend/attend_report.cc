@@ -21,16 +21,17 @@ using qkv::Index;
 using qkv::Tensor;
 using qkv::app::NamedView;
 
-// ---- numbers for eyes -----------------------------------------------------------------------
+// ---- numbers as text ------------------------------------------------------------------------
 
-// Results up to here are shown whole, of others the first rows and columns.
+// Results of up to kMostRows x kMostColumns are shown whole. Of larger ones, only the first
+// kFirstRows rows and kFirstColumns columns are shown.
 constexpr Index kMostRows = 40;
 constexpr Index kMostColumns = 12;
 constexpr Index kFirstRows = 6;
 constexpr Index kFirstColumns = 8;
 constexpr int kNumberWidth = 12;  // -1.23457e-05; one blank stands before each
 
-// Elements of results: float32, float64, bfloat16, float16 or int64.
+// Element n of a contiguous result, which is float32, float64, bfloat16, float16 or int64.
 double value_at(const ConstView& view, Index n) {
   switch (view.dtype()) {
     case qkv::DType::kFloat64:
@@ -48,7 +49,7 @@ double value_at(const ConstView& view, Index n) {
   }
 }
 
-// "[1,0]" of row number n of an array, without its last axis.
+// The indices of row n of an array along all axes but the last: "[1,0]"; "" for rank 1.
 std::string row_name(const Dims& shape, Index n) {
   Dims place;
   for (int axis = 0; axis < shape.rank() - 1; ++axis) place.push_back(0);
@@ -131,7 +132,7 @@ std::string settings_text(const AttendCall& call, const AttendResults& results) 
 
 enum class Numbers { kShown, kSummed };
 
-// `columns` of the terminal that rows are broken for; 0: none.
+// `columns` is the terminal's width, at which rows of numbers are wrapped; 0: they are not wrapped.
 std::string report(const AttendCall& call, const AttendResults& results, Numbers numbers,
                    int columns = 0) {
   std::string text;
@@ -168,7 +169,8 @@ nlohmann::ordered_json report_json(const AttendCall& call, const AttendResults& 
 
 // ---- files and pictures ---------------------------------------------------------------------
 
-// The axes of an attention file are examples, layers, heads, queries, keys.
+// A result reshaped to the axes of an attention file: examples, layers, heads, queries, keys. A
+// result of rank 2 stays as it is.
 ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
   if (!matrix.given() || shape.lead.rank() == 0) return matrix.view();
   Index batch = 1;
@@ -191,7 +193,7 @@ const Tensor& weights_of(const AttendResults& results) {
   return results.weights;
 }
 
-// Tokens that came with an input, where they fit.
+// The text array of that name in the input files; null unless it has `count` tokens.
 const qkv::app::Strings* tokens(const AttendCall& call, const char* name, Index count) {
   const qkv::app::Strings* text = call.store.find_text(name);
   return text != nullptr && text->shape == Dims(count) ? text : nullptr;
@@ -202,7 +204,7 @@ struct Labels {
   const qkv::app::Strings* queries = nullptr;
 };
 
-// src alone serves both where there are as many queries as keys.
+// The queries are labelled by tgt, or by src if there is no tgt of the right length but src has it.
 Labels labels_of(const AttendOptions& options, const AttendCall& call,
                  const AttendResults& results) {
   Labels labels{tokens(call, "src", results.shape.keys), nullptr};
@@ -235,7 +237,7 @@ std::vector<NamedView> arrays(const AttendOptions& options, const AttendCall& ca
   return arrays;
 }
 
-// One [Tq,Tk] of [N,1,H,Tq,Tk].
+// The map [Tq,Tk] of one example and one head, out of [N,1,H,Tq,Tk].
 ConstView one_map(const ConstView& all, Index batch, Index head) {
   if (all.rank() == 2) return all;
   const ConstView one = qkv::slice(qkv::slice(all, 0, batch, batch + 1), 2, head, head + 1);
@@ -271,7 +273,7 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
                      const AttendResults& results) {
   Results forms;
   forms.arrays = [&] { return arrays(options, call, results); };
-  // There is one result: check_results() has seen to that.
+  // This is only called for an .npy file, for which check_results() allows only one result.
   forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
   forms.text = [&] { return report(call, results, Numbers::kShown); };

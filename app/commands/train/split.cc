@@ -61,7 +61,7 @@ marks, which models read alike. Sources are compared with sources, targets with 
 The same table, numbers and seed give the same files on every machine, and a smaller --hold-out is
 part of a larger one. The table is held in memory.)";
 
-// The parts of a split and the names of their files.
+// A part of a split, and the name of its file without ".tsv".
 struct PartName {
   Part part;
   const char* name;
@@ -88,7 +88,8 @@ struct SplitOptions {
   }
 };
 
-// Numbers texts in the order in which they come; equal texts have equal numbers.
+// Numbers texts from 0 in the order of their first occurrence. Texts whose folded_text() is equal
+// have the same number.
 class TextNumbers {
  public:
   std::uint32_t of(std::string_view text) {
@@ -115,7 +116,7 @@ struct Table {
   }
 };
 
-// Reads the table. Throws InputError for a line without text in either column.
+// Reads the table. Throws InputError for a line whose source or target column has no text.
 Table read_table(const SplitOptions& options, const Common& common) {
   Progress progress(common, "split");
   qkv::app::ParallelTextOptions reading;
@@ -168,8 +169,8 @@ PartCounts counts_of(const Table& table, const qkv::app::Parts& parts) {
   return counts;
 }
 
-// Divides the table. Throws InputError if there are fewer sources than requested, or no sentence
-// pair is left to train on.
+// Divides the table. Throws InputError if there are too few sources for the requested parts, or no
+// sentence pair is left to train on.
 qkv::app::Parts divide(const SplitOptions& options, const Table& table) {
   const qkv::app::HoldOut& wanted = options.hold_out;
   if (table.sources <= wanted.test) {
@@ -217,8 +218,8 @@ class PartBlocks {
   std::string block_;
 };
 
-// The folder of the files. It is created if it is missing, and then removed with the object if
-// nothing was written to it.
+// The folder of the output files, which the constructor creates if it is missing. A folder that it
+// created is removed by the destructor if it is still empty.
 class OutputFolder {
  public:
   explicit OutputFolder(const std::string& path) : path_(path) {
@@ -227,7 +228,7 @@ class OutputFolder {
     if (failed) throw OutputError(path, failed.message());
   }
   ~OutputFolder() {
-    std::error_code ignored;  // fails if it is not empty
+    std::error_code ignored;  // remove() fails if the folder is not empty
     if (made_) std::filesystem::remove(path_, ignored);
   }
   OutputFolder(const OutputFolder&) = delete;
@@ -252,8 +253,8 @@ void write_parts(const SplitOptions& options, const Table& table, const qkv::app
   for (StagedFile& file : files) file.commit();
 }
 
-// Checks before anything is read that the files can be written, and that the folder holds no file
-// of another split that would remain.
+// Called before anything is read: checks that the files can be written without overwriting the
+// table, and that no file of an earlier split would be left among them.
 void check_folder(const SplitOptions& options) {
   std::error_code failed;
   if (!std::filesystem::exists(options.folder, failed)) return check_place(options.folder);

@@ -100,7 +100,8 @@ class LineTranslator {
   std::size_t tokens_ = 0;
 };
 
-// True if no more input is pending: a person or program writing it may be waiting for an answer.
+// True if standard input has nothing to read at present: whoever writes it may be waiting for an
+// answer.
 bool is_waiting() {
   struct pollfd input {};
   input.fd = STDIN_FILENO;
@@ -108,7 +109,8 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// The lines of a file that were too long to translate, which are reported or counted.
+// The lines of a file that were too long to translate. Each is reported as an error or, with
+// --skip-bad, only counted.
 class BadLines {
  public:
   BadLines(std::string file, const TranslateOptions& options, const Common& common)
@@ -120,11 +122,11 @@ class BadLines {
     if (count_ <= kMostNamed) named_ += fmt::format("{}{}", count_ == 1 ? "" : ", ", error.line());
   }
 
-  // Warns of the skipped lines, after the last of `lines` lines or the last before a malformed one.
+  // Warns of the skipped lines, if there were any among the `lines` lines that were read.
   void warn_of_skipped(Index lines) const {
     if (skips_ && count_ > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
   }
-  // Throws InputError if there were any and they are an error.
+  // Throws InputError if any line was too long, unless --skip-bad was given.
   void check(Index lines) const {
     if (!skips_ && count_ > 0) throw qkv::app::InputError(file_, summary(lines));
   }

@@ -19,7 +19,7 @@ namespace {
 
 using qkv::app::TranslationModel;
 
-// The linked models, which need no file.
+// The models that are linked into the program, so that they need no file.
 constexpr LinkedModel kLinkedModels[] = {
     {"--demo", qkv::app::english_french_model,
      "without RUN: translate English TEXT, or a file, to French with a model that is linked into "
@@ -32,8 +32,8 @@ std::size_t index_of(const LinkedModel& model) {
   return static_cast<std::size_t>(&model - std::begin(kLinkedModels));
 }
 
-// The words to translate. With a linked model there is no RUN, so the first word stands in its
-// place.
+// The words to translate. With a linked model there is no RUN: the first word was parsed as RUN,
+// and is put back in front.
 std::vector<std::string> words_of(const TranslateOptions& options) {
   std::vector<std::string> words = options.input;
   if (linked_model(options) != nullptr && options.has_run) {
@@ -53,8 +53,9 @@ std::string first_folder(const std::string& name) {
   return end == name.npos ? "" : name.substr(0, std::max<std::size_t>(end, 1));
 }
 
-// True for a name that is meant to be a file even if there is none: one word with a letter, and an
-// extension or a first folder that exists. "3/5/1987", "U.S.A" and "and/or" are texts.
+// True for a name that is meant as a file even if no such file exists: one word with a letter that
+// begins with an existing folder, or has an extension of at least two letters or digits, the first
+// a letter. "3/5/1987", "U.S.A" and "and/or" are texts.
 bool is_path(const std::string& name) {
   const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
@@ -101,7 +102,7 @@ void check_model_choice(const TranslateOptions& options) {
   }
 }
 
-// A word is a file if it exists or is_path(); all other words are a text.
+// A single word is a file if such a file exists or is_path() is true; all else is one text.
 Source source_of(const TranslateOptions& options) {
   const LinkedModel* const linked = linked_model(options);
   const std::vector<std::string> words = words_of(options);

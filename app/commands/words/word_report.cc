@@ -35,7 +35,8 @@ Head head_of(const WordAttention& attention, Index head, bool heads) {
   return {view(attention.weights), view(attention.top_weights), view(attention.top_keys)};
 }
 
-// The other position to which a word gives the largest weight, and this weight: "street 0.0541".
+// The token that a word attends to most, apart from the word's own position, and its weight:
+// "street 0.0541"; "-" if there is none.
 std::string strongest_other(const WordInput& input, const Head& head, Index word) {
   for (Index n = 0; n < head.top_keys.size(1); ++n) {
     const Index key = head.top_keys.at<std::int64_t>({word, n});

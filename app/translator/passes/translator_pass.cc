@@ -21,7 +21,7 @@ std::vector<TokenList> side(std::span<const TokenPair> pairs, TokenList TokenPai
   return lists;
 }
 
-// The ids [B,Tt] of a batch in the order [Tt,B].
+// The ids of a batch, which are stored as [B,Tt], transposed to [Tt,B].
 std::vector<std::int32_t> by_steps(const TokenBatch& batch) {
   std::vector<std::int32_t> ids;
   ids.reserve(batch.ids.size());
@@ -40,7 +40,8 @@ std::vector<std::int32_t> tokens_before(const std::vector<std::int32_t>& ids, In
   return before;
 }
 
-// Calls f(position, n) for each live position, that is each target that is not padding.
+// Calls f(position, n) for the live positions, the nth of which is `position`. A position is live
+// if its target is not padding.
 template <class F>
 void for_each_live(const std::vector<Index>& live, const F& f) {
   for (std::size_t n = 0; n < live.size(); ++n) f(live[n], static_cast<Index>(n));
@@ -58,7 +59,7 @@ Tensor gathered(const ConstView& from, const std::vector<Index>& live) {
   return to;
 }
 
-// Copies the rows of `from` [n,C] to the live rows of `to` [N,C]; its other rows stay unchanged.
+// Copies the rows of `from` [n,C] to the live rows of `to` [N,C], whose other rows stay unchanged.
 void scatter(const Tensor& from, const std::vector<Index>& live, const View& to) {
   core::dispatch(to.dtype(), [&]<class T>() {
     for_each_live(live, [&](Index position, Index n) {
@@ -153,7 +154,7 @@ void TranslatorPass::decode(RunState& run) {
   }
 }
 
-// Goes from the last step to the first; d_rows_ initially holds the readout's gradients.
+// Runs the steps from the last to the first. On entry d_rows_ holds the gradients from the readout.
 void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embedding) {
   const Index H = config_.hidden;
   const Index width = layers_.decoder.parameters().weight_ih.size(1);
@@ -161,7 +162,7 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
-    const View ds = states(d_rows_, t, 1);  // of s_{t-1}; holds the readout's part
+    const View ds = states(d_rows_, t, 1);  // of the step's input state; holds the readout's part
     cell_->backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
                     rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
                     rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
@@ -185,8 +186,8 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
 
 // ---- the readout ----------------------------------------------------------------------------
 
-// Writes t_i, the larger number of each pair of the readout (maxout with two pieces, Goodfellow et
-// al. 2013).
+// Writes t_i: the larger number of each pair in the readout layer's output (maxout with two pieces,
+// Goodfellow et al. 2013), after dropout.
 void TranslatorPass::read_out(RunState& run, const View& largest) {
   const ConstView all = rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_));
   if (has_padding()) live_rows_ = gathered(all, live_);
@@ -200,7 +201,7 @@ void TranslatorPass::read_out(RunState& run, const View& largest) {
 void TranslatorPass::read_out_backward(const View& d_largest, TranslatorGradients& gradients) {
   d_rows_ = Tensor(config_.dtype, rows_.shape());
   dropout_.backward(saved_readout_dropout_, d_largest, d_largest);
-  larger_of_pairs_backward(d_largest, pairs_);  // pairs_ become gradients
+  larger_of_pairs_backward(d_largest, pairs_);  // overwrites pairs_ with their gradients
   const View all = rows_of(slice(d_rows_.view(), 0, 1, 1 + steps_));
   Tensor d_live;
   if (has_padding()) d_live = Tensor(config_.dtype, live_rows_.shape());

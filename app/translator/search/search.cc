@@ -14,8 +14,8 @@
 namespace qkv::app {
 namespace {
 
-// Hypotheses per thread: with fewer, one decoding batch uses all threads for its operations
-// instead.
+// The least number of hypotheses per thread for which each thread runs its own decoding batch. With
+// fewer, there is one decoding batch, each of whose operations uses all threads.
 constexpr Index kLeastRowsOfLane = 24;
 constexpr Index kMostBeam = 1000;
 
@@ -34,7 +34,8 @@ void check(const SearchOptions& options) {
   }
 }
 
-// The options of a search: a model without attention has none to report.
+// The options that suit the model: without attention there are no weights to report, and none that
+// show which source token an <unk> comes from.
 SearchOptions options_of(const TranslatorConfig& config, SearchOptions options) {
   if (config.attention != TranslatorAttention::kNone) return options;
   options.attention = false;
@@ -42,8 +43,8 @@ SearchOptions options_of(const TranslatorConfig& config, SearchOptions options) 
   return options;
 }
 
-// The context of one decoding batch on one thread, with the stop flag and the forced path of the
-// caller's.
+// The context of one decoding batch on one thread. Its stop flag and its forced path are those of
+// the caller's context.
 struct LaneContext {
   explicit LaneContext(const Context& of) {
     context.set_stop_flag(of.stop_flag());
@@ -58,7 +59,7 @@ std::vector<Translation> search(const TranslatorConfig& config, const Translator
                                 std::span<const TokenList> sources,
                                 const SearchOptions& given_options, Context& context) {
   check(given_options);
-  token_batch(kTranslate, "sources", sources, config.source_tokens);  // before any computation
+  token_batch(kTranslate, "sources", sources, config.source_tokens);  // only checks the sources
   std::vector<Translation> results(sources.size());
   if (sources.empty()) return results;
   const SearchOptions options = options_of(config, given_options);

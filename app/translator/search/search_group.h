@@ -22,7 +22,7 @@ namespace qkv::app {
 // The public function that errors name.
 inline constexpr std::string_view kTranslate = "Translator::translate";
 
-// Arguments of search() that all its parts use.
+// The model and the options of a search, which all its parts share.
 struct SearchModel {
   const TranslatorConfig& config;
   const TranslatorLayers& layers;
@@ -45,16 +45,16 @@ class SearchGroup {
   // The number of live hypotheses of all waiting sources.
   Index live() const;
 
-  // Attends to the sources. Writes s_{i-1} of each live hypothesis to a row of `states`, and c_i
-  // and E y_{i-1} to the row of `rows` with that index, from row `first` on.
+  // Attends to the sources. Gives each live hypothesis one row index, from `first` on: writes its
+  // s_{i-1} to that row of `states`, and its c_i and E y_{i-1} to that row of `rows`.
   void begin_step(const View& rows, const View& states, Index first);
-  // Continues source b. `logits` and `normalisers` are those of the group's rows.
+  // Continues the hypotheses of source b. `logits` and `normalisers` start with the group's rows.
   template <class T>
   void advance(Index b, const T* logits, std::span<const Normaliser> normalisers,
                const kernels::LogitKernels<T>& by);
-  // Ends a step after all waiting sources have been continued: takes the new states from the rows
-  // that begin_step() wrote to, and writes translations that are known to their places in
-  // `results`.
+  // Ends a step after all waiting sources have been continued: takes the new states s_i from the
+  // rows that begin_step() wrote to, and writes each translation that is now complete to its
+  // source's place in `results`.
   void end_step(const View& rows, std::vector<Translation>& results);
 
   Index sources() const noexcept { return static_cast<Index>(hypotheses_.size()); }
@@ -75,7 +75,7 @@ class SearchGroup {
   const SearchModel& model_;
   std::vector<std::size_t> places_;
   std::vector<std::int32_t> lengths_;
-  // The sources' lengths for attention; 0 for sources that are done, which attend to nothing.
+  // The sources' lengths for attention; 0 for a source that is done, so that it costs no more work.
   std::vector<std::int32_t> seen_lengths_;
   EncoderPass encoder_;
   std::optional<SourceMemory> memory_;
@@ -85,7 +85,7 @@ class SearchGroup {
   Index waiting_ = 0;
   Tensor states_;   // [beam,B,hidden]: s_{i-1}
   Tensor seen_;     // [beam,B,C]: c_i
-  Tensor weights_;  // [B,heads,beam,Ts], if attention is requested
+  Tensor weights_;  // [B,heads,beam,Ts], if weights or the sources of <unk> are requested
 };
 
 }  // namespace qkv::app

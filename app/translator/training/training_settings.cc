@@ -21,7 +21,7 @@ namespace {
 // Settings that may change when a run is resumed.
 constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every", "keep"};
 
-// Settings that runs of earlier versions lack, with the values that those runs had.
+// Settings that earlier versions did not write to config.json, with the values that they implied.
 const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"tied_embeddings", "none"},
                             {"vocab", Index{8000}},
@@ -31,7 +31,8 @@ const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"best", "loss"},
                             {"keep", Index{0}}};
 
-// The list of settings: visit(name, member) for each, with the names of an enumeration's values.
+// Calls visit(name, member) for each setting. An enumeration is visited with a third argument, the
+// names of its values.
 template <class Config, class Visit>
 void for_each_setting(Config& config, Visit& visit) {
   auto& o = config.options;
@@ -184,12 +185,12 @@ struct Difference {
   std::string after{};
 };
 
-// Adds a setting's difference unless it may change; both values may be equal. Adjacent settings
-// that one option sets are one difference: "--cols: 0,1 -> 1,0".
+// Adds the old and the new value of a setting, even if they are equal, unless the setting may
+// change. Adjacent settings that one option sets become one entry: "--cols: 0,1 -> 1,0".
 void compare(const std::string& setting, const SettingValue* was, const SettingValue* is,
              std::vector<Difference>& all) {
   if (std::ranges::find(kMayChange, setting) != std::end(kMayChange)) return;
-  // No option for an unknown setting.
+  // A setting that only the old file has is unknown to this version, so no option sets it.
   const std::string option = is != nullptr ? option_of(setting) : "";
   if (!option.empty() && !all.empty() && all.back().name == option) {
     all.back().before += "," + text_of(was);
@@ -228,7 +229,7 @@ std::string differences(const Settings& old, const Settings& now) {
   for (const Setting& setting : now) {
     compare(setting.name, find_setting(old, setting.name), &setting.value, all);
   }
-  // The file may have any number of settings, so each is looked up in the short list.
+  // The old file may have any number of settings; each is looked up in `now`, which is short.
   for (const Setting& setting : old) {
     if (find_setting(now, setting.name) == nullptr) {
       compare(setting.name, &setting.value, nullptr, all);

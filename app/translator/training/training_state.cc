@@ -17,13 +17,14 @@
 namespace qkv::app {
 namespace {
 
-// Counters that states of earlier versions lack; they then start at 0.
+// Counters that earlier versions did not write to the state file. If absent, they start at 0.
 constexpr std::string_view kLater[] = {"run.line_done", "run.line_updates", "run.clipped",
                                        "run.valid_seconds"};
-// BLEU of the best parameters, which states of earlier versions lack; it is then unknown.
+// The best parameters' BLEU. Earlier versions did not write it to the state file; if absent, it
+// is unknown.
 constexpr const char* kBestBleu = "run.best_bleu";
 
-// The counters and other scalars of the state: visit(name, number).
+// Calls visit(name, number) for each number in Counts; `name` is its name in the state file.
 template <class Counts, class Visit>
 void for_each_count(Counts& counts, const Visit& visit) {
   visit("run.epoch", counts.spent.epochs);
@@ -42,7 +43,7 @@ void for_each_count(Counts& counts, const Visit& visit) {
   visit("run.valid_seconds", counts.valid_seconds);
 }
 
-// The arrays of a file by name.
+// The arrays of a state file, looked up by name.
 class ArrayFile {
  public:
   explicit ArrayFile(std::string path) : path_(std::move(path)) {
@@ -93,12 +94,13 @@ bool all_finite(const Tensor& tensor) {
                                            : all(tensor.values<double>());
 }
 
-// The translator's parameters in the form from which Adam takes names, shapes and types.
+// The translator's parameters as Adam's constructor takes them. It reads only names, shapes and
+// types, so the parameters stand in for their own gradients.
 std::vector<TrainedParameter> shapes_of(Translator& translator) {
   return trained_parameters(translator, translator);
 }
 
-// Swaps the translator's parameters with the best ones during its lifetime.
+// Swaps the translator's parameters with the best ones; its destructor swaps them back.
 class Swapped {
  public:
   Swapped(Translator& translator, TranslatorGradients& best)
