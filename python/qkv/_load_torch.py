@@ -26,7 +26,7 @@ def _own_form(shapes: Dict[str, Shape]) -> _Form:
 
 
 def _renamed(shapes: Dict[str, Shape], names: Dict[str, str]) -> _Form:
-    """The form in which `names`, {their prefix: our prefix}, replaces the names' prefixes."""
+    """The form with our names' prefixes replaced by theirs; `names` is {theirs: ours}."""
     return {
         theirs + name[len(mine) :]: _Source(shape, {name: None})
         for name, shape in shapes.items()
@@ -39,14 +39,17 @@ _MULTI_HEAD = {"W_q.": "fc_q.", "W_k.": "fc_k.", "W_v.": "fc_v.", "W_o.": "fc_o.
 
 
 def _multi_head_forms(shapes: Dict[str, Shape]) -> Dict[str, _Form]:
-    """The forms of torch.nn.MultiheadAttention (one projection or three) and of "d2l"."""
+    """The forms of torch.nn.MultiheadAttention and d2l's MultiHeadAttention that fit the layer.
+
+    PyTorch's module has its input projections together in one array, or apart in three.
+    """
     projections = ("fc_q", "fc_k", "fc_v")
     forms = {}
     if set(shapes) <= {f"{x}.{kind}" for x in (*projections, "fc_o") for kind in _KINDS}:
         forms["d2l"] = _renamed(shapes, _MULTI_HEAD)
     width = shapes["fc_q.weight"][0]
     if "sinks" in shapes or any(shapes[f"{x}.weight"][0] != width for x in projections):
-        return forms  # torch's module has no sinks and no grouped key heads
+        return forms  # torch's module has neither sinks nor grouped heads
     thirds = {name: slice(n * width, (n + 1) * width) for n, name in enumerate(projections)}
 
     def parts(kind: str) -> Dict[str, Any]:
@@ -77,7 +80,7 @@ _KINDS = ("weight", "bias")
 def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     """All forms, by name, for the layer whose parameters have these names and shapes."""
     if "W_q" in shapes:
-        # The PyTorch listing of d2l, section 10.1, applies its W_k to queries and W_q to keys.
+        # `swapped` is for d2l's PyTorch listing (section 10.1): its W_k is applied to the queries.
         query, key = ("W_k", "W_q") if swapped else ("W_q", "W_k")
         of_listing = {query: "W_q", key: "W_k"}
         plain = {name: _Source(shapes[mine], {mine: None}) for name, mine in of_listing.items()}
@@ -118,7 +121,7 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
 
 
 def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
-    """Rejects biases that only one side has: they would be lost, or stay as initialised."""
+    """Rejects biases that only the state dict, or only the layer, has: they would not be loaded."""
     of_query = {"in_proj_weight", "q_proj_weight", "fc_q.weight", "W_q.weight"}
     if "fc_q.weight" not in mine or not of_query & set(names):
         return
@@ -135,7 +138,7 @@ def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
 
 
 def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
-    """The arrays whose names begin with the prefix; a value None is an absent parameter."""
+    """The arrays whose names begin with the prefix, by the rest of the name; None is skipped."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(
             f"{function}: state_dict must be a mapping of arrays, got {type(state_dict).__name__}"

@@ -27,7 +27,7 @@ class BoundCrossEntropy {
  public:
   explicit BoundCrossEntropy(CrossEntropy layer) : layer_(std::move(layer)) {}
 
-  // Returns losses, or (losses, log_probabilities).
+  // Returns the losses [N]; with return_log_probabilities, (losses, log_probabilities), both [N].
   nb::object forward(nb::handle logits, nb::handle targets, nb::handle return_log_probabilities,
                      nb::handle threads) {
     return as_method(kForward, [&] {

@@ -50,8 +50,9 @@ const char* autograd_hint(nb::handle object) {
   return asks ? "; under autograd call qkv.torch.attention" : "";
 }
 
-// The result of a DLPack method of an array. If the method refuses (such as for a tensor that
-// requires gradients), throws an error that names the argument; other errors propagate.
+// Calls a DLPack method of an array and returns its result. If the method refuses the array, as
+// PyTorch's does for a tensor that requires gradients, throws an error that names the argument;
+// other errors propagate.
 nb::object asked(nb::handle object, const char* method, const Name& name) {
   try {
     return object.attr(method)();
@@ -72,7 +73,7 @@ long device_type_of(nb::handle object, const Name& name) {
   if (PyTuple_Check(device.ptr()) && PyTuple_GET_SIZE(device.ptr()) == 2) {
     const nb::handle type = PyTuple_GET_ITEM(device.ptr(), 0);
     if (PyIndex_Check(type.ptr()) != 0) {
-      int overflow = 0;  // then the result is -1, which is no device
+      int overflow = 0;  // on overflow the number is -1, which is no device type
       const long number = PyLong_AsLongAndOverflow(type.ptr(), &overflow);
       if (number == -1 && PyErr_Occurred() != nullptr) nb::raise_python_error();
       return number;
@@ -94,8 +95,8 @@ ConstView view_of(const nb::dlpack::dltensor& tensor, nb::handle object, const N
   return {data, dtype, layout->shape, layout->strides};
 }
 
-// A view of a plain PyTorch tensor on the CPU; nothing for other tensors, for which the Python
-// methods report the reason.
+// A view of a CPU tensor, read by the C functions of its class. Returns nothing for a tensor that
+// requires gradients or is on another device; the Python methods then report the error.
 std::optional<Array> view_by(const ExchangeApi& exchange, nb::handle object, const Name& name) {
   if (requires_grad(object)) return std::nullopt;
   const nb::object plain = with_its_sign(object);
@@ -175,7 +176,7 @@ nb::dlpack::dtype dlpack_of(DType dtype) {
 }
 
 nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape, View& view) {
-  // Owns the memory, and the DLPack tensor that describes it.
+  // Owns the memory of the result, and the DLPack tensor that describes that memory.
   struct Held {
     Tensor tensor;
     std::vector<std::int64_t> dims;
@@ -199,7 +200,7 @@ nb::object tensor_by(const ExchangeApi& exchange, DType dtype, const Dims& shape
                           .byte_offset = 0};
   void* object = nullptr;
   if (exchange.to_object(&held->managed, &object) != 0) nb::raise_python_error();
-  static_cast<void>(held.release());  // now owned by the tensor
+  static_cast<void>(held.release());  // `object` owns it now
   return nb::steal(static_cast<PyObject*>(object));
 }
 

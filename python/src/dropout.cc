@@ -33,7 +33,7 @@ class BoundDropout {
         const ResultMaker maker(x);
         View out;
         const nb::object made = maker.make(from.dtype(), from.shape(), out);
-        // The pass keeps the mask of dropped elements for backward(), and not the array.
+        // pass.saved gets no mask, but what backward() needs to repeat the draw.
         run_call(1, count_of(from), [&](Context&) { layer_.forward(from, run, pass.saved, out); });
         if (run.mode == Mode::kTrain) last_run_ = run;
         return maker.finish(made);
@@ -53,7 +53,7 @@ class BoundDropout {
     });
   }
 
-  // (seed, step) of the next training step; None before the first training step.
+  // (seed, step) of the next training step; None until a step or set_run() sets them.
   nb::object run() const {
     if (!last_run_) return nb::none();
     return nb::make_tuple(last_run_->seed, last_run_->step);

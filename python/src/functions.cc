@@ -84,8 +84,8 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   return maker.finish(made);
 }
 
-// Returns a NumPy array for any type of x, because no other package has such a dtype. The library
-// throws an error if the last axis is not a multiple of 32.
+// Returns a NumPy array, whatever package x is from, because only NumPy can have the dtype q8. The
+// library throws an error if the size of the last axis is not a multiple of 32.
 nb::object quantize_q8_call(nb::handle x) {
   const Name name{"quantize_q8", "x", "float32, bfloat16 or float16"};
   const Array array = array_of(x, name);

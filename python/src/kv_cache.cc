@@ -65,8 +65,8 @@ KvCacheSizes sizes_of(const nb::tuple& sizes) {
   return to;
 }
 
-// Reads a sequence of at most B indices of entries. The length is checked first, since a range may
-// have any length.
+// Reads a sequence of at most B indices of entries. The length is checked before the sequence is
+// read, since a Python range of any length could be given.
 std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
   if (!nb::isinstance<nb::sequence>(object) || nb::isinstance<nb::str>(object)) {
     throw_type_error(name, "must be a list of integers, got " + describe(object));
@@ -90,7 +90,7 @@ std::string name_in_python(DType dtype) {
 
 // ---- pickles --------------------------------------------------------------------------------
 
-// The format of a pickle, a dict with the cache's sizes and arrays as bytes, and its arrays.
+// A pickle is a dict of its format, the cache's sizes, and each array as (shape, bytes).
 constexpr const char* kPickle = "qkv KvCache 1";
 constexpr std::array<std::pair<const char*, Tensor KvCacheContents::*>, 5> kPickled = {
     {{"k_pages", &KvCacheContents::k_pages},
@@ -159,12 +159,13 @@ KvCache cache_of(const nb::dict& pickle) {
   const KvCacheContents contents = contents_of(pickle);
   try {
     return KvCache(contents);
-  } catch (const Error& error) {  // its text names fields of the pickle, not arguments
+  } catch (const Error& error) {  // the error names fields of the pickle, not arguments
     throw nb::value_error(error.what());
   }
 }
 
-// A read-only NumPy array over the memory of a view. The array owns `hold`, which keeps the pages.
+// A read-only NumPy array over the memory of a view. The array owns `hold`, which keeps the pages
+// alive and in place.
 nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) {
   using Hold = std::shared_ptr<const void>;
   auto own = std::make_unique<Hold>(std::move(hold));
@@ -173,7 +174,7 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   std::vector<std::size_t> shape(view.shape().begin(), view.shape().end());
   nb::dlpack::dtype type{};
   switch (view.dtype()) {
-    case DType::kBFloat16:  // NumPy has no such type
+    case DType::kBFloat16:  // NumPy has no bfloat16, so view() sets the dtype below
       type = nb::dtype<std::uint16_t>();
       break;
     case DType::kQ8:
@@ -191,12 +192,12 @@ nb::object pages_array(const ConstView& view, std::shared_ptr<const void> hold) 
   return as_bits ? made.attr("view")(numpy().dtype(view.dtype())) : made;
 }
 
-// Owns the cache. Long work runs without the GIL, so that other threads may call the cache at the
-// same time. Calls that read may run together. A call that changes the cache must be the only one,
-// and is otherwise an error, because the order of two changes would be arbitrary.
+// Owns the cache, which several threads may call at the same time, since long work runs without the
+// GIL. Calls that read may overlap. A call that changes the cache may overlap no other call: the
+// later of the two throws an error, because their order would be arbitrary.
 class HeldCache {
-  // Returns f(); its errors are thrown with the names of the Python method and arguments, and
-  // errors about pages that arrays hold become BufferError.
+  // Returns f(). Errors of f are rethrown with the names of the Python method and its arguments. An
+  // error about kHeld, pages that NumPy arrays still use, becomes a BufferError.
   template <class F>
   static auto in_words(const char* function, const F& f) {
     try {
@@ -275,7 +276,7 @@ class HeldCache {
     const Changing use(*this, kCacheLoad);
     KvCache loaded = read_cache(path, &cache_.sizes());
     in_words(kCacheLoad, [&] {
-      constexpr long kOwn = 2;  // the references of the cache and of this call
+      constexpr long kOwn = 2;  // one reference of the cache and one of this expression
       if (cache_.hold_pages().use_count() > kOwn) {
         throw Error(kCacheLoad, kHeld, "may not be replaced");
       }
@@ -335,7 +336,7 @@ class HeldCache {
     const Reading use(*this, "KvCache.v_pages");
     return pages_array(cache_.inputs({}).v, cache_.hold_pages());
   }
-  // block_tables() and context_lens() return copies.
+  // block_tables() and context_lens() return copies; the tables have -1 after an entry's last page.
   nb::object block_tables() const {
     const Reading use(*this, "KvCache.block_tables");
     const ConstView tables = cache_.inputs({}).block_tables;
@@ -414,7 +415,7 @@ class HeldCache {
   };
 
   KvCache cache_;
-  mutable std::atomic<int> readers_ = 0;  // calls that read now; -1 while a call changes it
+  mutable std::atomic<int> readers_ = 0;  // the calls now reading cache_; -1 while one changes it
 };
 
 }  // namespace

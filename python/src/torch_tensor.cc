@@ -19,14 +19,14 @@ nb::object attribute(nb::handle object, PyObject* name) {
   return nb::steal(value);
 }
 
-// References to the PyTorch objects that the bindings use, looked up when the first tensor arrives.
-// torch is never imported here. The references are never released; see Numpy.
+// References to the PyTorch objects that the bindings use, looked up once the program has imported
+// torch, which is never imported here. The references are never released; see Numpy.
 class Torch {
  public:
   explicit Torch(nb::handle torch)
       : tensor_(nb::object(torch.attr("Tensor")).release()),
         function_(nb::object(tensor_.attr("__torch_function__").attr("__func__")).release()),
-        // The __torch_function__ of Parameter, whose memory is its value.
+        // Parameter has its own __torch_function__, but overrides no functions with it.
         no_function_(
             nb::object(torch.attr("nn").attr("Parameter").attr("__torch_function__")).release()),
         no_dispatch_(nb::object(tensor_.attr("__torch_dispatch__")).release()),
@@ -70,7 +70,7 @@ class Torch {
   nb::handle tensor_, function_, no_function_, no_dispatch_, dlpack_, forward_ad_, bool_, uint8_;
 };
 
-// The PyTorch objects; null before torch is imported.
+// The PyTorch objects; null until the program has imported torch.
 const Torch* torch() {
   static const Torch* found = nullptr;
   if (found == nullptr) {

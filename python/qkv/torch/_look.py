@@ -23,7 +23,7 @@ Which = Union[str, int, "re.Pattern[str]"]
 _LOCK = threading.Lock()
 
 
-_TOP = 8  # the number of largest weights that look(model) records of each query
+_TOP = 8  # how many of each query's largest weights look(model) records
 
 
 class _Looker:
@@ -41,7 +41,10 @@ class _Looker:
                 note_compiled(self.seen, name)
 
     def knows(self, module: torch.nn.Module) -> bool:
-        """Whether the module belongs to the model and runs on self.thread; notes why not."""
+        """Whether the module belongs to the model and runs on self.thread.
+
+        Notes in self.seen that a module of the model ran compiled or on another thread.
+        """
         name = self.names.get(id(module))
         if threading.get_ident() != self.thread:
             if name is not None:
@@ -112,9 +115,9 @@ def look(
 
     In this context, each call of attention that a module of the model makes is accompanied by a
     second call, which computes the requested results in memory that grows with Tq + Tk. The model's
-    own call and its results are unchanged. Recorded are calls through Transformers' attention
-    interface (eager, sdpa, qkv), torch.nn.MultiheadAttention and the layers made of it, with their
-    fast paths, the modules of `qkv.torch.nn`, and modules that call
+    own call and its results are unchanged. The calls recorded are those of Transformers' attention
+    interface (eager, sdpa, qkv), of torch.nn.MultiheadAttention and the layers made of it (in their
+    fast paths, too), of the modules of `qkv.torch.nn`, and of modules that call
     `torch.nn.functional.scaled_dot_product_attention`, `qkv.torch.scaled_dot_product_attention` or
     `qkv.torch.attention`. Code that computes a softmax itself, and compiled code (torch.compile,
     torch.jit), is not recorded.
@@ -130,22 +133,23 @@ def look(
             compiled regular expressions to search for in names, or indices in the order in which
             layers first attend; one of these or a list of them. None for all.
         heads: indices of the heads to record; None for all.
-        rows: the queries of each call whose weights are kept: indices (negative ones count from the
-            end), or a slice. None for no weights.
+        rows: the queries whose weights to keep: indices (negative ones count from the end), or a
+            slice. None for no weights.
         top: how many of each query's largest weights to keep, with their keys. None means 8 if no
             other result is requested, else 0.
         column_sums: whether to keep the sum of the weights that each key received from all queries;
-            indices or a slice for the sum over these queries.
+            or the indices or a slice of the queries to sum over.
         entropy: whether to keep the entropy of every query's weights. None means True if no other
             result is requested, else False.
-        value_sums: whether to keep the column sums times the length of each value, over the queries
-            of column_sums, or all.
-        pool: (m, n) to keep the weights in m x n cells, as return_pooled of `qkv.attention`.
+        value_sums: whether to keep each key's column sum times |v|, the norm of its value. The sums
+            are over the queries that column_sums gives, or over all.
+        pool: (m, n) to keep the weights pooled in m x n cells, as by return_pooled of
+            `qkv.attention`.
 
     Returns:
         A context manager whose `with` gives a `Seen`, which maps names and indices to layers. A
-        layer's results are those of its last call; its `calls` has all of them. Each `with` gives a
-        new `Seen`. The context manager may also decorate a function.
+        layer's results are those of its last call; its `calls` lists every call. Each `with` gives
+        a new `Seen`. The context manager may also decorate a function.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
@@ -211,7 +215,7 @@ def _leave(looker: _Looker) -> None:
 
 
 def _results() -> str:
-    """The names of the arguments that request a result, for a message."""
+    """The names of the arguments that request a result, listed for an error message."""
     *names, last = [asked.split("=")[0] for asked in ASKED_BY.values()]
     return f"{', '.join(names)} or {last}"
 
@@ -286,7 +290,7 @@ def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
 
 
 def _likely(model: torch.nn.Module) -> List[str]:
-    """Names of modules with children whose name contains "att"; all names, if there are none."""
+    """Names of modules that have children and "att" in their own name; all names if none do."""
     modules = dict(model.named_modules())
     found = [n for n, m in modules.items() if "att" in n.rpartition(".")[2].lower()]
     return [n for n in found if next(modules[n].children(), None) is not None] or list(modules)

@@ -41,7 +41,10 @@ def save_calls(
 def _labels(
     first: Any, rows: List[int], tokens: Optional[Sequence[Any]], query_tokens: Any
 ) -> Tuple[Any, Any]:
-    """The tokens of the rows and of the keys, or their indices as text if tokens is None."""
+    """The tokens of the rows and of the keys; where none are given, their indices as text.
+
+    Without query_tokens, the queries are taken to be the last of the keys.
+    """
     B, sizes = len(first.weights), (first.queries, first.keys)
     src = _texts("tokens", tokens, B, first.keys)
     if query_tokens is not None:
@@ -127,7 +130,7 @@ def _counted(one: Sequence[Any]) -> str:
 
 
 def _last(src: Any, sizes: Tuple[int, int]) -> Any:
-    """The queries' tokens, which are the last of the keys'; None if there are fewer keys."""
+    """The tokens of the queries, if these are the last keys; None if queries outnumber keys."""
     queries, keys = sizes
     return src[..., keys - queries :] if queries <= keys else None
 

@@ -19,7 +19,7 @@ __all__ = ["scaled_dot_product_attention"]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _PLAIN_NUMBERS = (float, int)
-_LARGEST = torch.finfo(torch.float32).max  # sums are float32, except for float64 inputs
+_LARGEST = torch.finfo(torch.float32).max  # the limit of |scale|, as scores may be float32
 _NUMBERS = (float, int, torch.SymFloat) if hasattr(torch, "SymFloat") else (float, int)
 
 
@@ -37,22 +37,22 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention, computed by qkv's kernels.
 
     Invalid calls, and calls that the kernels do not compute, are passed to PyTorch's own function,
-    with its results and errors. The kernels do not compute tensors on other devices, strided nested
-    tensors, empty tensors, or an infinite or NaN scale.
+    with its results and errors. The kernels do not take tensors on other devices, strided nested
+    tensors, empty tensors (except with D = 0), or a scale that is NaN or overflows float32.
 
     Args:
         query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast. Or jagged nested
-            tensors [B,H,Tq,D], [B,H,Tk,D], [B,H,Tk,E] of different lengths, without attn_mask and
-            is_causal, which are computed as packed sequences.
-        attn_mask: bool, true where a query may attend; or numbers of query's dtype or float32,
-            added to the scores; broadcasts to [..,Tq,Tk]. Or the result of
+            tensors [B,H,Tq,D], [B,H,Tk,D], [B,H,Tk,E], computed as packed sequences, if neither
+            attn_mask nor is_causal is given.
+        attn_mask: bool, true where a query may attend, or numbers of query's dtype or float32,
+            which are added to the scores; either broadcasts to [..,Tq,Tk]. Or the result of
             torch.nn.attention.bias.causal_upper_left or causal_lower_right.
         dropout_p: probability of dropping a weight, also in evaluation, as in PyTorch; the seed is
             drawn from torch's generator. 1 gives all zeros.
         is_causal: whether query i attends to keys 0 to i only (not with attn_mask).
         scale: factor of the scores; None for 1/sqrt(D).
-        enable_gqa: whether the axis before the sequence is the head axis, and key and value may
-            each have fewer heads, a divisor of query's.
+        enable_gqa: whether key and value may each have fewer heads, a divisor of query's. The axis
+            before the sequence is then the head axis.
 
     Returns:
         [..,Tq,E] of query's dtype. A row that attends to no key is zero. Gradients flow to query,
@@ -83,9 +83,10 @@ def attend_bare(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, mask: Any, dropout_p: Any, is_causal: Any, scale: Any,
     enable_gqa: Any
 ) -> Optional[torch.Tensor]:  # fmt: skip
-    """The result of a call that is not recorded or watched and needs no gradient; else None.
+    """Computes a call by a path that is fast for small calls; None for calls it does not take.
 
-    It takes [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E] by a short path, for small calls.
+    It takes [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E] without gradients, dropout or autocast, in calls
+    that are not compiled, traced, intercepted by a dispatch mode or reported to watchers.
     """
     if is_compiling() or WATCHERS or modes() or tracing() or (any_autocast() and has_autocast()):
         return None
@@ -96,7 +97,10 @@ def attend_as_sdpa(  # the arguments of PyTorch's function
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: Any = 0.0,
     is_causal: Any = False, scale: Any = None, enable_gqa: Any = False
 ) -> None:  # fmt: skip
-    """Makes the call of `attention`, without dropout, that qkv's function would make, if any."""
+    """Calls `attention` with what `scaled_dot_product_attention` would pass it, without dropout.
+
+    Does nothing if that function would leave the call to PyTorch.
+    """
     mask, causal = without_square_corner(attn_mask, is_causal)
     _attend(query, key, value, mask, 0.0, causal, scale, enable_gqa)
 
@@ -126,7 +130,7 @@ def _attend(  # the arguments of PyTorch's function
         return None
     if surely(value.numel() == 0) or any([surely(size == 0) for size in query.shape[:-1]]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
-        return None if FUNCTION is not None else zeros  # PyTorch decides the shape if it can
+        return None if FUNCTION is not None else zeros  # PyTorch's function, if any, sets the shape
     aligned = _aligned_groups(query, key, value) if enable_gqa else _aligned(query, key, value)
     if aligned is None:
         return None
@@ -180,7 +184,7 @@ def _are_meta(*tensors: torch.Tensor) -> bool:
 
 
 def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:
-    """Whether a mask has a dtype that the kernels take and broadcasts to `scores`, their shape."""
+    """Whether the kernels take a mask's dtype, and the mask broadcasts to the shape `scores`."""
     if not isinstance(mask, torch.Tensor) or mask.is_nested:
         return False
     if mask.dtype not in (torch.bool, torch.float32, dtype) or mask.dim() > len(scores):
@@ -226,7 +230,7 @@ def _aligned(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Al
 
 
 def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> _Aligned:
-    """As _aligned, where the last leading axis is the head axis, also for rank 3."""
+    """Aligns tensors as `_aligned` does, but their last leading axis is the head axis."""
     if min(query.dim(), key.dim(), value.dim()) < 3:
         return None
     H, of_key, of_value = (x.size(-3) for x in (query, key, value))
@@ -238,7 +242,7 @@ def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
         )
     if H % of_key != 0 or H % of_value != 0:
         return None
-    # Heads are repeated to the least common multiple, which does not change the result.
+    # Repeating key and value heads until both have G does not change the result.
     G = math.lcm(of_key, of_value)
     if H == 0:
         G = H
@@ -259,7 +263,7 @@ def _aligned_groups(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
 
 
 def _broadcast(first: Any, second: Any) -> Optional[Tuple[int, ...]]:
-    """The broadcast shape, or None if there is none. Unknown sizes are taken to be equal."""
+    """The broadcast shape, or None if there is none. Sizes not known yet are taken to be equal."""
     if first is None:
         return None
     longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
