@@ -56,6 +56,8 @@ function(qkv_library target)
     target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})
   endif()
   set_target_properties(${target} PROPERTIES
+    ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
+    LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
     LINKER_LANGUAGE CXX)  # a component may be headers only
