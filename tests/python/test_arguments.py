@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that lists, NumPy scalars and arrays of one value give equal results, and that every argument
-is passed on."""
+"""Tests that other forms of one value give equal results, and that every argument is passed on.
+
+Other forms are lists, NumPy scalars and arrays.
+"""
 
 import inspect
 from functools import partial
