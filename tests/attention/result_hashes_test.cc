@@ -42,7 +42,10 @@ constexpr std::uint64_t kSeed = 13;  // one with which TheRowsDrawEverything
 struct Hash {
   void add(const ConstView& x, bool one_zero = false) {
     if (!x.given()) return;
-    Tensor copy = contiguous(x);
+    // A mask may hold any bytes, of which only 0 and 1 can be read as bool.
+    const bool is_mask = x.dtype() == DType::kBool;
+    Tensor copy =
+        contiguous(is_mask ? ConstView(x.data(), DType::kUInt8, x.shape(), x.strides()) : x);
     for (Index n = 0; is_real(x.dtype()) && n < copy.element_count(); ++n) {
       const double real = core::load<double>(x.dtype(), copy.view().data(), n);
       if (std::isnan(real)) core::store(x.dtype(), copy.view().data(), n, NAN);
