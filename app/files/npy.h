@@ -26,7 +26,8 @@ class NpyImage {
   std::size_t data_size() const noexcept { return size_; }
 
  private:
-  // Both set the header and the data, and return the rule that the array breaks, or "".
+  // set_numbers() and set_text() set the header and the data; they return the rule that the array
+  // breaks, or "".
   std::string set_numbers(const ConstView& view);
   std::string set_text(const app::Strings& strings);
 

@@ -26,8 +26,8 @@ using Settings = std::vector<Setting>;
 // the fewest digits that round-trip. Invalid UTF-8 becomes U+FFFD.
 std::string json_text(const SettingValue& value);
 
-// Both return the settings as a JSON object, {"a": 1, "b": "x"}: settings_text() writes one member
-// per line, settings_line() all on one line.
+// The settings as a JSON object, {"a": 1, "b": "x"}: settings_text() writes one member per line,
+// settings_line() writes all on one line.
 std::string settings_text(const Settings& settings);
 std::string settings_line(const Settings& settings);
 

@@ -56,7 +56,7 @@ struct Chart {
 };
 
 // Each function throws Error for a chart without a point and for a series whose run does not exist.
-// The same chart gives the same bytes everywhere. Zoom, flag and errors of draw_png() and
+// Equal charts give equal bytes on every machine. Zoom, flag and errors of draw_png() and
 // draw_pdf() are those of a Picture's.
 QKV_API std::string draw_svg(const Chart& chart);
 QKV_API std::string draw_terminal(const Chart& chart, const TerminalStyle& style);

@@ -103,7 +103,7 @@ std::vector<Way> bind_product(const Product& product, const View& result, int th
   if (threads != 1) return {};
   std::vector<std::pair<const char*, Order>> orders = {{"plain", Order::kPlain},
                                                        {"blocked", Order::kBlocked}};
-  // Both operands of a weight gradient change in each training step, so neither can be packed once.
+  // A weight gradient has operands that change in each training step, so none can be packed once.
   if (product.gives != Gives::kWeightGradient) orders.emplace_back("packed", Order::kPacked);
   std::vector<Way> ways;
   for (const auto& [form, order] : orders) {

@@ -23,8 +23,8 @@ namespace detail {
 
 struct TileClasses;
 
-// These checks make a compiler print one of the lines below for a function that does not fit: the
-// first check that fails ends them, and nothing is instantiated with the function.
+// The checks in this header make a compiler print one of the lines below for a function that does
+// not fit: the first check that fails ends them, and nothing is instantiated with the function.
 
 template <class F>
 consteval bool is_score_function() {

@@ -7,7 +7,7 @@
 #include <qkv/context.h>
 
 // Runs work on the workers of an OpenMP runtime that another library has loaded into the process.
-// These workers spin for milliseconds after each operation of that library, on the processors that
+// OpenMP workers spin for milliseconds after each operation of that library, on the processors that
 // workers of our own would need. The runtime is not linked but looked up among loaded libraries.
 namespace qkv::python {
 

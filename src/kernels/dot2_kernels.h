@@ -23,7 +23,7 @@ namespace qkv::kernels {
 // Number of words that hold n channels or keys.
 constexpr Index words_of(Index n) { return (n + 1) / 2; }
 
-// Both tables are for CPUs on which kAvx512Bf16 is supported.
+// The tables of dot2 kernels, for CPUs on which kAvx512Bf16 is supported.
 const DotKernels<float>& dot2_kernels() noexcept;
 const GradientKernels<float>& dot2_gradient_kernels() noexcept;
 

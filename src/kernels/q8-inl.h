@@ -165,7 +165,7 @@ inline void widen_q8(const StoredRows& x, Index rows, Index width, const RowsOf<
 #if HWY_TARGET == HWY_AVX3
 // ---- sums of values in registers ------------------------------------------------------------
 
-// Of two blocks (64 channels), channel 4 n + m is byte m of word n of a register. So there is a
+// Channel 4 n + m of two blocks (64 channels) is byte m of word n of a register. So there is a
 // register of sums for each m, and no byte is moved to another word.
 inline constexpr int kWordBytes = 4;
 inline constexpr Index kTwoBlocks = 2 * kQ8Numbers;

@@ -43,7 +43,7 @@ Dims with(Dims lead, std::initializer_list<Index> tail) {
   return lead;
 }
 
-// Results that cannot be computed (out without v, matrices of packed sequences) get a placeholder
+// Results that cannot be computed (out without v, matrices of packed sequences) get an arbitrary
 // shape, so that the library is called and reports why.
 Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
   const auto rows = static_cast<Index>(options.rows.size());

@@ -61,7 +61,7 @@ class Command {
   Command add_command(const std::string& name, const std::string& help) const;
 
   // Adds an option called `name`, such as "-o,--output", or a positional argument, such as "FILE".
-  // Its value is written to `target`, which must outlive the parsing of the command line.
+  // The option's value is written to `target`, which must outlive the parsing of the command line.
   Option add_option(const std::string& name, std::string& target, const std::string& help) const;
   Option add_option(const std::string& name, std::vector<std::string>& target,
                     const std::string& help) const;

@@ -131,7 +131,7 @@ def gradients_of(
     """
     *tensors, out, lse = saved
     dout, dlse, dweights = of_results
-    if dweights is not None and dweights.dim() == 1:  # a placeholder [0]: no weights were requested
+    if dweights is not None and dweights.dim() == 1:  # shape [0]: no weights were requested
         dweights = None
     if tensors[2] is None:
         dout = None

@@ -13,8 +13,8 @@ namespace qkv::attn {
 // The weights w and gradients of scores ds of a block of queries and a block of keys, the first
 // half of step 2:
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
-// Its two arrays [kGradientBlock][kGradientStride] belong to the block of keys. A live key, panel
-// or tile has an unmasked query-key pair.
+// The arrays of w and ds, [kGradientBlock][kGradientStride] each, belong to the block of keys. A
+// live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class GradientScores {
  public:

@@ -120,7 +120,7 @@ Index FusedForward<T>::most_pieces() const {
   const Index bytes = std::max<Index>(piece_values() * static_cast<Index>(sizeof(T)), 1);
   const Index length = few_queries() ? p_.key_chunk : kPanel;
   const Index one = core::divide_up(p_.Tk, length);
-  // Of each packed sequence only the last piece may be partial.
+  // A packed sequence may have one partial piece, its last.
   const Index all = p_.packed() ? p_.G * (p_.k_rows / length + p_.B) : most_units_ * one;
   return std::max(one, std::min(kBudget / bytes, all));
 }

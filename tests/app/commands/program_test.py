@@ -361,7 +361,7 @@ class Colours(Case):
                 ({"TERM": "tmux-256color"}, 8), ({"TERM": "rxvt-unicode-256color"}, 8),
                 ({"TERM": "screen.xterm-256color"}, 8), ({"TERM": "st-256color"}, 8),
                 ({"TERM": "dumb", "COLORTERM": "truecolor"}, 0), ({"TERM": ""}, 0), ({}, 0),
-                # These show fewer colours than a map needs, or none.
+                # Terminals that show fewer colours than a map needs, or none.
                 ({"TERM": "vt100"}, 0), ({"TERM": "vt100", "COLORTERM": "truecolor"}, 0),
                 ({"TERM": "vt102"}, 0), ({"TERM": "vt220-8bit"}, 0), ({"TERM": "ansi"}, 0),
                 ({"TERM": "linux"}, 0), ({"TERM": "screen.linux"}, 0), ({"TERM": "cygwin"}, 0),
