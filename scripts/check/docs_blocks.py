@@ -6,8 +6,7 @@ usage: docs_blocks.py [--separately] BUILD_DIR [ROOT [DOCUMENT...]]
 DOCUMENT: a pattern below ROOT, a checkout; without any: README.md and docs/**/*.md.
 
 What is done with a fenced block depends on its language:
-  cpp      with `int main`: compiled against the library and run. Without: the body of a main,
-           after tests/docs/preludes/NAME.h, named in the line before: <!-- prelude: NAME -->
+  cpp      a whole program, compiled against the library and run
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print; with lines
            such as [exit 2]: what commands must print and end with (docs_blocks_exits.py)
@@ -36,7 +35,7 @@ import sys
 import tempfile
 
 from docs_blocks_common import Block, Wrong, call, compare
-from docs_blocks_cpp import Compiler, read_program
+from docs_blocks_cpp import Compiler, Program
 from docs_blocks_exits import EXIT, check_exits
 from docs_blocks_python import CHECKOUT, Session, is_installed
 
@@ -45,7 +44,7 @@ SHOWN = {"text", "json", "cmake"}
 INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
 COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
-MARK = re.compile(r"(prelude): (\w+)|(output)|(run): no, (.+)")
+MARK = re.compile(r"(output)|(run): no, (.+)")
 
 
 def read_marks(lines, fence):
@@ -59,7 +58,7 @@ def read_marks(lines, fence):
             mark = MARK.fullmatch(comment[1])
             if not mark:
                 raise Wrong(f"unknown mark <!-- {comment[1]} -->")
-            marks[mark[1] or mark[3] or mark[4]] = mark[2] or mark[5] or ""
+            marks[mark[1] or mark[2]] = mark[3] or ""
     return marks
 
 
@@ -104,7 +103,7 @@ class Runner:
         return call(command, self.directory, self.environment)
 
     def cpp(self, block):
-        program = read_program(self.root, self.document, block)
+        program = Program(self.document, block)
         return self.compiler.run(program, self.directory, self.environment)
 
     def sh(self, block):
@@ -152,7 +151,7 @@ def check_marks(block):
     """Checks that every mark is at a block it applies to."""
     if block.language not in RUN | SHOWN:
         raise Wrong(f"language '{block.language}' is none of {' '.join(sorted(RUN | SHOWN))}")
-    homes = {"prelude": {"cpp"}, "output": {"text"}, "run": {"sh", "console", "python"}}
+    homes = {"output": {"text"}, "run": {"sh", "console", "python"}}
     for mark in block.marks:
         if block.language not in homes[mark]:
             raise Wrong(f"mark {mark} at a {block.language} block")
@@ -221,7 +220,7 @@ def programs_of(root, documents):
             with contextlib.suppress(Wrong):
                 check_marks(block)
                 if block.language == "cpp":
-                    yield read_program(root, name, block)
+                    yield Program(name, block)
 
 
 def check(root, build, separately=False, patterns=("README.md", "docs/**/*.md")):

@@ -6,8 +6,8 @@ translation unit: includes first, each of them once, then every block in a names
 `program N` runs the N-th. `int main()` becomes `auto main()`: a function of that name that is not
 the program's main must return its declared type, and with `auto` a missing return is valid.
 
-Only compiling a block alone finds a missing include that another block has, a missing `using`
-that another block's prelude has, a global object that another block's run constructs as well.
+Only compiling a block alone finds a missing include that another block has, and a global object
+that another block's run constructs as well.
 """
 
 import itertools
@@ -36,14 +36,13 @@ int main(int, char** arguments) {
 
 @dataclass
 class Program:
-    """A cpp block to be compiled."""
+    """A cpp block to be compiled. Raises Wrong if it is not a whole program."""
     document: pathlib.Path
     block: object
-    header: pathlib.Path  # of its prelude, or None
 
-    @property
-    def is_complete(self):
-        return re.search(r"\bint main\(", self.block.code) is not None
+    def __post_init__(self):
+        if not re.search(r"\bint main\(", self.block.code):
+            raise Wrong("a cpp block must be a whole program: it has no `int main(`")
 
     @property
     def name(self):
@@ -58,27 +57,20 @@ class Program:
         for number, line in enumerate(self.block.code.splitlines()):
             if INCLUDE.fullmatch(line):
                 found.setdefault(line, f"{self.here(number)}{line}\n")
-        if self.header:
-            found[str(self.header)] = f'#include "{self.header}"\n'
         return found
 
     def body(self):
-        code = INCLUDE.sub("", self.block.code)
-        if self.is_complete:
-            return self.here() + code
-        return f"int main() {{\n{self.here()}{code}{self.here()}}}\n"
+        return self.here() + INCLUDE.sub("", self.block.code)
 
     def alone(self):
         """The text of a program with just this block."""
-        if self.is_complete:
-            return self.here() + self.block.code
-        return "".join(self.includes().values()) + self.body()
+        return self.here() + self.block.code
 
     def obstacle(self):
         """Why it cannot be compiled together with others, or None."""
         if DIRECTIVE.search(INCLUDE.sub("", self.block.code)):
             return "it has directives for the preprocessor"
-        if self.is_complete and not MAIN.search(self.block.code):
+        if not MAIN.search(self.block.code):
             return "its main has arguments"
         return None
 
@@ -88,19 +80,6 @@ class Program:
         return f"block_{number}::" in report or any(
             document == str(self.document) and self.block.line <= int(line) < end
             for document, line in re.findall(r"([^\s:]+):(\d+)", report))
-
-
-def read_program(root, document, block):
-    """The program of a cpp block. Raises Wrong if its prelude is invalid."""
-    prelude = block.marks.get("prelude")
-    program = Program(document, block, None)
-    if prelude and program.is_complete:
-        raise Wrong("a complete program needs no prelude")
-    if prelude:
-        program.header = root / "tests/docs/preludes" / f"{prelude}.h"
-        if not program.header.is_file():
-            raise Wrong(f"no tests/docs/preludes/{prelude}.h")
-    return program
 
 
 def joint_text(programs):

@@ -13,15 +13,11 @@ import tempfile
 
 import docs_blocks
 
-PRELUDES = {"numbers": "#include <cstdio>\nstatic const int number = 7;\n"}
-
 GOOD = [
     "```sh\necho a > file\n```\nand later\n```sh\ngrep a file\n```\n<!-- output -->\n```text\na\n```\n",
     "```console\n$ echo a\na\n$ echo b\nb\n```\n",
     '```cpp\n#include <cstdio>\nint main() { std::puts("a"); }\n```\n\n<!-- output -->\n\n'
     "```text\na\n```\n",
-    '<!-- prelude: numbers -->\n```cpp\nstd::printf("%d", number);\n```\n'
-    "<!-- output -->\n```text\n7\n```\n",
     "```sh\ntest -f README.md\n```\n<!-- run: no, needs the network -->\n```sh\ngit clone x\n```\n",
     '```python\na = 1\nprint(a)\n```\n```python\nprint(a + 1)\n```\n'
     "<!-- output -->\n```text\n2\n```\n",
@@ -66,8 +62,7 @@ WRONG = [
     ("<!-- output -->\n```sh\ntrue\n```\n", "mark output at a sh block"),
     ("<!-- run: no, lazy -->\n```sh\nqkv demo\n```\n", "is for what installs"),
     ("<!-- run: no, lazy -->\n```cpp\nint main() {}\n```\n", "mark run at a cpp block"),
-    ("<!-- prelude: missing -->\n```cpp\nf();\n```\n", "no tests/docs/preludes/missing.h"),
-    ("<!-- prelude: numbers -->\n```cpp\nint main() {}\n```\n", "needs no prelude"),
+    ("```cpp\nf();\n```\n", "README.md:2: cpp: a cpp block must be a whole program"),
     ("```cpp\nint main() { return undeclared; }\n```\n", "README.md:2:"),
     ("```cpp\nint main() { return 3; }\n```\n", "exit 3"),
     ("```python\na = 1\n```\n\n```python\n\nprint(b)\n```\n", 'README.md", line 7'),
@@ -94,13 +89,11 @@ SAME_NAMES = (
     "```cpp\n#include <cstdio>\nstruct Pair { int a, b; };\n"
     "static int twice(Pair x) { return x.b; }\n"
     'int main() {\n  std::printf("%d", twice({3, 4}));\n  return 0;\n}\n```\n'
-    "<!-- output -->\n```text\n4\n```\n"
-    '<!-- prelude: numbers -->\n```cpp\nstd::printf("%d", number);\n```\n'
-    "<!-- output -->\n```text\n7\n```\n")
+    "<!-- output -->\n```text\n4\n```\n")
 
 # Documents of several programs, and what is reported when they are compiled together.
 TOGETHER = [
-    (SAME_NAMES, ["cpp: 3 compiled together, 0 alone", " 0 failures"]),
+    (SAME_NAMES, ["cpp: 2 compiled together, 0 alone", " 0 failures"]),
     # No block sees another's macros. A main that returns something on one path must not fall off
     # its end on another, unless it is the program's own.
     ("```cpp\n#define puts no\nint main() {}\n```\n"
@@ -150,9 +143,6 @@ def verdict(build, document, separately=False):
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory).resolve()
         (root / "README.md").write_text(document, encoding="utf-8")
-        (root / "tests/docs/preludes").mkdir(parents=True)
-        for name, text in PRELUDES.items():
-            (root / f"tests/docs/preludes/{name}.h").write_text(text, encoding="utf-8")
         with contextlib.redirect_stdout(io.StringIO()) as report:
             passed = docs_blocks.check(root, build, separately)
         return passed, report.getvalue()

@@ -1,49 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands before the code blocks of docs/ that are the body of a main function.
-#ifndef TESTS_DOCS_PRELUDES_SHOW_H_
-#define TESTS_DOCS_PRELUDES_SHOW_H_
+// For first experiments, and the examples of the documentation: float64 arrays written as numbers,
+// and printed. Not part of qkv/qkv.h, which this header includes.
+#ifndef QKV_SHOW_H_
+#define QKV_SHOW_H_
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <initializer_list>
-#include <limits>
 #include <string>
 
 #include <qkv/qkv.h>
 
-using namespace qkv;
+namespace qkv {
 
-inline constexpr double inf = std::numeric_limits<double>::infinity();
-inline constexpr double nan_value = std::numeric_limits<double>::quiet_NaN();
-
-// A float64 array of these values in C order.
+// A float64 array of the shape, with these values in C order. Throws Error (kValue) unless
+// there is one value for each element.
 inline Tensor tensor(const Dims& shape, std::initializer_list<double> values) {
   Tensor x(DType::kFloat64, shape);
+  if (static_cast<Index>(values.size()) != x.element_count()) {
+    throw Error("tensor", "values",
+                "must be " + std::to_string(x.element_count()) + " numbers for shape " +
+                    to_string(shape) + ", got " + std::to_string(values.size()));
+  }
   std::copy(values.begin(), values.end(), x.values<double>().begin());
   return x;
 }
 
+// A float64 array of zeros.
 inline Tensor zeros(const Dims& shape) { return Tensor(DType::kFloat64, shape); }
 
-// One line for each row along the last axis: name, index of the row, numbers.
+// Prints a line for each row along the last axis: the name, the row's index, its numbers with four
+// decimals. Reads float64, float32 and int64; throws Error (kType) for others.
 inline void show(const char* name, const ConstView& x) {
   Dims index;
   for (int axis = 0; axis < x.rank(); ++axis) index.push_back(0);
   const Index width = std::max<Index>(x.size(-1), 1);
   for (Index row = 0; row < x.element_count() / width; ++row) {
     Index rest = row;
-    Dims place;
+    Dims row_index;
     for (int axis = x.rank() - 2; axis >= 0; --axis) {
       index[axis] = rest % x.size(axis);
       rest /= x.size(axis);
     }
-    for (int axis = 0; axis + 1 < x.rank(); ++axis) place.push_back(index[axis]);
-    std::printf("%s%s", name, x.rank() > 1 ? to_string(place).c_str() : "");
+    for (int axis = 0; axis + 1 < x.rank(); ++axis) row_index.push_back(index[axis]);
+    std::printf("%s%s", name, x.rank() > 1 ? to_string(row_index).c_str() : "");
     for (Index n = 0; n < x.size(-1); ++n) {
       index[x.rank() - 1] = n;
       if (x.dtype() == DType::kInt64) {
-        std::printf(" %d", static_cast<int>(x.at<std::int64_t>(index)));
+        std::printf(" %lld", static_cast<long long>(x.at<std::int64_t>(index)));
         continue;
       }
       const double value = x.dtype() == DType::kFloat32 ? static_cast<double>(x.at<float>(index))
@@ -54,4 +60,6 @@ inline void show(const char* name, const ConstView& x) {
   }
 }
 
-#endif  // TESTS_DOCS_PRELUDES_SHOW_H_
+}  // namespace qkv
+
+#endif  // QKV_SHOW_H_
