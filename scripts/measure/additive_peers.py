@@ -3,7 +3,7 @@
 """Additive attention against PyTorch (eager and compiled), KeOps and Keras, one thread, one run.
 
 usage: additive_peers.py ENVIRONMENTS [--ours PYTHON] [--T 1024] [--rounds 7] [--only NAME ...]
-                         [--cases NAME ...]
+                         [--cases NAME ...] [-o RESULTS.json]
 
 ENVIRONMENTS is a folder outside of the checkout: an environment for each package is created there
 with pip, unless it exists. If the index has PyTorch's build for CUDA, which is gigabytes,
@@ -14,12 +14,12 @@ install are named and left out. --ours is a Python that has qkv (default: the ch
 Each package runs in a process of its own, alternating with the others, on the same arrays, in
 bursts. Before timing, its first rows are compared with NumPy's, all of dq with ours. If a formula
 can be written in several ways, the fastest is used. Ratios are medians over rounds, their spread
-half the interquartile range. "step" is a forward pass and all gradients. No array of tanh is
-larger than 256 MiB except Keras's, which has two of 1 GiB at T = 1024.
+half the interquartile range; a rate is B Tq Tk U over the time of a call. "step" is a forward pass
+and all gradients. No array of tanh is larger than 256 MiB except Keras's, which has two of 1 GiB at
+T = 1024.
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -29,7 +29,7 @@ import sys
 import tempfile
 
 import numpy as np
-from bursts import cpu_name
+from reports import Report
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 FORMULAS = pathlib.Path(__file__).with_name("additive_formulas.py")
@@ -148,7 +148,6 @@ def start(options):
         elif name == "qkv" and "qkv" not in worker.versions:
             sys.exit(f"{python} has no qkv; see scripts/python_package.sh")
         else:
-            print(f"{label}: {', '.join(f'{p} {v}' for p, v in worker.versions.items())}")
             workers.append(worker)
     return workers
 
@@ -196,9 +195,8 @@ def quartile_distance(values):
     return (values[len(values) - 1 - quarter] - values[quarter]) / 2
 
 
-def measure(case, shape, which, workers, rounds):
+def measure(report, case, shape, which, workers, rounds):
     B, Tq, Tk = shape
-    print(f"\n{case}: B = {B}, Tq = {Tq}, Tk = {Tk}, U = {UNITS}, D = E = {WIDTH}; {which}")
     x = arrays(*shape)
     with tempfile.TemporaryDirectory() as folder:
         bound = bound_workers(workers, which, x, pathlib.Path(folder))
@@ -209,13 +207,14 @@ def measure(case, shape, which, workers, rounds):
             if "error" in answer:
                 sys.exit(f"{worker.label}: {answer['error']}")
             times[worker.name].append(answer["seconds"])
-    for worker, _, how in bound:
-        seconds = statistics.median(times[worker.name])
-        ratios = [t / o for t, o in zip(times[worker.name], times["qkv"])]
-        ratio = statistics.median(ratios)
-        print(f"  {worker.label:<28}{1e3 * seconds:>10.3f} ms"
-              f"{B * Tq * Tk * UNITS / seconds * 1e-9:>9.3f} G/s"
-              f"{ratio:>9.2f} x ± {quartile_distance(ratios):.2f}  {how}".rstrip())
+    ours = times["qkv"]
+    ratios = {worker.label: [t / o for t, o in zip(times[worker.name], ours)]
+              for worker, _, _ in bound if worker.name != "qkv"}
+    seconds = statistics.median(ours)
+    report.add(f"{case}-{which}", seconds=seconds, rate=B * Tq * Tk * UNITS / seconds,
+               ratios={label: statistics.median(each) for label, each in ratios.items()},
+               spreads={label: quartile_distance(each) for label, each in ratios.items()},
+               ways={worker.label: how for worker, _, how in bound if how})
 
 
 def main():
@@ -226,18 +225,21 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=[*PEERS])
     parser.add_argument("--cases", nargs="+", choices=[*shapes(0)])
+    parser.add_argument("-o", "--output", help="write the rows there, as JSON")
     options = parser.parse_args()
     options.environments = options.environments.resolve()
     options.environments.mkdir(parents=True, exist_ok=True)
-    print(f"{cpu_name()}; {datetime.date.today()}")
     workers = start(options)
-    print("G/s: B Tq Tk U of a call over its time; x: of our time")
+    versions = {name: text for worker in workers for name, text in worker.versions.items()}
+    report = Report(threads=1, rounds=options.rounds, versions=versions, units=UNITS, width=WIDTH)
     for case, shape in shapes(options.T).items():
         for which in ("forward", "step"):
             if not options.cases or case in options.cases:
-                measure(case, shape, which, workers, options.rounds)
+                measure(report, case, shape, which, workers, options.rounds)
     for worker in workers:
         worker.close()
+    if options.output:
+        report.write(options.output)
 
 
 if __name__ == "__main__":

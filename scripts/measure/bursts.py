@@ -46,9 +46,10 @@ class Busy:
     def __init__(self):
         self.begin, self.others = time.perf_counter(), others_seconds()
 
-    def text(self):
+    def share(self):
+        """Processors taken by others, or None if that is next to nothing."""
         taken = (others_seconds() - self.others) / (time.perf_counter() - self.begin)
-        return f", busy: {taken:.1f}" if taken > BUSY else ""
+        return taken if taken > BUSY else None
 
 
 def cpu_name():

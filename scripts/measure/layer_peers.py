@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers of qkv beside torch.nn's, forward and backward with every gradient, in one process.
 
-usage: layer_peers.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT ...] [-o TABLE.md]
+usage: layer_peers.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT ...] [-o RESULTS.json]
 
 In an environment that has qkv and PyTorch. Both have the same parameters and float32 inputs, qkv
 as NumPy arrays, PyTorch as tensors; results and gradients are compared before they are timed. Both
@@ -15,11 +15,11 @@ measured: memory that is taken from the system anew.
 import argparse
 import resource
 import statistics
-from pathlib import Path
 
 import numpy as np
 import torch
-from bursts import cpu_name, measure
+from bursts import measure
+from reports import Report
 
 import qkv
 
@@ -132,7 +132,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=float, default=0.05)
     parser.add_argument("--only", nargs="*", default=[], help="rows whose name has one of these")
-    parser.add_argument("-o", help="also writes the table to a file")
+    parser.add_argument("-o", help="write the rows there, as JSON")
     args = parser.parse_args()
     qkv.set_threads(args.threads)
     torch.set_num_threads(args.threads)
@@ -141,13 +141,10 @@ def main():
         "GRU, {} x {} tokens, {} to {}": (gru, GRU),
         "linear, {} rows, {} to {}": (linear, LINEAR),
     }
-    lines = [
-        f"{cpu_name()}; {args.threads} threads; PyTorch {torch.__version__}",
-        "",
-        "| forward and backward, float32 | ours | PyTorch | | page faults of ours |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    print("\n".join(lines), flush=True)
+    report = Report(
+        threads=args.threads, rounds=args.rounds, burst=args.burst,
+        versions={"PyTorch": torch.__version__},
+    )  # fmt: skip
     for words, (make, shapes) in cases.items():
         for shape in shapes:
             name = words.format(*shape)
@@ -157,14 +154,14 @@ def main():
             pair.check(names)
             calls = {"ours": pair.run_ours, "theirs": pair.run_theirs}
             times = measure(calls, args.rounds, args.burst)
-            ratio = statistics.median(b / a for a, b in zip(times["ours"], times["theirs"]))
-            ms = {key: 1e3 * statistics.median(x) for key, x in times.items()}
-            faults = page_faults(pair.run_ours)
-            cells = name, f"{ms['ours']:.3f} ms", f"{ms['theirs']:.3f} ms", f"{ratio:.2f} x"
-            lines.append(f"| {' | '.join(cells)} | {faults:.0f} |")
-            print(lines[-1], flush=True)
+            report.add(
+                name,
+                seconds=statistics.median(times["ours"]),
+                ratio=statistics.median(b / a for a, b in zip(times["ours"], times["theirs"])),
+                page_faults=page_faults(pair.run_ours),
+            )
     if args.o:
-        Path(args.o).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        report.write(args.o)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 """Attention beside PyTorch, ONNX Runtime, OpenVINO, JAX and llama.cpp, in one process.
 
 usage: peers.py [--cases decode,prefill,backward,bf16] [--libraries torch,onnxruntime,...]
-                [--threads 2] [--rounds 9] [--burst 0.05] [--quick] [-o TABLE.md]
+                [--threads 2] [--rounds 9] [--burst 0.05] [--quick] [-o RESULTS.json]
 
 In an environment that has qkv, NumPy and ml_dtypes. Nothing is installed: libraries that are not
-there are named, with the command that installs them. The table is Markdown. "decode", "prefill" and
-"backward" (forward and backward pass together) are float32, "bf16" is all three in bfloat16.
+there are named, with the command that installs them. "decode", "prefill" and "backward" (forward
+and backward pass together) are float32, "bf16" is all three in bfloat16. A row is printed when it
+is measured; -o writes all of them as JSON, which scripts/benchmarks.py reads.
 
 All libraries take the same random numbers and `--threads` threads. Their results are compared with
 ours first: the largest difference, relative to the largest number. If a library can compute a case
@@ -28,7 +29,6 @@ queries are float32.
 
 import argparse
 import concurrent.futures
-import datetime
 import itertools
 import os
 import pathlib
@@ -40,11 +40,11 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from bursts import cpu_name, measure, others_seconds, seconds_of
+from bursts import measure, others_seconds, seconds_of
 from peer_arrays import Jax, Ours, Torch
 from peer_case import Case, NotOffered, aligned
 from peer_graphs import Llama, OnnxRuntime, OpenVino
-from reports import head_of, line_of, names_of
+from reports import Report, names_of
 
 LIBRARIES = {
     "torch": Torch,
@@ -66,11 +66,6 @@ SQUARES = [  # kind, T, D, causal; B = 1, H = G = 8
     for D in (64, 128)
     for causal in (False, True)
 ]
-TITLES = {
-    "decode": "Decode: few queries over a cache",
-    "prefill": "Prefill: the forward pass of a sequence",
-    "backward": "Forward and backward pass of a sequence",
-}
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 # Of the largest number; bfloat16 has 8 bits, and some sum in 16.
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 4e-2}
@@ -250,67 +245,40 @@ def after_layer(layer, calls, options):
     return {name: statistics.median(series) for name, series in times.items()}
 
 
-# ---- the table -----------------------------------------------------------------------------------
+# ---- what is reported ----------------------------------------------------------------------------
 
 
 def work(case):
-    """Floating-point operations, of the live pairs."""
+    """Floating-point operations, of the unmasked pairs."""
     pairs = case.Tq * (case.Tq + 1) // 2 if case.causal else case.Tq * case.Tk
     return (14 if case.kind == "backward" else 4) * case.B * case.H * pairs * case.D
 
 
-def ratio_cell(row, name):
-    if name not in row.ways:
-        return "none"
-    way = row.ways[name]
-    return f"{row.ratio(name):.2f} x" + (f", {way}" if way else "")
+def name_of(case):
+    sizes = "-".join(f"{name}{getattr(case, name)}" for name in ("B", "H", "G", "Tq", "Tk", "D"))
+    causal = "-causal" if case.causal else ""
+    return f"{case.kind}/{sizes}{causal}-{case.dtype}"
 
 
-def shape_of(case):
-    if case.kind == "decode":
-        return ", ".join(str(n) for n in case[1:7])
-    return f"{case.Tk}, {case.D}" + (", causal" if case.causal else "")
-
-
-def cells(row, names):
+def add(report, row, libraries):
     case, seconds = row.case, row.seconds()
+    figures = {"seconds": seconds}
     if case.kind == "decode":
-        rate = f"{key_bytes(case) / seconds * 1e-9:.1f} GB/s"
-        figures = [rate, f"{100 * row.ratio('read'):.0f} %"]
+        figures["rate"] = key_bytes(case) / seconds
+        figures["share_of_read"] = row.ratio("read")
+        figures["read"] = row.ways["read"]
     else:
-        figures = [f"{work(case) / seconds * 1e-9:.0f} GFLOP/s"]
-    busy = f", busy: {row.others:.1f}" if row.others > BUSY else ""
-    line = [shape_of(case), case.dtype, f"{1e3 * seconds:.3f} ms{busy}", *figures]
-    line += [ratio_cell(row, name) for name in names]
-    if "torch" in names:
-        line += [
-            f"{row.after['qkv'] / seconds:.2f} x" if row.after else "",
-            f"{row.after['torch'] / row.after['qkv']:.2f} x" if row.after else "",
-        ]
-    return line
-
-
-def table(kind, rows, libraries):
-    names = [name for name in libraries if name != "qkv" and any(name in row.ways for row in rows)]
-    head = {"decode": ["B, H, G, Tq, Tk, D", "dtype", "ours", "K and V", "of a plain read"]}
-    head = head.get(kind, ["T, D (B = 1, H = G = 8)", "dtype", "ours", "rate"])
-    head = head + [libraries[name].label for name in names]
-    if "torch" in names:
-        head += ["after a layer: ours, of ours alone", "after a layer: PyTorch, of ours"]
-    return [*head_of(head), *(line_of(cells(row, names)) for row in rows)]
-
-
-def notes(rows, libraries):
-    """For each remark on a library, the cases that it is about."""
-    about = {}
-    for row in rows:
-        for name, remarks in row.notes.items():
-            for remark in remarks:
-                kinds = about.setdefault((libraries[name].label, remark), [])
-                kind = f"{row.case.kind} {row.case.dtype}"
-                if kind not in kinds:
-                    kinds.append(kind)
-    return [f"- {label}, {', '.join(kinds)}: {text}" for (label, text), kinds in about.items()]
+        figures["rate"] = work(case) / seconds
+    others = [name for name in row.ways if name not in ("qkv", "read")]
+    figures["ratios"] = {libraries[name].label: row.ratio(name) for name in others}
+    figures["ways"] = {libraries[name].label: row.ways[name] for name in others if row.ways[name]}
+    if row.after:
+        figures["after_layer"] = row.after["qkv"] / seconds
+        figures["after_layer_torch"] = row.after["torch"] / row.after["qkv"]
+    if row.others > BUSY:
+        figures["busy"] = row.others
+    notes = {libraries[name].label: "; ".join(text) for name, text in row.notes.items() if text}
+    report.add(name_of(case), **figures, notes=notes or None)
 
 
 # ---- the run -------------------------------------------------------------------------------------
@@ -324,9 +292,7 @@ def load(names, threads):
             libraries[name] = LIBRARIES[name](threads)
         except (ImportError, OSError, AttributeError) as error:  # also of its own libraries
             needs = " ".join(LIBRARIES[name].needs)
-            missing.append(
-                f"- missing: {LIBRARIES[name].label} ({words(error)}): pip install {needs}"
-            )
+            missing.append(f"{LIBRARIES[name].label} ({words(error)}): pip install {needs}")
     return libraries, missing
 
 
@@ -341,7 +307,7 @@ def parsed():
     parser.add_argument(
         "--quick", action="store_true", help="3 bursts of 20 ms, not 9 of 50; no T = 2048"
     )
-    parser.add_argument("-o", "--output", type=pathlib.Path, help="also write the table there")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="write the rows there, as JSON")
     options = parser.parse_args()
     options.rounds = options.rounds or (3 if options.quick else 9)
     options.burst = options.burst or (0.02 if options.quick else 0.05)
@@ -354,33 +320,17 @@ def main():
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     libraries, missing = load(options.libraries, options.threads)
-    info = libraries["qkv"].qkv.info()
-    random = np.random.default_rng(1)
-    rows = []
-    for case in cases(options.cases, options.quick):
-        print(case.kind, shape_of(case), case.dtype, file=sys.stderr, flush=True)
-        rows.append(Row(case, libraries, options, random))
-    command = " ".join(["scripts/measure/peers.py", *sys.argv[1:]])
     versions = {name: text for one in libraries.values() for name, text in one.versions.items()}
-    lines = [
-        f"`{command}`, {datetime.date.today()}",
-        f"- {cpu_name()}; targets {', '.join(info['cpu_targets'])}, used {info['cpu_target']};"
-        f" {options.threads} threads",
-        f"- {', '.join(f'{name} {text}' for name, text in versions.items())}",
-        f"- medians of {options.rounds} bursts of {1e3 * options.burst:.0f} ms, pauses of"
-        f" {1e3 * PAUSE:.0f} ms; busy: processors that other programs took meanwhile",
-        *missing,
-    ]
-    for kind, title in TITLES.items():
-        of_kind = [row for row in rows if row.case.kind == kind]
-        if of_kind:
-            lines += ["", f"{title}:", "", *table(kind, of_kind, libraries)]
-    reads = sorted({row.ways["read"] for row in rows if "read" in row.ways})
-    lines += [""] + [f"- plain read: {name}" for name in reads] + notes(rows, libraries)
-    text = "\n".join(lines).rstrip() + "\n"
-    print(text, end="")
+    target = libraries["qkv"].qkv.info()["cpu_target"]
+    report = Report(
+        threads=options.threads, cpu_target=target, versions=versions, missing=missing,
+        rounds=options.rounds, burst=options.burst, quick=options.quick,
+    )  # fmt: skip
+    random = np.random.default_rng(1)
+    for case in cases(options.cases, options.quick):
+        add(report, Row(case, libraries, options, random), libraries)
     if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        report.write(options.output)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of names as options, and tables in Markdown: shared by the scripts beside it."""
+"""Lists of names as options, and measured rows as JSON: shared by the scripts beside it."""
 
 import argparse
+import datetime
+import json
+import pathlib
+import subprocess
+import sys
+
+from bursts import cpu_name
+
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def names_of(known):
@@ -17,10 +26,47 @@ def names_of(known):
     return parse
 
 
-def line_of(cells):
-    return f"| {' | '.join(cells)} |"
+def commit():
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--match="]
+    done = subprocess.run(describe, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-def head_of(cells):
-    """The lines above those of a table."""
-    return [line_of(cells), line_of(["---"] * len(cells))]
+class Report:
+    """Measured rows. Each is printed when it is added; write() makes a file for bench/results,
+    which scripts/benchmarks.py reads."""
+
+    def __init__(self, **about):
+        script = pathlib.Path(sys.argv[0]).resolve()
+        if script.is_relative_to(CHECKOUT):
+            script = script.relative_to(CHECKOUT)
+        self.about = {
+            "command": " ".join(["python", str(script), *sys.argv[1:]]),
+            "commit": commit(),
+            "date": str(datetime.date.today()),
+            "cpu": cpu_name(),
+            **about,
+        }
+        self.rows = {}
+        print("; ".join(f"{name} {value}" for name, value in self.about.items()), flush=True)
+
+    def add(self, name, **figures):
+        """A row: numbers in seconds, operations or bytes per second and ratios; a text, or a
+        dictionary of these."""
+        self.rows[name] = {key: value for key, value in figures.items() if value is not None}
+        print(name, *(f"{key}={shown(value)}" for key, value in self.rows[name].items()), sep="  ",
+              flush=True)
+
+    def write(self, path):
+        text = json.dumps({**self.about, "rows": self.rows}, indent=1, ensure_ascii=False)
+        pathlib.Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def shown(value):
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{key}:{shown(each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return "..".join(shown(each) for each in value)
+    return str(value)

@@ -52,12 +52,12 @@ def kinds(tokens, dtype):
     return {
         "plain": {},
         "causal": {"is_causal": True},
-        "padding mask [1,1,1,T]": {"attn_mask": padding},
-        "boolean mask [1,1,T,T]": {"attn_mask": keep},
-        "bias [1,8,T,T]": {"attn_mask": bias},
-        "bias with a gradient": {"attn_mask": bias.clone().requires_grad_()},
-        "dropout 0.1": {"dropout_p": 0.1},
-        "two key heads, causal": {"is_causal": True, "enable_gqa": True},
+        "padding": {"attn_mask": padding},
+        "mask": {"attn_mask": keep},
+        "bias": {"attn_mask": bias},
+        "bias-gradient": {"attn_mask": bias.clone().requires_grad_()},
+        "dropout": {"dropout_p": 0.1},
+        "two-key-heads-causal": {"is_causal": True, "enable_gqa": True},
     }
 
 
@@ -79,14 +79,14 @@ def call_cases(token_counts):
                 heads = 2 if "enable_gqa" in options else HEADS
                 tensors = inputs(shape, (1, heads, tokens, WIDTH), dtype)
                 random = "dropout_p" in options
-                name = f"T = {tokens}, {kind}"
+                name = f"T{tokens}-{kind}"
                 if "gradient" not in kind:
                     call = partial(forward, tensors=tensors, options=options)
-                    yield case_of(f"{name}: forward", dtype, call, random)
+                    yield case_of(f"{name}-forward", dtype, call, random)
                 leaves = tuple(x.clone().requires_grad_() for x in tensors)
                 dout = torch.randn(shape, dtype=dtype)
                 call = partial(training, tensors=leaves, dout=dout, options=options)
-                yield case_of(f"{name}: forward and backward", dtype, call, random)
+                yield case_of(f"{name}-both", dtype, call, random)
 
 
 def decode_cases():
@@ -96,4 +96,4 @@ def decode_cases():
             tensors = inputs((B, H, Tq, D), (B, G, Tk, D), dtype)
             options = {"enable_gqa": True} if H != G else {}
             call = partial(forward, tensors=tensors, options=options)
-            yield case_of(f"decode, B, H, G, Tq, Tk, D = {B, H, G, Tq, Tk, D}", dtype, call)
+            yield case_of(f"B{B}-H{H}-G{G}-Tq{Tq}-Tk{Tk}-D{D}", dtype, call)

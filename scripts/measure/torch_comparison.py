@@ -3,7 +3,7 @@
 """PyTorch programs with their attention and with qkv's: calls, training steps, generated tokens.
 
 usage: torch_comparison.py [--tables calls,decode,models] [--threads 2] [--rounds 9] [--burst 0.05]
-                           [--tokens 128 512 2048] [--only TEXT] [-o TABLE.md]
+                           [--tokens 128 512 2048] [--only TEXT] [-o RESULTS.json]
 
 In an environment that has qkv, PyTorch and, for the models, Hugging Face Transformers; a table
 whose packages are not there is left out, with the command that installs them. Calls are of
@@ -14,18 +14,18 @@ time over ours: above 1, ours is shorter. "After a layer" is the same ratio wher
 follows a linear layer of PyTorch, 512 x 512 x 512, whose workers still spin.
 
 The models are made from a configuration, with random parameters. A training step is forward,
-backward and an update; "eager" and "sdpa" are Transformers' own implementations.
+backward and an update; "eager" and "sdpa" are Transformers' own implementations. A row is printed when it is measured; -o writes all of
+them as JSON, which scripts/benchmarks.py reads.
 """
 
 import argparse
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import torch
-from bursts import Busy, cpu_name, measure
-from reports import head_of, line_of
+from bursts import Busy, measure
+from reports import Report
 from torch_calls import call_cases, decode_cases
 
 import qkv
@@ -65,34 +65,32 @@ def ratio(times, other, ours):
     return statistics.median(a / b for a, b in zip(times[other], times[ours]))
 
 
-def milliseconds(seconds):
-    return f"{1e3 * seconds:.3f} ms"
-
-
-def call_line(case, options):
+def add_call(report, name, case, options):
     check(case)
     calls = {"ours": case.ours, "theirs": case.theirs}
     busy = Busy()
     times = measure(calls, options.rounds, options.burst)
     after = after_layer(calls, options.rounds * options.burst)
-    ours = milliseconds(statistics.median(times["ours"]))
-    return [
-        case.name,
-        str(case.dtype).removeprefix("torch."),
-        f"{ours}{busy.text()}",
-        milliseconds(statistics.median(times["theirs"])),
-        f"{ratio(times, 'theirs', 'ours'):.2f} x",
-        f"{after['theirs'] / after['ours']:.2f} x",
-    ]
+    report.add(
+        f"{name}/{case.name}-{str(case.dtype).removeprefix('torch.')}",
+        seconds=statistics.median(times["ours"]),
+        ratio=ratio(times, "theirs", "ours"),
+        after_layer=after["theirs"] / after["ours"],
+        busy=busy.share(),
+    )
 
 
-def model_line(case, options):
+def add_model(report, name, case, options):
     for call in case.calls.values():
         call()
     busy = Busy()
     times = measure(case.calls, options.rounds, options.burst)
-    others = [f"{ratio(times, name, 'qkv'):.2f} x" for name in case.calls if name != "qkv"]
-    return [case.name, milliseconds(statistics.median(times["qkv"])) + busy.text(), *others]
+    report.add(
+        f"{name}/{case.name}",
+        seconds=statistics.median(times["qkv"]),
+        ratios={other: ratio(times, other, "qkv") for other in case.calls if other != "qkv"},
+        busy=busy.share(),
+    )
 
 
 def model_cases(_options):
@@ -101,11 +99,10 @@ def model_cases(_options):
     return cases()
 
 
-CALL_HEAD = ["", "dtype", "ours", "PyTorch", "PyTorch / ours", "after a layer"]
 TABLES = {
-    "calls": (CALL_HEAD, call_line, lambda options: call_cases(options.tokens)),
-    "decode": (CALL_HEAD, call_line, lambda _options: decode_cases()),
-    "models": (["", "qkv", "eager / qkv", "sdpa / qkv"], model_line, model_cases),
+    "calls": (add_call, lambda options: call_cases(options.tokens)),
+    "decode": (add_call, lambda _options: decode_cases()),
+    "models": (add_model, model_cases),
 }
 
 
@@ -116,30 +113,27 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=float, default=0.05)
     parser.add_argument("--tokens", type=int, nargs="+", default=[128, 512, 2048])
-    parser.add_argument("--only", default="", help="lines whose name has this text")
+    parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("-o", "--output")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    lines = [f"{cpu_name()}; PyTorch {torch.__version__}, qkv {qkv.__version__}, ",
-             f"{options.threads} threads, {time.strftime('%Y-%m-%d')}"]  # fmt: skip
-    lines = ["".join(lines)]
+    report = Report(
+        threads=options.threads, rounds=options.rounds, burst=options.burst,
+        versions={"PyTorch": torch.__version__, "qkv": qkv.__version__},
+    )  # fmt: skip
     for name in options.tables.split(","):
-        head, cells_of, cases_of = TABLES[name]
-        lines += ["", *head_of(head)]
+        add, cases_of = TABLES[name]
         try:
             cases = cases_of(options)
         except ImportError as error:
-            lines.append(f"- left out: {error}; pip install transformers==5.24.0")
+            print(f"left out: {name}: {error}; pip install transformers==5.24.0")
             continue
         for case in cases:
             if options.only in case.name:
-                lines.append(line_of(cells_of(case, options)))
-                print(lines[-1], flush=True)
-    text = "\n".join(lines) + "\n"
+                add(report, name, case, options)
     if options.output:
-        Path(options.output).write_text(text, encoding="utf-8")
-    print(text, end="")
+        report.write(options.output)
     return 0
 
 

@@ -5,12 +5,12 @@
 usage: translator_peers.py --data PAIRS.tsv [--program build/release/bin/qkv]
                            [--peers eager,compiled,joeynmt] [--joeynmt FOLDER] [--work FOLDER]
                            [--threads 2] [--blocks 7] [--updates 60] [--model-updates 1500]
-                           [--sentences 2000] [--quick] [-o TABLE.md]
+                           [--sentences 2000] [--quick] [-o RESULTS.json]
 
 In an environment that has NumPy, and PyTorch (pip install torch==2.13.0) if it is to take part.
 JoeyNMT is installed in an environment of its own, the folder `--joeynmt`. What is not there is
-named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. The table is
-Markdown.
+named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. Rows are printed,
+and with -o written as JSON, which scripts/benchmarks.py reads.
 
 Text is split here into words and marks, so that all read the same tokens; those that are rarer than
 a target vocabulary of about 8,000 allows are unknown. One English sentence in 40 is held out. A
@@ -23,8 +23,8 @@ Then the programs take turns, a block each, with a pause between. Training: the 
 updates; target tokens per second, with end tokens and without padding, as our train.jsonl and
 JoeyNMT's log say, and for PyTorch by its loop, with making tensors of the batch. Translation of
 held-out sentences: ours is the time of the whole program, with reading the model, PyTorch's and
-JoeyNMT's without; both have batches of 64 sentences of similar length. The table has medians, the
-least and the largest; ratios are medians of each round's ratio, ours over the other's. PyTorch runs
+JoeyNMT's without; both have batches of 64 sentences of similar length. Rates are medians, ranges
+the least and the largest; ratios are medians of each round's ratio, ours over the other's. PyTorch runs
 as it is ("eager") and with its steps through torch.compile ("compiled"); a block that does not
 count comes first, in which it compiles. "busy" is the number of processors that other programs took
 in the pauses: repeat it on a quiet machine.
@@ -33,7 +33,6 @@ Memory: the peak of each process, and for long trainings the largest seen in eac
 """
 
 import argparse
-import datetime
 import os
 import pathlib
 import statistics
@@ -41,9 +40,9 @@ import sys
 import time
 from functools import partial
 
-from bursts import cpu_name, others_seconds
+from bursts import others_seconds
 from joeynmt_peer import NEEDS, JoeyNmt
-from reports import head_of, line_of, names_of
+from reports import Report, names_of
 from translator_data import least_count, read_pairs, split, write_pairs
 from translator_peer import Ours, Torch
 from watched import Failed
@@ -86,7 +85,7 @@ def started(options, work, data):
         try:
             peers.append(make())
         except Failed as error:
-            missing.append(f"- missing: {name} ({error}): pip install {needs}")
+            missing.append(f"{name} ({error}): pip install {needs}")
 
     for way in ("eager", "compiled"):
         if way in options.peers:
@@ -114,15 +113,15 @@ def ready(peers, ours, options):
                 peer.check(ours, wanted)
             good.append(peer)
         except Failed as error:
-            failed.append(f"- FAILED: {peer.label}: {error}")
+            failed.append(f"{peer.label}: {error}")
     return good, failed
 
 
-# ---- blocks in turn ------------------------------------------------------------------------------
+# ---- alternating blocks ------------------------------------------------------------------------------
 
 
 class Case:
-    """One row of the table: what is measured, and the speeds of each program."""
+    """One row: what is measured, and the speeds of each program."""
 
     def __init__(self, title, block):
         self.title, self.block = title, block
@@ -160,65 +159,36 @@ class Case:
         pairs = zip(self.rates(Ours.label), self.rates(label))
         return statistics.median(own / other for own, other in pairs)
 
-    def cell(self, label):
-        if label in self.failed:
-            return "FAILED"
-        rates = self.rates(label)
-        digits = 0 if min(rates) >= 100 else 1
-        middle, least, most = (
-            f"{x:,.{digits}f}" for x in (statistics.median(rates), min(rates), max(rates))
-        )
-        ratio = "" if label == Ours.label else f"; {self.ratio(label):.2f} x"
-        return f"{middle} ({least} to {most}){ratio}"
-
-    def remark(self):
+    def add(self, report):
         busy = statistics.median(self.others)
         texts = {label: speeds[-1].remark for label, speeds in self.speeds.items()}
-        texts |= {label: f"FAILED: {error}" for label, error in self.failed.items()}
-        about = "; ".join(f"{label} {text}" for label, text in texts.items())
-        return f"- {self.title}: {about}" + (f"; busy: {busy:.1f}" if busy > BUSY else "")
+        report.add(
+            self.title,
+            rate=statistics.median(self.rates(Ours.label)),
+            ratios={label: self.ratio(label) for label in self.speeds if label != Ours.label},
+            ranges={label: [min(self.rates(label)), max(self.rates(label))]
+                    for label in self.speeds},
+            notes=texts | {label: f"FAILED: {error}" for label, error in self.failed.items()},
+            busy=busy if busy > BUSY else None,
+        )  # fmt: skip
 
 
 def cases(options):
     def train(tokens):
-        return Case(f"training, batches of {tokens:,}", lambda peer: peer.train_block(tokens))
+        return Case(f"training-{tokens}", lambda peer: peer.train_block(tokens))
 
     def translate(beam):
-        name = f"beam {beam}" if beam > 1 else "greedy"
-        return Case(f"translation, {name}", lambda peer: peer.translate_block(beam))
+        name = f"beam{beam}" if beam > 1 else "greedy"
+        return Case(f"translation-{name}", lambda peer: peer.translate_block(beam))
 
     return [*map(train, options.batch_tokens), *map(translate, options.beams)]
 
 
-# ---- the table -----------------------------------------------------------------------------------
-
-
-def memory_cell(peer):
-    return ", ".join(f"{name} {megabytes:,.0f} MB" for name, megabytes in peer.peak.items())
-
-
-def table(measured, peers):
-    labels = [peer.label for peer in peers]
-    lines = [line_of([case.title, *map(case.cell, labels)]) for case in measured]
-    lines.append(line_of(["peak memory", *map(memory_cell, peers)]))
-    return [*head_of(["", *labels]), *lines]
-
-
-def remarks(peers):
-    lines = []
-    for peer in peers:
-        if isinstance(peer, Torch):
-            lines.append(f"- {peer.label}, beside ours: " + "; ".join(peer.notes))
-            lines.append(
-                f"- {peer.label}: {peer.first:.0f} s for the first block of everything, not "
-                f"counted; Adam is {peer.ask('which_adam')}"
-            )
-        elif peer.quarters:
-            peaks = ", ".join(f"{megabytes:,.0f}" for megabytes in peer.quarters)
-            lines.append(
-                f"- {peer.label}: memory in the quarters of the model's training {peaks} MB"
-            )
-    return lines
+def notes_of(peer):
+    if isinstance(peer, Torch):
+        first = f"{peer.first:.0f} s for the first block of everything, not counted"
+        return [*peer.notes, first, f"Adam is {peer.ask('which_adam')}"]
+    return []
 
 
 def parsed():
@@ -234,7 +204,7 @@ def parsed():
     parser.add_argument("--model-updates", type=int)
     parser.add_argument("--sentences", type=int)
     parser.add_argument("--quick", action="store_true", help="everything once, and small")
-    parser.add_argument("-o", "--output", type=pathlib.Path, help="also write the table there")
+    parser.add_argument("-o", "--output", type=pathlib.Path, help="write the rows there, as JSON")
     options = parser.parse_args()
     small = options.quick
     options.blocks = options.blocks or (2 if small else 7)
@@ -265,27 +235,22 @@ def main():
         case.measure(good, options.blocks)
         if Ours.label in case.failed:
             raise SystemExit(f"{case.title}: {case.failed[Ours.label]}")
-    lines = [
-        f"`scripts/measure/translator_peers.py {' '.join(sys.argv[1:])}`, {datetime.date.today()}",
-        f"- {cpu_name()}; {options.threads} threads each; "
-        + ", ".join(dict.fromkeys(peer.version for peer in good)),
-        f"- {len(data[0]):,} pairs to train on, {len(data[1]):,} to translate; tokens that are "
-        f"there {options.min_count} times or more; medians of {options.blocks} blocks",
-        *missing,
-        *failed,
-        "",
-        *table(measured, good),
-        "",
-        *(case.remark() for case in measured),
-        *remarks(good),
-    ]
+    report = Report(
+        threads=options.threads, blocks=options.blocks, pairs=len(data[0]), sentences=len(data[1]),
+        least_count=options.min_count, versions=[peer.version for peer in good],
+        missing=missing, failed=failed, quick=options.quick,
+    )  # fmt: skip
+    for case in measured:
+        case.add(report)
+    for peer in good:
+        quarters = getattr(peer, "quarters", None)
+        report.add(f"memory {peer.label}", peak=peer.peak, quarters=quarters or None,
+                   notes="; ".join(notes_of(peer)) or None)
     for peer in peers:
         if isinstance(peer, Torch):
             peer.end()
-    text = "\n".join(lines) + "\n"
-    print(text, end="")
     if options.output:
-        options.output.write_text(text, encoding="utf-8")
+        report.write(options.output)
     if missing or failed or any(case.failed for case in measured):
         raise SystemExit(1)
 
