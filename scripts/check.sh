@@ -68,7 +68,7 @@ step_spdx() {
   ((failed == 0))
 }
 
-# The table of docs/building.md against the lines of today.
+# The table of docs/contributing/building.md against the lines of today.
 step_rooms() { .venv/bin/python scripts/rooms.py --check; }
 
 # The documents against bench/results/; the last line counts what was compared.
@@ -115,7 +115,7 @@ step_apart() {
   QKV_TEST_SCALE=100 scripts/test.sh apart
 }
 
-# Additions as docs/recipes.md describes them, made in a copy; the last line counts them.
+# Additions as docs/contributing/recipes.md describes them, made in a copy; the last line counts them.
 step_recipes() { scripts/check/recipes.sh; }
 
 # Every block of the documents, C++ blocks compiled separately; the last line counts them.

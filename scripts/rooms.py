@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the lines of each room: code, comments, and the tests of the room. The table is in docs/building.md.
+"""Counts the lines of each room: code, comments, and the tests of the room. The table is in docs/contributing/building.md.
 
 usage: rooms.py            print the table
-       rooms.py --write    write it into docs/building.md
-       rooms.py --check    exit 1 if a number in docs/building.md is more than a tenth and 50 lines off
+       rooms.py --write    write it into docs/contributing/building.md
+       rooms.py --check    exit 1 if a number in docs/contributing/building.md is more than a tenth and 50 lines off
 
 Blank lines do not count. A docstring counts as a comment.
 """
@@ -17,7 +17,7 @@ import sys
 import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "building.md"
+PAGE = ROOT / "docs" / "contributing" / "building.md"
 BEGIN, END = "<!-- scripts/rooms.py --write -->\n", "<!-- end of scripts/rooms.py -->\n"
 
 # Each room and its tests: folders or single files, relative to the root. A file belongs to the longest match.
@@ -127,7 +127,7 @@ def main():
         PAGE.write_text(before + BEGIN + table(rooms) + END + rest.split(END)[1], encoding="utf-8")
     elif sys.argv[1:] == ["--check"]:
         stale = [
-            f"docs/building.md: {room}: {old}, now {new}"
+            f"docs/contributing/building.md: {room}: {old}, now {new}"
             for room, counts in rooms.items()
             for old, new in zip(written().get(room, [0, 0, 0]), counts)
             if abs(old - new) > max(50, new // 10)

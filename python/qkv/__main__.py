@@ -15,7 +15,7 @@ def main() -> int:
     if not PROGRAM.is_file():
         print(
             "qkv: the command line is not in this build of the Python package: what it needs was "
-            "missing when it was built (docs/building.md)",
+            "missing when it was built (docs/contributing/building.md)",
             file=sys.stderr,
         )
         return NOT_IN_THIS_BUILD

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/recipes.sh
-# Follows docs/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
+# Follows docs/contributing/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
 # the files that its line "List:" names, which have the list, the library must not compile; with all of
-# it tests/recipes/NAME.cc is compiled against it, and run. Its section of docs/recipes.md must name each
+# it tests/recipes/NAME.cc is compiled against it, and run. Its section of docs/contributing/recipes.md must name each
 # file that the patch touches.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
@@ -43,11 +43,11 @@ check_section() {
     result) section='## A result' ;;
     target) section='## A CPU target' ;;
     format) section='## A file format' ;;
-    *) echo "$1: no section of docs/recipes.md is known for it" && return 1 ;;
+    *) echo "$1: no section of docs/contributing/recipes.md is known for it" && return 1 ;;
   esac
   while read -r file; do
-    sed -n "/^$section\$/,/^## /p" docs/recipes.md | grep -qF "$(basename "$file")" || {
-      echo "$1: docs/recipes.md does not name $file"
+    sed -n "/^$section\$/,/^## /p" docs/contributing/recipes.md | grep -qF "$(basename "$file")" || {
+      echo "$1: docs/contributing/recipes.md does not name $file"
       return 1
     }
   done < <(sed -n 's|^+++ b/||p' "$2")
