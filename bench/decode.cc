@@ -88,7 +88,7 @@ void run_decode(Session& session) {
   }
 }
 
-// Measures the overhead of a call by the smallest example of the seed documents.
+// Measures the overhead of a call by the smallest example of the four documents.
 void run_small(Session& session) {
   constexpr double kTarget = 1e-6;
   Problem problem = make_problem({.B = 2, .Tq = 1, .Tk = 10, .D = 2});

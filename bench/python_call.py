@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of the smallest calls from Python: the toy example of seed 002, and its parts.
+"""Measures the cost of the smallest calls from Python: the toy example of document 002, and its parts.
 
 usage: python_call.py [REPEATS]     in an environment that has qkv
 Prints microseconds per call: the minimum and the median of REPEATS (default 201) runs of 200 calls.
@@ -26,7 +26,7 @@ ONE_THREAD = {"threads": 1}
 
 def cases():
     yield (
-        "attention, toy of seed 002",
+        "attention, toy of document 002",
         lambda: qkv.attention(queries, keys, values, key_lengths=lengths),
     )
     yield (

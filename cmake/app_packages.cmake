@@ -33,6 +33,6 @@ if(app_missing)
     message(FATAL_ERROR "qkv_app and the program qkv need more than is here. Debian's packages: "
       "${app_missing}. QKV_APP=OFF builds the library alone.")
   endif()
-  message(WARNING "Built without the program qkv. Debian's packages that it wants: ${app_missing}")
+  message(WARNING "Built without the program qkv. Debian's packages that it needs: ${app_missing}")
   set(QKV_APP OFF)
 endif()

@@ -31,7 +31,8 @@ constexpr const char* kProgramFooter = R"(Examples:
 
 Results go to standard output, everything else to standard error. Exit: 0 done, 1 failed while
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
-diverged, 7 not available here, 130 after Ctrl-C.)";
+diverged, 7 not available here, 130 or 143 after SIGINT or
+SIGTERM.)";
 
 void add_common(const Command& program, Common& common) {
   // 4096 is also the library's bound on the number of threads.

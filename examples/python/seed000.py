@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product attention step by step, after a notebook on "The Annotated Transformer" (seed 000).
+"""Dot-product attention step by step, after a notebook on "The Annotated Transformer" (document 000).
 
 One query attends to two keys: first by hand, then in one call. The last part shows why scores are
 divided by the square root of the width.
@@ -54,22 +54,22 @@ Q, K, V = q1[np.newaxis], np.stack([k1, k2]), np.stack([v1, v2])
 show("Q", Q)
 show("K", K)
 show("V", V)
-wanted: dict = {"return_weights": True, "return_scores": "raw"}
-out, weights, scores = qkv.attention(Q, K, V, score="dot", **wanted)
+requested: dict = {"return_weights": True, "return_scores": "raw"}
+out, weights, scores = qkv.attention(Q, K, V, score="dot", **requested)
 show("dot product: scores", scores)
 show("  output", out)
 show("  weights", weights)
 
 # ---- wider vectors have larger dot products, and the weights become extreme ----------------------
 Q, K, V = ones(1, 8), np.stack([2 * ones(8), ones(8)]), np.stack([3 * ones(8), 4 * ones(8)])
-out, weights, scores = qkv.attention(Q, K, V, score="dot", **wanted)
+out, weights, scores = qkv.attention(Q, K, V, score="dot", **requested)
 show("width 8: scores", scores)
 show("  output", out)
 show("  weights", weights)
 print(f"C(q1, k1) = {scores[0, 0]:.0f} and C(q1, k2) = {scores[0, 1]:.0f}; they were 4 and 2")
 
 # For this reason scores are divided by sqrt(width), as qkv.attention does by default.
-out, weights, scores = qkv.attention(Q, K, V, **wanted)
+out, weights, scores = qkv.attention(Q, K, V, **requested)
 show("width 8, scaled: scores", scores)
 show("  output", out)
 show("  weights", weights)

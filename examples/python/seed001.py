@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Self-attention over a sentence, with one head and with several wide ones (seed 001).
+"""Self-attention over a sentence, with one head and with several wide ones (document 001).
 
 The notebook reads GloVe vectors and draws random weights. It prints sizes and strides, which depend
 on neither, so each word gets random numbers here that depend on its letters.

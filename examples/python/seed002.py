@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attention section of a textbook (seed 002): masked softmax, batched products, two layers.
+"""The attention section of a textbook (document 002): masked softmax, batched products, two layers.
 
 Both layers give the same numbers on the toy example at the end: all its keys are equal, so each
 query gets the mean of the values it attends to, whatever the score and its parameters are.

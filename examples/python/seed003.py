@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention in general, and multi-head self-attention (seed 003).
+"""Attention in general, and multi-head self-attention (document 003).
 
 Attention always has three steps: energies (scores) of a query s and the vectors h, softmax, and the
 weighted sum. Kinds of attention differ only in the energy.

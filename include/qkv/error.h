@@ -34,7 +34,8 @@ class QKV_API Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-// Thrown by a call whose stop flag was set while it ran. Outputs then hold unspecified numbers.
+// Thrown by a call whose stop flag is set before or while it runs. Outputs then hold unspecified
+// numbers.
 class QKV_API Cancelled : public std::runtime_error {
  public:
   explicit Cancelled(std::string_view function);

@@ -72,8 +72,8 @@ class QKV_API KvCache {
   void append(const ConstView& k, const ConstView& v);
   // Appends k [n,G,T,D] and v [n,G,T,E] to the n different `entries`.
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries);
-  // Appends on the context's threads. If its stop flag is set, throws Cancelled and leaves the
-  // cache unchanged.
+  // Appends on the calling thread. If the context's stop flag is set, throws Cancelled and leaves
+  // the cache unchanged.
   void append(const ConstView& k, const ConstView& v, Context& context);
   void append(const ConstView& k, const ConstView& v, std::span<const Index> entries,
               Context& context);

@@ -65,7 +65,7 @@ struct Keep {
 };
 
 // Allows the keys at which `padding` [B,Tk] is 0: non-zero marks padding, as in torch's
-// key_padding_mask and seed 003, which is the opposite sense of Keep.
+// key_padding_mask and document 003, which is the opposite sense of Keep.
 struct Padding {
   ConstView padding{};
 

@@ -11,7 +11,7 @@
 
 #include <qkv/view.h>
 
-// The results that can be asked of a call of attention(), and the list of them, kResults.
+// The results that a call of attention() can return, and the list of them, kResults.
 namespace qkv {
 
 // Rows of a matrix with one row per query: all, or those listed in `rows` [R] (integers).
@@ -32,7 +32,7 @@ using Rows = BasicRows<View>;
 using ConstRows = BasicRows<ConstView>;
 
 // The `count` largest weights (before dropout) of each query, largest first, ties to the lower key;
-// if fewer keys are live, the rest is weight 0, key -1.
+// if fewer keys are unmasked, the rest is weight 0, key -1.
 struct Top {
   Index count = 0;
   View weights{};  // [B,H,Tq,count], accumulator type

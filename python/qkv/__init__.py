@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on CPUs, forward and backward: dot, scaled dot, bilinear, additive.
+"""Attention on CPUs, forward and backward: dot, scaled dot, cosine, bilinear, additive.
 
-NumPy arrays, and any CPU arrays that support DLPack (such as those of PyTorch and JAX), are passed
+NumPy arrays, and any CPU arrays that support DLPack (such as those of PyTorch), are passed
 without a copy. Results have the array type of the inputs: NumPy in, NumPy out.
 
 >>> import numpy as np

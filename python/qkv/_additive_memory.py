@@ -27,8 +27,8 @@ def _checked(function: str, options: Dict[str, Any], known: Any) -> Dict[str, An
 class AdditiveMemory:
     """The keys of one source sentence, projected once: every decoding step uses the same Wk k.
 
-    Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results and gradients are
-    bit-identical to those of `attention` with score="additive". The memory holds 2 U numbers per
+    Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results, and gradients
+    except dk and dWk, are bit-identical to those of `attention` with score="additive". The memory holds 2 U numbers per
     key and head, and U more once there are gradients. Only one Python thread at a time may call it.
 
     Args:

@@ -52,7 +52,7 @@ class Results:
 
     def __getattr__(self, name: str) -> NoReturn:
         fields = ", ".join(self._fields)
-        asked = f"; ask for it with {_ASKED_BY[name]}" if name in _ASKED_BY else ""
+        asked = f"; request it by {_ASKED_BY[name]}" if name in _ASKED_BY else ""
         raise AttributeError(f"these results have no {name!r}, but {fields}{asked}")
 
     def __reduce__(self) -> Tuple[Any, ...]:

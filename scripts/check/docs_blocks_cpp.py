@@ -110,7 +110,8 @@ class Compiler:
         compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
         libraries = [self.build / "libqkv.a", "-pthread"]
         if "<qkv/app/" in text:
-            libraries = [self.build / "libqkv_app.a", *libraries, "-lfmt", "-lzip"]
+            libraries = [self.build / "libqkv_app.a", *libraries, "-lfmt", "-lzip",
+                         "-lutf8proc", "-lsentencepiece", "-lsentencepiece_train"]
         binary = self.directory / f"block{next(self.binaries)}"
         source = binary.with_suffix(".cc")
         source.write_text(text, encoding="utf-8")

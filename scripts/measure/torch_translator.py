@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The translator of docs/translator.md, with additive attention, in PyTorch.
+"""The translator of docs/translator-reference.md, with additive attention, in PyTorch.
 
 See translator_peers.py. What can be computed for all steps at once is: embeddings, the keys'
 projection, the embeddings' part of the decoder's input product, readout and output; these two only

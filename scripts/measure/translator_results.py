@@ -105,7 +105,8 @@ def result(qkv, parts, run, name, minutes):
 
 
 def compare(qkv, parts, first, other):
-    """The probability that the difference between two models on long sentences is chance."""
+    """p of paired bootstrap resampling of two models on long sentences: the probability of a
+    difference at least this large between equally good systems."""
     first, other = (parts.parent / f"{name}.test-long.txt" for name in (first, other))
     report = qkv.json("score", "--hypotheses", other, parts / "test-long.tsv", "--against", first)
     return report["against"]["bleu_p"]

@@ -304,7 +304,7 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
   if (s.ring == 0 || q.rank() != 4) return qkv::attention(inputs(q), options, outputs, context);
   if (!std::holds_alternative<BottomRight>(options.diagonal)) {
     throw Error(kCacheAttention, "options.diagonal",
-                "must be BottomRight: a cache with a window keeps only the last keys");
+                "must be the default, BottomRight: a cache with a window keeps only the last keys");
   }
   for (Index b = 0; b < s.sizes.B; ++b) {
     const Index first = s.first_key(b);

@@ -31,19 +31,16 @@ inline constexpr Index kPartialSums = 64;
 inline constexpr Index kRowSums = 16;
 
 // The channels of a score, or the terms of another product of rows with a matrix, that one
-// accumulator sums from zero; blocks are added in ascending order. Measured (float32,
-// docs/performance.md): blocks of 64 keep the error of D = 64 and cost the forward pass nothing;
-// those of 128 leave a score up to 1.4 times that error.
+// accumulator sums from zero; blocks are added in ascending order. Blocks of 64 keep the error of
+// float32 at that of D = 64; blocks of 128 leave a score up to 1.4 times that error.
 inline constexpr Index kChannelBlock = 64;
 
-// The units of the additive score that are summed from zero before they are added to the score.
-// Measured (U = 256, deviations 0.1 to 100): chunks of 32 leave a largest error of 4e-7 to 1.8e-6,
-// one long sum 1.1e-5 when all v are positive; they cost nothing.
+// The units of the additive score that are summed from zero before they are added to the score:
+// one long sum has a larger error (scripts/measure/additive_accuracy.py).
 inline constexpr Index kUnitChunk = 32;
 
 // The keys (for dq) or queries (for dk, dv) of one block of the backward pass; blocks are added in
-// ascending order. Measured: blocks of 128 keys processed by two threads reach 91 to 93 % of the
-// two-core peak, with bit-identical results for one and two threads.
+// ascending order.
 inline constexpr Index kGradientBlock = 128;
 
 // The exponent x below which a weight exp(x) counts as 0: ln(2^-72), in float64 ln(2^-968).

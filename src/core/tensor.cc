@@ -209,8 +209,8 @@ void copy(const ConstView& source, const View& target) {
   }
   if (core::self_overlaps(target)) {
     throw Error("copy", "target",
-                "must have a place of its own for each element, got " + describe(target) +
-                    " with strides " + to_string(target.strides()));
+                "must not overlap itself, got " + describe(target) + " with strides " +
+                    to_string(target.strides()));
   }
   copy_checked("copy", source, target);
 }

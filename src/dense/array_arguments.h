@@ -57,8 +57,8 @@ inline void require_apart(std::string_view function, const ConstView& out,
 inline void require_own_places(std::string_view function, const ConstView& out) {
   if (!core::self_overlaps(out)) return;
   throw Error(function, "out",
-              "must have a place of its own for each element, got " + describe(out) +
-                  " with strides " + to_string(out.strides()));
+              "must not overlap itself, got " + describe(out) + " with strides " +
+                  to_string(out.strides()));
 }
 
 // Calls f with a null pointer of the storage type, which must be real.

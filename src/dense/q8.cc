@@ -52,8 +52,8 @@ void check(std::string_view function, const ConstView& numbers, const char* numb
 void check_places(std::string_view function, const View& to) {
   if (!core::self_overlaps(to)) return;
   throw Error(function, "to",
-              text("must have a place of its own for each element, got ", describe(to),
-                   " with strides ", to_string(to.strides())));
+              text("must not overlap itself, got ", describe(to), " with strides ",
+                   to_string(to.strides())));
 }
 
 // Calls f(offset of the first number, offset of the block) for each block, in C order.

@@ -318,10 +318,10 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
   EXPECT_EQ(message_of([&] { x.cache.attention(q, {}, {.out = out}); }),
             "KvCache::attention: q has Tq = 30, whose window of 20 keys begins before key 16, the "
             "first that entry 0 of 63 keys still has; the cache is made for queries = 4");
-  EXPECT_EQ(
-      message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
-      "KvCache::attention: options.diagonal must be BottomRight: a cache with a window keeps only "
-      "the last keys");
+  EXPECT_EQ(message_of([&] { x.cache.attention(q, {.diagonal = TopLeft{}}, {.out = out}); }),
+            "KvCache::attention: options.diagonal must be the default, BottomRight: a cache with a "
+            "window "
+            "keeps only the last keys");
   // A query before the last key would attend to keys that have been dropped.
   x.truncate(0, 36);
   const ConstView two = slice(q.view(), 2, 0, 2);

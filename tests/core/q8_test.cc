@@ -205,7 +205,7 @@ TEST(Q8, WrongCallsAreErrors) {
                 View(reinterpret_cast<BlockQ8*>(x.values<float>().data()), {1, 1}));
   });
   expect(
-      "quantize_q8: to must have a place of its own for each element, got q8 [2,2] with strides "
+      "quantize_q8: to must not overlap itself, got q8 [2,2] with strides "
       "[0,1]",
       [&] {
         quantize_q8(x, View(to.view().as<BlockQ8>(), {2, 2}, {0, 1}));

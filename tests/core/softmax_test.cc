@@ -142,7 +142,7 @@ TEST(Softmax, Refusals) {
   EXPECT_EQ(error_of([&] { softmax(x, x); }),
             "softmax: out must not share memory with x (out float32 [6], x float32 [6])");
   EXPECT_EQ(error_of([&] { softmax(x, View(y.data(), {6}, {0})); }),
-            "softmax: out must have a place of its own for each element, got float32 [6] with "
+            "softmax: out must not overlap itself, got float32 [6] with "
             "strides [0]");
   EXPECT_EQ(error_of([&] { softmax(ConstView(x.data(), Dims{}), View(y.data(), Dims{})); }),
             "softmax: x must have at least one axis, got float32 []");

@@ -194,7 +194,7 @@ TEST(Copy, RefusesSharedMemoryAndAbsentViews) {
   EXPECT_EQ(x[2], 1);
   std::vector<float> y{0};
   EXPECT_EQ(error_of([&] { copy(all, View(y.data(), {4}, {0})); }),
-            "copy: target must have a place of its own for each element, got float32 [4] with "
+            "copy: target must not overlap itself, got float32 [4] with "
             "strides [0]");
   EXPECT_EQ(error_of([&] { copy({}, all); }), "copy: source is absent");
   EXPECT_EQ(error_of([&] { copy(all, {}); }), "copy: target is absent");

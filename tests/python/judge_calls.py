@@ -291,8 +291,8 @@ def judge_gradients(case: Case, given: dict[str, Any], results: dict[str, Any]) 
 
 
 def slack() -> int:
-    """The factor by which gradients may exceed the bound: 4 on sse4, whose scores are not fused in
-    the forward pass but are fused in the backward pass (docs/performance.md, "Targets")."""
+    """The factor by which gradients may exceed the bound: 4 on sse4, which has no fused
+    multiply-add and rounds each product (docs/performance.md#paths-and-targets)."""
     return 4 if qkv.info()["cpu_target"] == "sse4" else 1
 
 

@@ -61,7 +61,7 @@ def test_results_have_names():
 
 def test_what_was_not_asked_for_says_how():
     results = qkv.attention(Q, K, V, return_lse=True)
-    text = "these results have no 'weights', but out, lse; ask for it with return_weights=True"
+    text = "these results have no 'weights', but out, lse; request it by return_weights=True"
     with pytest.raises(AttributeError, match=f"^{text}$"):
         _ = results.weights
     with pytest.raises(AttributeError, match="^these results have no 'wieghts', but out, lse$"):

@@ -178,7 +178,7 @@ for load, path in ((torch.jit.load, {trace!r}), (torch.export.load, {program!r})
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
 def test_files_are_loaded_where_the_operator_is_imported(tmp_path):
-    """Without the import PyTorch raises an error in its own words, which docs/python.md quotes."""
+    """Without the import PyTorch raises an error in its own words, which docs/pytorch.md quotes."""
 
     class Module(torch.nn.Module):
         def forward(self, q):

@@ -11,7 +11,7 @@
 
 #include <qkv/qkv.h>
 
-// What the documents' listings do, step by step in their order, slips included, in float64. Their
+// What the documents' listings do, step by step in their order, errors included, in float64. Their
 // torch.bmm and matmul are batch_dot, their softmax is softmax.
 namespace qkv::test {
 
@@ -119,7 +119,7 @@ inline Tensor scores_of_features(const Tensor& queries, const Tensor& keys, cons
   return scores;
 }
 
-// MLPAttention as typed: query, key = self.W_k(query), self.W_q(key).
+// MLPAttention with its tanh, which the listing omits: query, key = self.W_k(query), self.W_q(key).
 inline Tensor literal_mlp_scores(const Tensor& query, const Tensor& key,
                                  const AdditiveAttention::Parameters& p) {
   return scores_of_features(linear(query, p.w_k), linear(key, p.w_q), p.v);

@@ -48,7 +48,7 @@ std::string cell(double weight, bool colour) {
   return fmt::format("\x1b[48;5;{}m\x1b[38;5;{}m{}\x1b[0m", grey, weight < 0.5 ? 255 : 232, text);
 }
 
-// The scores that the four seed documents use.
+// The scores that the four documents use.
 constexpr std::array kSeedScores{qkv::ScaledDot::kName, qkv::Dot::kName, qkv::Bilinear::kName,
                                  qkv::Additive::kName};
 

@@ -11,7 +11,7 @@
 #include "commands/shell/console.h"
 #include "commands/train/translate.h"
 
-// Recomputes the numbers printed in the four seed documents and compares them.
+// Recomputes the numbers printed in the four documents and compares them.
 SeedReport seed_numbers();
 
 // An English sentence translated to French by the model that is linked into the program.

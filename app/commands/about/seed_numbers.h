@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-// The comparison of the numbers printed in the four seed documents, from which this library grew,
+// The comparison of the numbers printed in the four documents, from which this library grew,
 // with what it computes. tests/seed_numbers.tsv lists the numbers and explains its columns.
 
 // A row of the table: the numbers printed at one place of a document.

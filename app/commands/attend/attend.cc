@@ -123,9 +123,9 @@ void add_numbers(const Command& command, AttendOptions& options) {
   add_real(command, "--qk-norm", options.norm_eps,
            "normalise each row of q and k: x / sqrt(mean(x^2) + X), such as 1e-6");
   add_real(command, "--rotary-base", options.rotary_base,
-           "pair m turns by base^(-2m/width) per position (default 10000)");
+           "pair m is rotated by base^(-2m/width) per position (default 10000)");
   add_number(command, "--rotary-width", options.rotary_width, Bounds<Index>{2},
-             "the first values of a row that turn (default all)");
+             "the first values of a row that are rotated (default all)");
   add_real(command, "--scale", options.scale,
            "factor of the scores (default 1/sqrt(D) for scaled_dot, else 1)");
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");

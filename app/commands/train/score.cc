@@ -43,8 +43,8 @@ its tokenizer 13a, any number of references, and exponential smoothing. They com
 qkv translate prints with DATA as it is. exact: translations that are a reference but for
 the kind of white space and of quotation marks.
 
-Where sentences have several references, "one reference" has how the translations do against the
-first alone, and how the next reference does in their place: about as well as people agree.
+Where sentences have several references, "one reference" scores the translations against the first
+alone, and the next reference in the same way: a measure of how well people agree.
 
 log-probability: natural, of the targets of all lines with their end tokens; perplexity: exp(-it /
 tokens). Texts have at most 4096 tokens.

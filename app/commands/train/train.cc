@@ -210,7 +210,7 @@ void resolve(TrainOptions& options, const Command& command) {
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
   const bool says_when = std::ranges::count(given, "validate_every") > 0;
   if (says_when && options.training.keep == 0) {  // --keep uses it too
-    throw UsageError("--valid-freq requires --valid");
+    throw UsageError("--valid-freq requires --valid or --keep");
   }
 }
 
@@ -305,8 +305,9 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
 }
 
 void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
-  add_choice(command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
-             "how the decoder looks at the source (default additive); none: its last state alone");
+  add_choice(
+      command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
+      "how the decoder attends to the source (default additive); none: its last state alone");
   const auto size = [&](const char* name, Index& target, const char* help) {
     add_number(command, name, target, Bounds<Index>{1, kMostNumbers},
                fmt::format("{} (default {})", help, target));

@@ -7,8 +7,8 @@
 
 #include "translator/training/translation_run.h"
 
-// The file train.jsonl: one JSON object per line, in the order of updates. docs/translator.md
-// describes the fields.
+// The file train.jsonl: one JSON object per line, in the order of updates.
+// docs/translator-reference.md describes the fields.
 namespace qkv::app {
 
 struct LogLine {

@@ -88,7 +88,7 @@ struct TrainingOptions {
 
   // The following options may change from one run in the folder to the next.
   Budget after{.epochs = 10};         // the budget of all runs together
-  Budget save_every{.updates = 500};  // in updates or seconds; the end always saves
+  Budget save_every{.updates = 500};  // in epochs, updates or seconds; the end always saves
   // The number of last checkpoints to keep, which are written when a validation is due, even
   // without validation data.
   Index keep = 0;

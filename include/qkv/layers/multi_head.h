@@ -13,11 +13,12 @@
 namespace qkv {
 
 enum class HeadForm {
-  // The split form (seed 003; Vaswani et al. 2017, section 3.2.2): each head has width/heads
+  // The split form (document 003; Vaswani et al. 2017, section 3.2.2): each head has width/heads
   // channels. Four projections width -> width have a bias. Scores are scaled by
   // 1/sqrt(width/heads).
   kSplit,
-  // The wide form (seed 001): each head has the full width n. Three projections n -> heads*n have
+  // The wide form (document 001): each head has the full width n. Three projections n -> heads*n
+  // have
   // no bias, q and k are each divided by n^(1/4), and one projection heads*n -> n has a bias.
   kWide,
 };
@@ -40,8 +41,8 @@ struct MultiHeadConfig {
 // Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
 // self-attention when the three are one array, else cross-attention. Leading axes broadcast as in
 // NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums. Heads
-// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; seed 001 transposes [B*H,T,D] without forming
-// [B,H,T,D] and so mixes positions with heads.
+// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; document 001 transposes [B*H,T,D] without
+// forming [B,H,T,D] and so mixes positions with heads.
 class QKV_API MultiHeadAttention {
  public:
   struct Parameters {

@@ -9,14 +9,14 @@
 #include <qkv/layers/run.h>
 
 // Attention layers without projections, each with one score function and dropout on the weights.
-// Shapes and ranks are those of attention(): all of rank 3 [B,T,.] as in seed 002, with heads, or
-// mixed. `outputs` may request any results of attention() (weights, lse, ...); `out` must be among
-// them. `output_gradients` are those of attention_backward(). forward() throws Error before
+// Shapes and ranks are those of attention(): all of rank 3 [B,T,.] as in document 002, with heads,
+// or mixed. `outputs` may request any results of attention() (weights, lse, ...); `out` must be
+// among them. `output_gradients` are those of attention_backward(). forward() throws Error before
 // touching an output; a constructor throws if a width is below 1 or dropout is not in [0,1).
 namespace qkv {
 
-// softmax(q k^T / sqrt(D)) v (seed 002, eq. 10.1.6). It has no parameters and takes any dtype of
-// attention().
+// softmax(q k^T / sqrt(D)) v (document 002, eq. 10.1.6). It has no parameters and takes any dtype
+// of attention().
 class QKV_API DotProductAttention {
  public:
   struct Parameters {
@@ -51,8 +51,8 @@ class QKV_API DotProductAttention {
   double dropout_ = 0;
 };
 
-// s_ij = v^T tanh(W_q q_i + W_k k_j), without bias (seed 002, eq. 10.1.7). The widths of queries,
-// keys and values and the number of units are free.
+// s_ij = v^T tanh(W_q q_i + W_k k_j), without bias (document 002, eq. 10.1.7). The widths of
+// queries, keys and values and the number of units are free.
 class QKV_API AdditiveAttention {
  public:
   struct Parameters {
@@ -99,9 +99,9 @@ class QKV_API AdditiveAttention {
   double dropout_ = 0;
 };
 
-using MLPAttention = AdditiveAttention;  // the name in seed 002
+using MLPAttention = AdditiveAttention;  // the name in document 002
 
-// s_ij = q_i^T W k_j (seed 003). The widths of queries and keys are free.
+// s_ij = q_i^T W k_j (document 003). The widths of queries and keys are free.
 class QKV_API BilinearAttention {
  public:
   struct Parameters {

@@ -24,9 +24,9 @@ struct SelfAttentionInputGradients {
   Write write = Write::kOverwrite;  // also applies to the parameters' gradients
 };
 
-// The single-head self-attention of seed 001: q, k and v are bias-free projections of x to its own
-// width n. q and k are each divided by n^(1/4), so that q k^T is scaled by 1/sqrt(n). There is no
-// dropout.
+// The single-head self-attention of document 001: q, k and v are bias-free projections of x to its
+// own width n. q and k are each divided by n^(1/4), so that q k^T is scaled by 1/sqrt(n). There is
+// no dropout.
 class QKV_API SelfAttention {
  public:
   struct Parameters {

@@ -8,7 +8,7 @@ namespace qkv::attn {
 
 // A block of the forward pass: up to kBlockRows query rows of one key head against the keys, chunk
 // by chunk and two tiles at a time: scores, softmax, weighted sum of values. It holds the four
-// objects of docs/performance.md; no buffer is longer than a chunk.
+// objects of docs/performance.md#the-forward-pass; no buffer is longer than a chunk.
 template <class T>
 class FusedBlock {
  public:

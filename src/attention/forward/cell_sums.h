@@ -36,7 +36,7 @@ class CellPlaces {
       for (Index col = 0; col < to_.n; ++col) at(row, col) = T(0);
     }
   }
-  // TaskOrder sums over queries into means.
+  // Divides the sums over queries to give means.
   void divide(Index Tq, const core::StopPoint& stop) const {
     for (Index row = 0; row < to_.m; ++row) {
       stop();

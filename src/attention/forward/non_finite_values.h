@@ -14,8 +14,8 @@ namespace qkv::attn {
 // The slow path of the weighted sum: keys of a chunk whose value is non-finite (NaN or infinite in
 // some channel). Such a value reaches only the rows that attend to its key. A masked key has weight
 // 0, and 0 times NaN or infinity is NaN: so non-finite values show in the sums, which is when keys
-// are searched for them (docs/decisions/0012). A live key, panel or tile has an unmasked query-key
-// pair.
+// are searched for them (docs/performance.md#non-finite-values). A live key, panel or tile has an
+// unmasked query-key pair.
 template <class T>
 class NonFiniteValues {
  public:

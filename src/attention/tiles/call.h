@@ -96,7 +96,7 @@ struct FusedCall {
     return only_intervals && !p.masks.empty() && additive == nullptr && !is_dot2 && !reads_values;
   }
   // Computes the scaled scores s [rows][keys] of query rows of head h and the first `keys` keys of
-  // a packed panel. `range` is for the additive score: the most general form of all these rows and
+  // a packed panel. `form` is for the additive score: the most general form of all these rows and
   // keys.
   void scores(Index h, const RowsOf<const T>& q, Index rows, const T* panel, Index keys,
               ExponentialForm form, const RowsOf<T>& s) const {

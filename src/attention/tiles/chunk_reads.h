@@ -21,7 +21,7 @@ using kernels::StoredRows;
 class ChunkReads {
  public:
   // Distance between a read and its prefetch. Measured on memory that is read once:
-  // docs/decisions/0023.
+  // docs/performance.md#few-queries.
   static constexpr Index kBytesAhead = Index{8} << 10;
   // The distance for q8, whose keys take more time per byte: docs/decisions/0028.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;

@@ -98,8 +98,8 @@ void check_all(const core::Problem& p, const EachOutput& outputs, const EachInpu
     const ConstView view = output;
     if (core::self_overlaps(view)) {
       throw Error(p.function, name,
-                  core::text("must have a place of its own for each element, got ", describe(view),
-                             " with strides ", to_string(view.strides())));
+                  core::text("must not overlap itself, got ", describe(view), " with strides ",
+                             to_string(view.strides())));
     }
     inputs([&](std::string_view other_name, const ConstView& other) {
       if (other.given() && core::may_overlap(view, other))
