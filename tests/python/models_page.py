@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Set, Tuple
 
 import every_model
+import torch
 import transformers
 from every_model import Result
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -27,31 +28,36 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 PAGE = Path(__file__).parents[2] / "docs" / "transformers-models.md"
 SECONDS = 120  # the limit for all classes of one configuration, while the page is made
 
+
+def _bound(dtype: torch.dtype) -> str:
+    """The largest relative difference allowed, such as "1e-5"."""
+    return f"{every_model.CLOSE[dtype]:.0e}".replace("e-0", "e-")
+
+
 _SECTIONS = {
     "equal": (
         "Equal",
-        "Outputs, gradients and weights are `eager`'s, and so are the words that models write with "
-        "each cache.",
+        "Outputs, gradients, weights and generated text agree with `eager`'s, as far as `eager` "
+        f"has them, within {_bound(torch.float64)} of each tensor's largest number "
+        f"(float32: {_bound(torch.float32)}).",
     ),
     "refused": (
         "Refused",
-        "By a `ValueError` that names the class: when the model is made or changed, or, where an "
-        "option of a call is named, when it is called.",
+        "A `ValueError` names the class when the model is made or changed, or, for an argument "
+        "that it passes, when it is called.",
     ),
     "as sdpa": (
         "As sdpa",
-        "Parts of models. Called alone, without a mask, they see all keys by `eager`, but are "
-        'causal by "sdpa" and by "qkv". Inside their models they are equal.',
+        'Called alone, without a mask, this part of a model is causal with "sdpa" and "qkv", but '
+        "not with `eager`. Inside its model it is equal.",
     ),
     "no attention": (
         "Nothing to replace",
-        "They run and are equal, but no module calls the interface: the small model has no "
-        "attention, or attention of another kind in a file in which another class calls it.",
+        "Equal, but the small model has no module that calls Transformers' attention interface.",
     ),
     "not tried": (
         "Not tried",
-        "They are not refused, and neither are they tested: the test found no small configuration, "
-        "no input, or a package is missing.",
+        "Neither refused nor compared.",
     ),
 }
 
@@ -67,7 +73,7 @@ def judged(name: str) -> List[Result]:
     except Exception as error:
         return [Result(name, "", "not tried", f"{type(error).__name__}: {error}")]
     if not classes:
-        return [Result(name, "", "not tried", "no class of models is for this configuration")]
+        return [Result(name, "", "not tried", "the configuration has no model class")]
     return [every_model.judge(name, cls) for cls in classes]
 
 
@@ -80,7 +86,7 @@ def _judged_in_time(name: str) -> List[Result]:
     try:
         return judged(name)
     except _LateError:
-        return [Result(name, "", "not tried", f"not done in {SECONDS} seconds")]
+        return [Result(name, "", "not tried", f"not finished in {SECONDS} seconds")]
     finally:
         signal.alarm(0)
 
@@ -96,7 +102,7 @@ def reason(result: Result) -> str:
         if option:
             return f"passes `{option[1]}` to attention"
         if text.startswith("changed: "):
-            return 'a part has attention of its own (made with "qkv", the part stays with `eager`)'
+            return 'a part has attention of its own, and keeps `eager` if made with "qkv"'
         return re.sub(r'.*attn_implementation="qkv": \w+ (.*?)(; use.*|$)', r"\1", text)
     package = re.search(r"requires the (\w+) library|No module named '(\w+)'", text)
     if package:
@@ -144,13 +150,13 @@ def rendered(results: List[Result]) -> str:
         "# The models of Transformers, one by one",
         "",
         f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
-        f"and {len(results)} classes: for each configuration its model, and the class that writes "
-        "text, if there is one. Made by `tests/python/models_page.py`; the tests judge some of "
-        "the configurations anew, and all of them with QKV_TEST_SCALE=100.",
+        f"with {len(results)} classes (the model and, if any, the class that generates text). "
+        "`tests/python/models_page.py` writes this page; `test_every_model.py` repeats some "
+        "comparisons, and all with QKV_TEST_SCALE=100.",
         "",
-        "Models are small, their parameters are drawn so that attention matters, and their numbers "
-        "are float64, or float32 where a model insists on it. A class in parentheses stands where "
-        "the classes of a configuration differ.",
+        "Models are small and in float64, or float32 if they require it. Their random parameters "
+        "are large enough for attention to affect the results. Where the classes of a "
+        "configuration differ, each is named in parentheses.",
         "",
     ]
     for state, (title, text) in _SECTIONS.items():
@@ -174,10 +180,13 @@ def _notes(results: List[Result]) -> List[str]:
     equal = [r for r in results if r.state == "equal"]
     missed = {r.model: m[1] for r in equal if (m := re.search(r"not reached: ([^)]*)", r.text))}
     silent = sorted(r.model for r in equal if every_model.NO_WEIGHTS in r.text.split("; "))
-    lines = ["Modules that no input of the test reached:", ""]
-    lines += [f"- {model}: {modules}" for model, modules in sorted(missed.items())]
+    models: Dict[str, List[str]] = collections.defaultdict(list)
+    for model, modules in sorted(missed.items()):
+        models[modules].append(model)
+    lines = ["Models with attention modules that no input reached:", ""]
+    lines += [f"{', '.join(names)}: {modules}  " for modules, names in models.items()]
     if silent:
-        lines += ["", "Without weights if asked for them (None): " + ", ".join(silent) + "."]
+        lines += ["", "No weights, even if requested: " + ", ".join(silent) + "."]
     return [*lines, ""]
 
 
