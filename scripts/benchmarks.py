@@ -62,7 +62,7 @@ def sdpa(r):
     yield ["T", "call", "float32", "with gradients", "bfloat16", "with gradients"]
     kinds = {"plain": "plain", "causal": "causal", "padding": "padding mask",
              "bias": "bias [1,8,T,T]", "dropout": "dropout 0.1"}
-    for tokens in (128, 512, 2048):
+    for tokens in (128, 2048):
         for kind, words in kinds.items() if tokens == 2048 else list(kinds.items())[:2]:
             rows = [f"calls/T{tokens}-{kind}-{way}-{dtype}"
                     for dtype in ("float32", "bfloat16") for way in ("forward", "both")]
@@ -70,151 +70,129 @@ def sdpa(r):
 
 
 def sdpa_decode(r):
-    yield ["B, H, G, Tq, Tk, D", "float32: ours", "PyTorch", "bfloat16: ours", "PyTorch"]
+    yield ["B, H, G, Tq, Tk, D", "float32", "bfloat16"]
     for sizes in ((1, 8, 8, 1, 512, 64), (1, 8, 8, 1, 8192, 64), (1, 32, 8, 1, 8192, 128),
                   (8, 32, 8, 1, 2048, 128)):
         names = zip(("B", "H", "G", "Tq", "Tk", "D"), sizes)
         row = "decode/" + "-".join(f"{name}{size}" for name, size in names)
-        cells = [", ".join(map(str, sizes))]
-        for dtype in ("float32", "bfloat16"):
-            cells.append(r.milliseconds("torch", f"{row}-{dtype}"))
-            cells.append(r.ratio("torch", f"{row}-{dtype}"))
-        yield cells
+        yield [", ".join(map(str, sizes)),
+               *(r.ratio("torch", f"{row}-{dtype}") for dtype in ("float32", "bfloat16"))]
 
 
 def models(r):
-    yield ["", "with qkv", "eager", "sdpa"]
-    llama, gpt, bert = ("Llama, 8 heads over 2, causal", "GPT-2, dropout 0.1",
-                        "BERT, padding, dropout 0.1")
-    step = "training step"
-    for name in (f"{llama}, 4 x 512 tokens, float32: {step}",
-                 f"{llama}, 1 x 2048 tokens, float32: {step}",
-                 f"{llama}, 1 x 2048 tokens, bfloat16 autocast: {step}",
-                 f"{gpt}, 4 x 512 tokens, float32: {step}",
-                 f"{bert}, 4 x 512 tokens, float32: {step}",
-                 "Llama, 32 tokens after 1024, dynamic cache: generate()",
-                 "Llama, 128 tokens after 64, dynamic cache: generate()"):
-        row = f"models/{name}"
-        yield [name, r.milliseconds("torch", row),
-               r.ratio("torch", row, "ratios/eager"), r.ratio("torch", row, "ratios/sdpa")]
+    yield ["", "eager", "sdpa"]
+    llama, step = "Llama, 8 heads over 2, causal", "training step"
+    for words, row in (
+        ("training, Llama, 4 x 512 tokens", f"{llama}, 4 x 512 tokens, float32: {step}"),
+        ("training, Llama, 1 x 2,048 tokens, bfloat16 autocast",
+         f"{llama}, 1 x 2048 tokens, bfloat16 autocast: {step}"),
+        ("training, BERT, padding, dropout 0.1, 4 x 512 tokens",
+         f"BERT, padding, dropout 0.1, 4 x 512 tokens, float32: {step}"),
+        ("`generate()`, Llama, 32 tokens after 1,024",
+         "Llama, 32 tokens after 1024, dynamic cache: generate()"),
+        ("`generate()`, Llama, 128 tokens after 64",
+         "Llama, 128 tokens after 64, dynamic cache: generate()"),
+    ):  # fmt: skip
+        yield [words, *(r.ratio("torch", f"models/{row}", f"ratios/{way}")
+                        for way in ("eager", "sdpa"))]
 
 
 LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 
 
 def libraries(r):
-    yield ["", "dtype", "ours", *LIBRARIES]
-    rows = [(f"forward, T = {T:,}, D = {D}{', causal' if causal else ''}", dtype,
+    yield ["", "dtype", "qkv", *LIBRARIES]
+    rows = [(f"T = {T:,}, D = {D}{', causal' if causal else ''}", dtype,
              f"prefill/B1-H8-G8-Tq{T}-Tk{T}-D{D}{'-causal' if causal else ''}-{dtype}")
             for dtype in ("float32", "bfloat16")
-            for T, D, causal in ((512, 64, False), (2048, 64, False), (2048, 64, True))]
-    rows += [(f"decode, {heads} heads, {cache:,} keys, D = {D}", dtype,
-              f"decode/B1-H{heads}-G8-Tq1-Tk{cache}-D{D}-{dtype}")
-             for dtype in ("float32", "bfloat16")
-             for heads, cache, D in ((32, 8192, 128), (8, 8192, 64))]
+            for T, D, causal in ((512, 128, False), (2048, 64, False), (2048, 64, True))]
+    rows += [(f"decode, {heads} heads, D = {D}", dtype,
+              f"decode/B1-H{heads}-G8-Tq1-Tk8192-D{D}-{dtype}")
+             for dtype, heads, D in (("float32", 8, 64), ("float32", 32, 128),
+                                     ("bfloat16", 32, 128))]
     for words, dtype, row in rows:
         ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in LIBRARIES)
         yield [words, dtype, r.milliseconds("libraries", row), *ratios]
 
 
 def peak(r):
-    yield ["", "forward", "of the peak", "oneDNN", "gradients", "of the peak", "oneDNN"]
-    for row, words in {
-        "T512-D64": "T = 512, D = 64", "T2048-D64": "T = 2,048, D = 64",
-        "T2048-D128": "T = 2,048, D = 128", "T2048-D64-causal": "T = 2,048, D = 64, causal",
-        "T2048-D64-bfloat16": "T = 2,048, D = 64, bfloat16",
-        "T2048-D64-float64": "T = 2,048, D = 64, float64",
-    }.items():  # fmt: skip
+    yield ["", "forward", "of the peak", "backward", "of the peak"]
+    for words, forward, backward in (
+        ("float32", "forward/T2048-D64", "backward/T2048-D64"),
+        ("D = 128", "forward/T2048-D128", "backward/T2048-D128"),
+        ("causal", "forward/T2048-D64-causal", "backward/T2048-D64-causal"),
+        ("bfloat16", "forward/T2048-D64-bfloat16", "backward/T2048-D64-bfloat16"),
+        ("float64", "forward/T2048-D64-float64", "backward/T2048-D64-float64"),
+        ("two threads", "threads/T2048-D64-share", "backward/T2048-D64-threads"),
+        *((f"64 heads, T = {T}", f"many/B64-T{T}", f"many/B64-T{T}-backward")
+          for T in (16, 64)),
+    ):
         cells = [words]
-        for group in ("forward", "backward"):
-            name = f"{group}/{row}"
-            cells += [r.gigaflops(name), r.percent("", name),
-                      r.ratio("", name, "peer_ratio", none="")]
+        for name in (forward, backward):
+            cells += [r.gigaflops(name), r.percent("", name)]
         yield cells
-    cells = ["T = 2,048, D = 64, two threads"]
-    for name in ("threads/T2048-D64-share", "backward/T2048-D64-threads"):
-        cells += [r.gigaflops(name), r.percent("", name), r.ratio("", name, "peer_ratio")]
-    yield cells
-
-
-def small(r):
-    yield ["T", "forward: 1 head", "64 heads", "gradients: 1 head", "64 heads"]
-    for tokens in (16, 32, 64, 128):
-        rows = [f"many/B{heads}-T{tokens}{way}" for way in ("", "-backward") for heads in (1, 64)]
-        yield [str(tokens), *(r.percent("", row) for row in rows)]
 
 
 def options(r):
-    yield ["with", "forward", "gradients"]
+    yield ["with", "forward", "backward"]
     for words, forward, backward in (
         ("dropout", "options/dropout", "backward/dropout"),
         ("boolean mask [Tq,Tk]", "options/mask", "backward/mask"),
         ("soft-cap", "options/soft-cap", "backward/soft-cap"),
         ("bias [Tq,Tk], with its gradient", "options/bias", "backward/bias"),
         ("padding", "options/padding", "backward/padding"),
-        ("padding, NaN in its keys and values", "options/padding-nan", "backward/padding-nan"),
         ("ALiBi", "options/alibi", None),
         ("own score, `s - slope * abs(at.i - at.j)`", "custom/decay", "backward/decay"),
         ("own mask, four documents, precomputed", "custom/documents-precomputed", None),
         ("bilinear score", "bilinear/T2048-D64", "bilinear/T2048-D64-backward"),
         ("entropy, column and value sums, pooled weights", "sums/T2048-D64-all", None),
-        ("column sums of the last 32 queries", "sums/T2048-D64-last-32-queries", None),
     ):
         yield [words, *(r.ratio("", row, "ratio_to_plain") if row else ""
                         for row in (forward, backward))]
 
 
 def decode(r):
-    yield ["keys and values", "1 query", "4 queries", "8 queries"]
-    for dtype, suffix in (("float32", ""), ("bfloat16", "-bfloat16"), ("float16", "-float16"),
-                          ("q8", "-q8")):
+    yield ["keys and values", "rate: 1 query", "4 queries", "8", "time: 1 query", "4 queries", "8"]
+
+    def share(n, suffix=""):
+        return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
+
+    def time(n, suffix, size):
+        own, float32 = share(n, suffix), share(n)
+        return "noisy" if own is None or float32 is None else f"{size / 4 * float32 / own:.2f}"
+
+    # The bytes of a number; the 34 bytes of a q8 block hold 32.
+    for dtype, suffix, size in (("float32", "", 4), ("bfloat16", "-bfloat16", 2),
+                                ("float16", "-float16", 2), ("q8", "-q8", 34 / 32)):
         rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 4, 8))
-        yield [dtype, *(r.percent("decode", row, "share_of_read") for row in rows)]
+        yield [dtype, *(r.percent("decode", row, "share_of_read") for row in rows),
+               *(time(n, suffix, size) for n in (1, 4, 8))]
 
 
 def pages(r):
-    yield ["pages of", "[B,G,Tk,D]", "[B,Tk,G,D]", "in pages"]
-    for size in (16, 64, 256):
-        row = "decode/T16384-G8-D128-queries1"
-        yield [str(size), *(r.percent(f"pages{size}", f"{row}{way}", "share_of_read")
-                            for way in ("", "-by-token", f"-pages{size}"))]
+    yield ["[B,G,Tk,D]", "[B,Tk,G,D]", "pages of 64 keys"]
+    yield [r.percent("pages64", f"decode/T16384-G8-D128-queries1{way}", "share_of_read")
+           for way in ("", "-by-token", "-pages64")]
 
 
 def additive(r):
-    yield ["", "forward, 10^9/s", "backward, 10^9/s"]
-    for words, row in (
-        ("T = 2,048, U = 256", "T2048-U256-D64"), ("the same, float64", "T2048-U256-D64-float64"),
-        ("64 sentences of 30 words, U = 256", "translator-D64"),
-        ("128 sets of 100 points, U = 256", "pointer-D64"),
-        ("a query over 30 keys, `AdditiveMemory`", "translator-step-D64-memory"),
-        ("a query over 800 keys, `AdditiveMemory`", "speech-step-D64-memory"),
-    ):  # fmt: skip
-        names = (f"additive/{row}", backward_of(f"additive/{row}"))
-        yield [words, *(r.cell("{:.1f}", "additive", name, "units_per_second", 1e-9)
-                        for name in names)]
-
-
-def backward_of(row):
-    memory = row.endswith("-memory")
-    return f"{row.removesuffix('-memory')}-backward{'-memory' if memory else ''}"
-
-
-def additive_packages(r):
     packages = ("PyTorch, compiled", "KeOps, factored by hand")
-    yield ["", *(f"{name}{way}" for name in packages for way in ("", ", with gradients"))]
+    yield ["", *(cell for name in ("qkv, 10^9/s", *packages) for cell in (name, "with gradients"))]
     for words, case in (
         ("T = 1,024", "square"), ("64 sentences of 30 words", "translator"),
-        ("16 queries, 800 keys each", "speech"), ("128 sets of 100 points", "pointer"),
+        ("16 queries, 800 keys each", "speech"),
     ):  # fmt: skip
-        yield [words, *(r.ratio("additive-peers", f"{case}-{way}", f"ratios/{name}")
-                        for name in packages for way in ("forward", "step"))]
+        rows = [f"{case}-{way}" for way in ("forward", "step")]
+        yield [words, *(r.cell("{:.1f}", "additive-peers", row, "rate", 1e-9) for row in rows),
+               *(r.ratio("additive-peers", row, f"ratios/{name}")
+                 for name in packages for row in rows)]
 
 
 def layers(r):
-    yield ["forward and backward", "ours", "torch.nn"]
+    yield ["forward and backward", "qkv", "torch.nn"]
     for row in ("multi-head attention, 4 x 512 tokens, width 512, 8 heads",
-                "GRU, 32 x 25 tokens, 32 to 64", "GRU, 64 x 30 tokens, 256 to 256",
-                "linear, 24 rows, 224 to 128", "linear, 2048 rows, 1024 to 1024"):
+                "GRU, 64 x 30 tokens, 256 to 256", "linear, 24 rows, 224 to 128",
+                "linear, 2048 rows, 1024 to 1024"):
         yield [row, r.milliseconds("layers", row), r.ratio("layers", row)]
 
 
@@ -240,9 +218,8 @@ def float32_error(r):
 
 TABLES = {
     "sdpa": sdpa, "sdpa-decode": sdpa_decode, "models": models, "libraries": libraries,
-    "peak": peak, "small": small, "options": options, "decode": decode, "pages": pages,
-    "additive": additive, "additive-packages": additive_packages, "layers": layers,
-    "translator": translator, "float32-error": float32_error,
+    "peak": peak, "options": options, "decode": decode, "pages": pages, "additive": additive,
+    "layers": layers, "translator": translator, "float32-error": float32_error,
 }  # fmt: skip
 
 
