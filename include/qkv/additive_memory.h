@@ -19,21 +19,22 @@ namespace qkv {
 // to attention().
 class QKV_API AdditiveMemory {
  public:
-  // `k` is [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk], as Inputs::k. There are H query heads if a parameter
-  // is given per head, else G. The arrays are read now and again by later calls: they and the
-  // context must outlive the memory, and must not change until the last key_gradients(). The memory
-  // takes 2 U numbers for each key and head, and U more once there are gradients. Throws Error.
+  // `k` is [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk], as Inputs::k. The number of query heads is that of a
+  // parameter given per head, else G. Later calls read the arrays again: these and the context must
+  // outlive the memory, and the arrays must not change until the last key_gradients(). The memory
+  // takes 2 U numbers for each key and head, and U more after the first attention_backward().
+  // Throws Error.
   AdditiveMemory(const ConstView& k, const Additive& score, Context& context);
   ~AdditiveMemory();
   AdditiveMemory(AdditiveMemory&&) noexcept;
   AdditiveMemory& operator=(AdditiveMemory&&) noexcept;
 
   // Computes qkv::attention(inputs, options, outputs, context). `inputs.k` and the arrays of
-  // `options.score` must be those of the memory; k and Wk are not read again.
+  // `options.score` must be those of the memory.
   void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
   // Computes qkv::attention_backward. `input_gradients` must not request k or Wk (it may be empty):
   // their gradients are accumulated in this object over all calls. A cancelled call may have added
-  // a part of its own.
+  // a part of its gradients.
   void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                           const OutputGradients& output_gradients,
                           const InputGradients& input_gradients);

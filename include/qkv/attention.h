@@ -27,7 +27,8 @@ namespace qkv {
 // Paged keys: block_tables holds integers [B,pages of an entry] and context_lens integers [B]. k is
 // [pages,page,G,D], v [pages,page,G,E], with `page` a multiple of 16, and q [B,H,Tq,D]. Entry b has
 // context_lens[b] keys, its Tk, and key j is row j % page of page block_tables[b][j / page]. Only
-// out, lse and row_max can be requested; bias, keep, padding and k_positions are not available.
+// out, lse and row_max can be requested; bias, keep, padding, k_positions and precomputed masks are
+// not available.
 struct Inputs {
   ConstView q{};
   ConstView k{};

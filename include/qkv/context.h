@@ -75,9 +75,9 @@ class QKV_API Context {
   void set_stop_flag(const std::atomic<bool>* stop) noexcept;
   const std::atomic<bool>* stop_flag() const noexcept;
   // Makes calls use the implementation of this name ("reference") or fail, with an error that says
-  // why it cannot run. With "", the default, calls use the first in the list that supports the
-  // problem. An unknown name is an Error of the call or Plan that uses it. With "dot/avx2" the
-  // loops of layers use its CPU target.
+  // why it cannot run. With "", the default, a call uses the first implementation that supports its
+  // problem, best CPU target first. An unknown name is an Error of the call or Plan that uses it.
+  // Layers use the CPU target of the name, avx2 for "dot/avx2".
   void force_path(std::string_view name);
   const std::string& forced_path() const noexcept;
   // The bytes of scratch memory kept from the calls made so far. They are freed by

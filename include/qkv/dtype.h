@@ -74,7 +74,8 @@ enum class DType : std::uint8_t {
       kQ8,
 };
 
-// The DType of a C++ type: dtype_of<float> == DType::kFloat32. It is undefined for other types.
+// The DType of a C++ type: dtype_of<float> == DType::kFloat32. A type without a DType does not
+// compile.
 template <class T>
 struct DTypeOf;
 #define QKV_DTYPE_OF(name, type, text)           \

@@ -87,8 +87,8 @@ class QKV_API KvCache {
   void reserve(Index pages);
   // Removes the keys of all entries. Memory is kept.
   void reset();
-  // Entry b becomes what entry from[b] was, for all B entries, as beam search needs. No key is
-  // copied.
+  // Replaces each entry b by entry from[b], for all B entries at once, as beam search needs. No key
+  // is copied.
   void reorder(std::span<const Index> from);
 
   // Computes attention() of q [B,H,Tq,D] over the keys of each entry, with the cache's window. With
@@ -111,7 +111,7 @@ class QKV_API KvCache {
   // The first key that the window has not dropped. Throws Error if `entry` is not one of the cache.
   Index first_key(Index entry) const;
   Index used_pages() const noexcept;
-  std::size_t bytes() const noexcept;  // of keys, values and tables, spare ones included
+  std::size_t bytes() const noexcept;  // allocated for keys, values and tables, unused pages too
 
  private:
   struct State;

@@ -23,8 +23,8 @@ namespace detail {
 
 struct TileClasses;
 
-// The checks in this header make a compiler print one of the lines below for a function that does
-// not fit: the first check that fails ends them, and nothing is instantiated with the function.
+// For an unsuitable function the compiler prints one of the lines below: the checks stop at the
+// first that fails, before anything is instantiated with the function.
 
 template <class F>
 consteval bool is_score_function() {

@@ -31,8 +31,8 @@ struct BasicRows {
 using Rows = BasicRows<View>;
 using ConstRows = BasicRows<ConstView>;
 
-// The `count` largest weights (before dropout) of each query, largest first, ties to the lower key;
-// if fewer keys are unmasked, the rest is weight 0, key -1.
+// The `count` largest weights (before dropout) of each query, largest first, equal ones by
+// ascending key. If fewer keys are unmasked, the remaining entries have weight 0 and key -1.
 struct Top {
   Index count = 0;
   View weights{};  // [B,H,Tq,count], accumulator type
@@ -40,7 +40,7 @@ struct Top {
 };
 
 // Weights (before dropout) summed over queries: all, or those listed in `rows` [R] (integers below
-// Tq; one listed twice counts twice). Packed: all.
+// Tq; one listed twice counts twice). With packed sequences `rows` must be absent.
 struct ColumnSums {
   ConstView rows{};
   View sums{};
@@ -61,10 +61,10 @@ struct Outputs {
   View lse{};                // [B,H,Tq] natural log of the sum of exponentials, sink included
   View row_max{};            // [B,H,Tq] largest score after masks, sink included
   View entropy{};            // [B,H,Tq] -sum_j w_ij ln w_ij over the keys, before dropout
-  ColumnSums column_sums{};  // [B,H,Tk] what each key received: weights summed over queries
-  View value_sums{};         // [B,H,Tk] column_sums, over its queries, times |v_j|
-  // [B,H,m,n] for any m, n >= 1: the weights that the queries with floor(i*m/Tq) = row give, on
-  // average, to the keys with floor(j*n/Tk) = column together. Packed: B sequences.
+  ColumnSums column_sums{};  // [B,H,Tk] weights summed over queries
+  View value_sums{};         // [B,H,Tk] |v_j| times the sums over the queries in column_sums.rows
+  // [B,H,m,n] for any m, n >= 1. Cell (r, c) is the mean, over the queries with floor(i*m/Tq) = r,
+  // of a query's summed weights for the keys with floor(j*n/Tk) = c. B counts packed sequences.
   View pooled{};
   Top top{};               // the largest weights of each query
   Rows weights{};          // [B,H,Tq or R,Tk] before dropout
@@ -123,13 +123,14 @@ inline constexpr std::tuple kResults{
     Result("masked_scores", &Outputs::masked_scores, ResultAxes::kMatrix),
 };
 
-// f(result) for each entry of the list.
+// Calls f(result) for each entry of the list.
 template <class F>
 constexpr void for_each_result(const F& f) {
   std::apply([&](const auto&... result) { (f(result), ...); }, kResults);
 }
 
-// f(name, buffer) for each buffer of a result, absent ones too: "lse", "top.weights", "top.keys".
+// Calls f(name, buffer) for each buffer of a result, given or absent: "lse", "top.weights",
+// "top.keys".
 template <class F>
 void for_each_buffer(const Outputs& outputs, const F& f) {
   struct Visit {
@@ -145,7 +146,8 @@ void for_each_buffer(const Outputs& outputs, const F& f) {
   for_each_result([&](const auto& result) { Visit{f}(result.name, outputs.*result.member); });
 }
 
-// f(name, rows) for each result that can be restricted to listed queries; absent lists too.
+// Calls f(name, rows) for each result that can be restricted to listed queries, also if the list is
+// absent.
 template <class F>
 void for_each_row_list(const Outputs& outputs, const F& f) {
   for_each_result([&](const auto& result) {
@@ -169,8 +171,8 @@ consteval std::size_t size_with(const std::tuple<Result<Member>...>&) {
 static_assert(size_with(kResults) == sizeof(Outputs), "kResults lists every member of Outputs");
 
 // The shapes of a call's results, for allocating buffers: [B,H,Tq,E], [B,H,Tq] and so on, with as
-// many axes as the inputs imply; for packed sequences [sum Tq,H,E], [H,sum Tq] and [H,sum Tk], and
-// no matrix: its rank is 0.
+// many axes as the inputs imply. For packed sequences they are [sum Tq,H,E], [H,sum Tq] and
+// [H,sum Tk], and `matrix` has rank 0.
 struct ResultShapes {
   Dims out{};     // rank 0 if v is absent
   Dims rows{};    // of lse, row_max and entropy; top adds an axis of `count`

@@ -16,8 +16,8 @@ namespace qkv {
 // Converts numbers x [..,D] of type float32, bfloat16 or float16, D a multiple of 32, to blocks
 // [..,D/32], by the rule of ggml's reference: with a the largest |x| of a block, the scale is a /
 // 127 as a float16, and a value is x / (a / 127) rounded to the nearest integer, halves away from
-// zero. So a number is off by at most a / 254 from the rounding of values plus max(a / 2048, 2^-18)
-// from that of the scale. A block whose scale is 0 is all 0. Throws Error for shapes and types that
+// zero. The error of a number is at most a / 254 (rounding the value) + max(a / 2048, 2^-18)
+// (rounding the scale). A block whose scale is 0 is all 0. Throws Error for shapes and types that
 // do not fit, for shared memory, and for numbers that no block can hold: NaN, infinity, and |x|
 // above 65519 * 127 (8.3 million). If a context is given, its stop flag is polled, but the work
 // stays on the calling thread.

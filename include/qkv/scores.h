@@ -90,7 +90,7 @@ struct Additive {
   }
 };
 
-// The list of scores, and that of their gradients; std::monostate: a score without parameters.
+// All scores, and their gradients: std::monostate for a score without parameters.
 using Score = std::variant<ScaledDot, Dot, Bilinear, Additive, Cosine>;
 using ScoreGradient = std::variant<std::monostate, BilinearGradient, AdditiveGradient>;
 

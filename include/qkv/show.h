@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For first experiments, and the examples of the documentation: float64 arrays written as numbers,
-// and printed. Not part of qkv/qkv.h, which this header includes.
+// Helpers for first experiments and for the examples of the documentation: functions that make a
+// float64 array from numbers, and print an array. Not part of qkv/qkv.h, which this header
+// includes.
 #ifndef QKV_SHOW_H_
 #define QKV_SHOW_H_
 

@@ -13,7 +13,7 @@
 
 // cap * tanh(s / cap), the soft-cap of Options::softcap, as a function of one score. It is written
 // with additions, multiplications, one division, comparisons and bit operations, without libm, so
-// that compilers vectorise it and every path and CPU target computes the same bits.
+// that compilers vectorise it and results are bit-identical on every path and CPU target.
 namespace qkv {
 namespace detail {
 

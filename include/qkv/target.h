@@ -17,8 +17,8 @@ namespace qkv {
 QKV_API std::span<const std::string_view> cpu_targets();
 
 // The target that calls use: the first of cpu_targets(), or the one that the environment variable
-// QKV_TARGET names (read once, when first needed). Throws Error if the variable's is not in
-// cpu_targets(); every call of attention throws then, too.
+// QKV_TARGET names (read once, when first needed). Throws Error if the variable names a target that
+// is not in cpu_targets(); attention() then throws, too.
 QKV_API std::string_view cpu_target();
 
 // Measures what the CPU can do: runs `rounds` rounds of independent fused multiply-adds (products

@@ -123,8 +123,8 @@ QKV_ALWAYS_INLINE inline void mask_row(const F& f, const At at, std::int32_t col
 }
 
 // The loop for a callable that Held does not copy (such as one with a std::vector). Its members
-// would be reloaded for each pair, since byte stores may alias anything. So the results first go to
-// a local buffer, which is seven times as fast.
+// would be reloaded for each pair, since byte stores may alias anything. Writing the results to a
+// local buffer first avoids these loads and is several times as fast.
 template <class F>
 QKV_ALWAYS_INLINE inline void mask_row_in_blocks(const F& f, const At at, std::int32_t cols,
                                                  std::uint8_t* allowed) {

@@ -20,9 +20,9 @@ enum class ColourScale { kLinear, kSqrt, kLog };
 // largest: all maps together, each map, or each row of each map.
 enum class ColourRange { kAll, kMap, kRow };
 
-// The colours of numbers. Blue is the default (violet to yellow on terminals); grey survives any
-// printer; viridis and cividis are well known, and cividis is made for colour blindness. Red and
-// blue are for numbers of both signs: the range is centred at 0.
+// The colours of numbers. Blue is the default (violet to yellow on terminals); grey is for
+// printing; cividis is made for colour blindness. Red-blue is for numbers of both signs: its range
+// is centred at 0.
 enum class Colours { kBlue, kGrey, kViridis, kCividis, kRedBlue };
 
 // The condition under which the cells of an SVG have titles ("cat → sat: 0.1234"), which browsers
@@ -87,8 +87,8 @@ QKV_API std::string draw_svg(const Picture& picture);
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
                              const std::atomic<bool>* stop = nullptr);
 // Renders the SVG as a PDF page of the picture's size, with its text as text. The file holds the
-// date: that of the environment variable SOURCE_DATE_EPOCH if it is set. `stop` is polled as in
-// draw_png().
+// current date, or that of the environment variable SOURCE_DATE_EPOCH if it is set. `stop` is
+// polled as in draw_png().
 QKV_API std::string draw_pdf(const Picture& picture, const std::atomic<bool>* stop = nullptr);
 // The font in which draw_png() and draw_pdf() draw text on this machine in place of a requested
 // `font` that it lacks, according to fontconfig's program `fc-match`, which Debian installs along

@@ -51,8 +51,8 @@ class QKV_API TextStyleBuilder {
   void add(std::string_view text);
   // Adds the counts of another builder of the same kind.
   void add(const TextStyleBuilder& other);
-  // The style of most occurrences, for each mark next to a word and for each word within a sentence
-  // (as in the truecasing of Moses, Koehn et al. 2007).
+  // The most frequent style of each mark next to a word and of each word within a sentence (as in
+  // the truecasing of Moses, Koehn et al. 2007).
   TextStyle build() const;
 
  private:

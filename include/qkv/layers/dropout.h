@@ -12,7 +12,7 @@ namespace qkv {
 //
 // Element n, counted in C order, is dropped when word n mod 4 of Philox4x32-10 with key =
 // dropout_seed(run) (low, high) and counter = (floor(n/4) low, high, 0, 3) is less than floor(p
-// 2^32). So the draw does not depend on dtype, memory order or machine.
+// 2^32). The draw therefore does not depend on dtype, memory order or machine.
 class QKV_API DropoutLayer {
  public:
   // The draw of a forward pass, from which the backward pass repeats it; the array is not saved.

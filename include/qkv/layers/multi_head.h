@@ -18,8 +18,7 @@ enum class HeadForm {
   // 1/sqrt(width/heads).
   kSplit,
   // The wide form (document 001): each head has the full width n. Three projections n -> heads*n
-  // have
-  // no bias, q and k are each divided by n^(1/4), and one projection heads*n -> n has a bias.
+  // have no bias, q and k are each divided by n^(1/4), and one projection heads*n -> n has a bias.
   kWide,
 };
 
