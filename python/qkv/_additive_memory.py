@@ -28,8 +28,9 @@ class AdditiveMemory:
     """The keys of one source sentence, projected once: every decoding step uses the same Wk k.
 
     Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results, and gradients
-    except dk and dWk, are bit-identical to those of `attention` with score="additive". The memory holds 2 U numbers per
-    key and head, and U more once there are gradients. Only one Python thread at a time may call it.
+    except dk and dWk, are bit-identical to those of `attention` with score="additive". The memory
+    holds 2 U numbers per key and head, and U more after the first backward pass. Only one Python
+    thread at a time may call it.
 
     Args:
         k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. k and the parameters are not copied and must not
@@ -84,7 +85,7 @@ class AdditiveMemory:
         lse: Array,
         **options: Any,
     ) -> Gradients:
-        """Calls `qkv.attention_backward`; adds the gradients of k and Wk up for `key_gradients`.
+        """Calls `qkv.attention_backward`; sums the gradients of k and Wk for `key_gradients`.
 
         Args:
             dout, q, v, out, lse: as in `attention_backward`.

@@ -126,8 +126,8 @@ def attention(
         padding_mask: [B,Tk], true where a key is padding.
         bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
         key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
-        causal: True or "bottom_right" (the last query sees the last key), "top_left" (the first
-            query sees only the first key).
+        causal: True or "bottom_right" (the last query attends to all keys), "top_left" (the first
+            query attends to the first key only).
         causal_offset: the diagonal j = i + offset of causal, window, alibi_slopes and rotary,
             instead of a corner; an integer, or one per batch entry [B]. Masks nothing by itself.
         window: (left, right): keys at most this far from the diagonal; None or -1 is unbounded.
@@ -138,8 +138,8 @@ def attention(
         block_tables, context_lens: keys in pages, as serving engines keep them: integers
             [B,pages of an entry] and [B]; k is [pages,page,G,D], v [pages,page,G,E], page a
             multiple of 16. Entry b has context_lens[b] keys; key j is row j % page of page
-            block_tables[b][j // page]. Not with bias, mask, padding_mask, k_positions, layout,
-            heads, nor results by key; without gradients.
+            block_tables[b][j // page]. Not with bias, mask, padding_mask, k_positions, layout or
+            heads; the only results are out, lse and row_max, without gradients.
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
         layout: "bhtd", or "bthd" if q, k, v (and the result) are [B,T,H,.].
@@ -152,7 +152,7 @@ def attention(
             masks, -inf where masked), or several of these: [B,H,Tq,Tk].
         return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
         return_row_max: largest score of each row, [B,H,Tq].
-        return_column_sums: weight that each key received, [B,H,Tk]: from all queries, or from those
+        return_column_sums: weights summed over queries, [B,H,Tk]: over all queries, or over those
             given as integers [R]; one given twice counts twice.
         return_top: how many of each row's largest weights to return, with their keys,
             [B,H,Tq,return_top] each.
@@ -160,9 +160,9 @@ def attention(
             sink has no term.
         return_value_sums: column sums times the length |v_j| of each value, [B,H,Tk], over the
             queries that return_column_sums names, or all.
-        return_pooled: (m, n) for the weights before dropout in m x n cells, [B,H,m,n]: what the
-            queries with floor(i m / Tq) = row give, on average, to the keys with
-            floor(j n / Tk) = column together; 0 in rows without a query.
+        return_pooled: (m, n) for the weights before dropout in m x n cells, [B,H,m,n]. Cell (r, c)
+            is the mean, over the queries with floor(i m / Tq) = r, of a query's summed weights for
+            the keys with floor(j n / Tk) = c; it is 0 if there is no such query.
         rows: integers [R], the queries whose weights and scores are returned: [B,H,R,Tk].
         threads: number of threads; 0 for one per processor, None for that of set_threads.
 
@@ -171,7 +171,7 @@ def attention(
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
         masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
         value_sums, pooled; a tuple even if it has one field (v=None). All but out are float32,
-        float64 for float64; keys are int64, -1 where there are fewer.
+        float64 for float64. The keys in top are int64, -1 where fewer keys are unmasked.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.

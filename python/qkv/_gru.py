@@ -195,7 +195,7 @@ class GRUCell(Layer):
         Args:
             x: [B,input_size] or [input_size] of the layer's dtype.
             state: [B,hidden_size] or [hidden_size]; None for zeros.
-            return_step: whether to return also an object that `backward` takes as its `step`.
+            return_step: whether to also return an object that `backward` takes as its `step`.
             threads: as in `attention`.
 
         Returns:

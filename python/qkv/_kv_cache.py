@@ -23,7 +23,8 @@ class KvCache:
 
     Kwon et al. 2023, section 4. Keys are counted from the first one appended, so results are
     bit-identical to those of `attention` over all keys of an entry. Several threads may read a
-    cache at the same time; a call that changes it must be the only call, and is otherwise an error.
+    cache at the same time. A call that changes it must be the only call; if two overlap, the later
+    one raises ValueError.
 
     Args:
         B, G, D, E: entries, key heads, channels of keys and of values; E is D if absent. With q8,
@@ -66,7 +67,7 @@ class KvCache:
         return made
 
     def append(self, k: Array, v: Array, *, entries: Optional[Sequence[int]] = None) -> None:
-        """Appends T keys and values to each entry, rounded to the cache's dtype. All or nothing.
+        """Appends T keys and values to each entry, rounded to the cache's dtype.
 
         Args:
             k, v: [B,G,T,D] and [B,G,T,E] of any real dtype; with `entries`, [n,G,T,D] and
@@ -89,8 +90,9 @@ class KvCache:
             entry: 0 to B-1.
             length: 0 to the entry's number of keys. With a window that has dropped keys, 0 or at
                 least `first_key(entry) + window`, so that the last key that is left has its window;
-                (the longest the entry has been) - queries and above is always accepted. At that
-                least length a call may have one query, and one more for each key appended since.
+                a length of (the entry's greatest so far) - queries or more is always accepted.
+                After truncating to the minimum, a call may have one query, and one more for each
+                key appended since.
 
         Raises:
             ValueError, TypeError: invalid argument, or a query at the last key would attend to keys
@@ -99,7 +101,7 @@ class KvCache:
         self._cache.truncate(entry, length)
 
     def reserve(self, pages: int) -> None:
-        """Allocates room for `pages` used pages; no page moves until more than these are used.
+        """Allocates memory for `pages` pages; no page moves until more than these are used.
 
         Args:
             pages: 0 or more; no effect unless above `used_pages`.
@@ -139,7 +141,7 @@ class KvCache:
         self._cache.save(os.fsencode(path))
 
     def load(self, path: Union[str, "os.PathLike[str]"]) -> None:
-        """Replaces the contents by a saved cache; results are then bit-identical to its own.
+        """Replaces the contents by a saved cache; later results are bit-identical to that cache's.
 
         Args:
             path: path of a file with the same `sizes`; on any error the cache is unchanged.
@@ -176,8 +178,8 @@ class KvCache:
             q: queries [B,H,Tq,D].
             threads: as in `attention`.
             options: the options of `attention` except packed sequences, pages, layout and heads;
-                bias, mask, padding_mask, k_positions and results by key are rejected, and with a
-                window so is causal_offset.
+                bias, mask, padding_mask, k_positions and all results but out, lse and row_max are
+                rejected, and with a window so is causal_offset.
 
         Returns:
             The result of `attention`.

@@ -188,7 +188,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     are kept from the forward pass to the backward pass.
 
     In graphs (torch.compile, torch.export), under torch.func, with fake or meta tensors and under
-    autocast, a call is one of the operator qkv::attention, which needs PyTorch 2.5 or newer.
+    autocast, the operator qkv::attention computes the call, which needs PyTorch 2.5 or newer.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a

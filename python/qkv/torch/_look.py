@@ -137,8 +137,8 @@ def look(
             slice. None for no weights.
         top: how many of each query's largest weights to keep, with their keys. None means 8 if no
             other result is requested, else 0.
-        column_sums: whether to keep the sum of the weights that each key received from all queries;
-            or the indices or a slice of the queries to sum over.
+        column_sums: whether to keep each key's weights summed over all queries; or the indices or a
+            slice of the queries to sum over.
         entropy: whether to keep the entropy of every query's weights. None means True if no other
             result is requested, else False.
         value_sums: whether to keep each key's column sum times |v|, the norm of its value. The sums

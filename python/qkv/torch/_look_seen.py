@@ -49,7 +49,7 @@ class _Results(ABC):
 
     @property
     def column_sums(self) -> torch.Tensor:
-        """The sum of the weights that each key received from the requested queries, [B,H,Tk]."""
+        """The weights summed over the requested queries, [B,H,Tk]."""
         found: torch.Tensor = self._result("column_sums")
         return found
 

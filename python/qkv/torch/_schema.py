@@ -45,7 +45,7 @@ _PLAIN: Dict[str, Tuple[str, str]] = {
 }
 PLAIN = tuple(_PLAIN)
 
-# The results, all returned by the operator; those not asked for are empty.
+# The results, all returned by the operator; those not requested are empty.
 SLOTS = (
     "out",
     "lse",
@@ -325,7 +325,7 @@ def requests_of(options: Dict[str, Any], fields: Tuple[Tuple[str, str], ...]) ->
 
 
 def _is_asked(name: str, options: Dict[str, Any]) -> bool:
-    """Whether a result that is requested by its own name is."""
+    """Whether the argument return_NAME requests the result of this name."""
     request = f"return_{name}"
     value = options.get(request, DEFAULTS[request])
     if name == "column_sums" and not isinstance(value, (bool, np.bool_)):
@@ -334,7 +334,7 @@ def _is_asked(name: str, options: Dict[str, Any]) -> bool:
 
 
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
-    """The results asked for: (field of the named tuple, slot), without out, in their order."""
+    """The requested results but out, in order: (field of the named tuple, slot)."""
     weights = options.get("return_weights", False)
     fields: Tuple[Tuple[str, str], ...] = {
         False: (),

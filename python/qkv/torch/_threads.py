@@ -14,11 +14,11 @@ __all__ = ["share_workers"]
 def share_workers(share: bool = True) -> bool:
     """Lets calls run on the OpenMP workers of PyTorch's operations, or on threads of qkv's own.
 
-    OpenMP workers spin for a few milliseconds after an operation, on processors that qkv's own
-    threads would have to wait for; so `import qkv.torch` shares the workers. Calls without
-    `threads=`, or with threads=torch.get_num_threads(), run on that many workers. Calls of about a
-    second or more run on qkv's own threads so that Ctrl-C can end them, and so do calls in the
-    child of a fork, which has no workers. Results are bit-identical on any threads.
+    After an operation, OpenMP workers spin for a few milliseconds on processors that qkv's own
+    threads need. `import qkv.torch` therefore shares the workers. Calls without `threads=`, or with
+    threads=torch.get_num_threads(), run on that many workers. Calls of about a second or more run
+    on qkv's own threads so that Ctrl-C can end them, and so do calls in the child of a fork, which
+    has no workers. Results are bit-identical on any threads.
 
     Args:
         share: whether to share PyTorch's workers; with False, calls run on qkv's own threads.
