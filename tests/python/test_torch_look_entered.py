@@ -74,7 +74,7 @@ def test_what_other_threads_run_is_not_recorded():
         thread = threading.Thread(target=model, args=(q, q, q))
         thread.start()
         thread.join()
-    with pytest.raises(IndexError, match="there are none: the model ran on other threads than"):
+    with pytest.raises(IndexError, match="there are none: the model ran on another thread"):
         seen[0]
 
 
@@ -110,8 +110,8 @@ def test_compiled_modules_run_but_are_not_seen():
     compiled = torch.compile(model, backend="eager")
     want = compiled(q, q, q)
     how = (
-        r"there are none: torch\.compile compiled the model, and compiled code is not seen: look "
-        r"at, and call, .*model\._orig_mod.* uncompiled inside torch\.compiler\.set_stance\("
+        r"there are none: torch\.compile compiled the model, and compiled code is not recorded: "
+        r"pass the .*model\._orig_mod.* uncompiled inside torch\.compiler\.set_stance\("
     )
     for looked_at in (compiled, model):
         with qkv.torch.look(looked_at, top=1) as seen:
@@ -180,9 +180,9 @@ def test_every_look_notes_what_another_thread_runs():
         thread.join()
         model(q, q, q)
         looks.__exit__(None, None, None)
-    with pytest.raises(IndexError, match="there are none: no call of torch's"):
+    with pytest.raises(IndexError, match="there are none: the model called no attention function"):
         first[0]
-    with pytest.raises(IndexError, match="there are none: the model ran on other threads than"):
+    with pytest.raises(IndexError, match="there are none: the model ran on another thread"):
         found[0][0]
 
 

@@ -426,7 +426,7 @@ def test_gradients_that_there_are_not(name, wants):
     value = torch.full((4,) if name == "rotary_frequencies" else (), 0.5)
     options = {"rotary": "halves"} if name.startswith("rotary") else {}
     q = leaf() if wants else X
-    with pytest.raises(ValueError, match=f"attention: {name} must not require a gradient, there"):
+    with pytest.raises(ValueError, match=f"attention: {name} must not require a gradient: it"):
         attention(q, X, X, **{name: leaf(value)}, **options)
     with torch.no_grad():
         inside = attention(q, X, X, **{name: leaf(value)}, **options)

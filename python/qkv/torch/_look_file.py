@@ -71,8 +71,8 @@ def _drawn(first: Any) -> str:
         if name in first.results and first.results[name].numel():
             return name
     raise ValueError(
-        f"{_NAME}: an attention file is of weights, and no rows were recorded: look(..., rows=...) "
-        "names them, slice(None) all; pool= records them in cells"
+        f"{_NAME}: an attention file holds weights, and none were recorded: request rows by "
+        "look(..., rows=...), where slice(None) is all, or cells by pool="
     )
 
 
@@ -84,7 +84,7 @@ def _results(calls: Dict[str, Any], drawn: str) -> Dict[str, Any]:
             raise ValueError(
                 f"{_NAME}: all layers of a file must have the same sizes, rows and heads, but "
                 f"{first_name!r} has {_shown(first, drawn)} and {name!r} {_shown(call, drawn)}; "
-                "layers= names those to be saved"
+                "choose the layers to save by layers="
             )
     arrays: Dict[str, Any] = {}
     for name, value in first.results.items():

@@ -173,26 +173,26 @@ class Seen:
         if self._layers:
             return f"there are {listed(self._layers)}"
         if self._others:
-            return f"layers= named none of {listed(self._others)}, the layers that attended"
+            return f"layers= selects none of {listed(self._others)}, the layers that attended"
         if self._compiled:
             return f"there are none: {self._uncompiled()}"
         if self._ran_elsewhere:
             return (
-                "there are none: the model ran on other threads than the one that looks; a thread "
-                "records what it runs inside a look of its own"
+                "there are none: the model ran on another thread; call look in the thread that "
+                "runs the model"
             )
         return (
-            "there are none: no call of torch's, Transformers' or this library's functions of "
-            "attention was made by the model, outside of compiled code"
+            "there are none: the model called no attention function of torch, Transformers or qkv, "
+            "or only in compiled code"
         )
 
     def _uncompiled(self) -> str:
         """Advice, for a message, on how to record what runs compiled."""
         what = "the model" if "" in self._compiled else listed(self._compiled)
         return (
-            f"torch.compile compiled {what}, and compiled code is not seen: look at, and call, the "
-            "module before it (model._orig_mod of what torch.compile returned), or let it run "
-            'uncompiled inside torch.compiler.set_stance("force_eager")'
+            f"torch.compile compiled {what}, and compiled code is not recorded: pass the original "
+            "module (model._orig_mod of what torch.compile returned) to look and call it, or run "
+            'the model uncompiled inside torch.compiler.set_stance("force_eager")'
         )
 
     def __repr__(self) -> str:

@@ -240,7 +240,7 @@ def refuse_gradients(options: Dict[str, Any]) -> None:
         if name in _WITHOUT_GRADIENT and isinstance(x, torch.Tensor) and x.requires_grad:
             instead = "; q * scale has one" if name == "scale" else ""
             raise ValueError(
-                f"attention: {name} must not require a gradient, there is none for it{instead}"
+                f"attention: {name} must not require a gradient: it gets none{instead}"
             )
 
 
