@@ -238,7 +238,7 @@ void Extras::make_request(const ResultShapes& shapes, Index sequences, DType dty
     make_scores(shapes.matrix, dtype, outputs);
     if (rows_.view.given() && results_.empty()) {
       throw_value_error({function_, kRequests[kRows], kIntegers},
-                        "names the queries of weights or scores, but neither is asked for");
+                        "names the queries of weights or scores, but neither is requested");
     }
   } else if constexpr (place == kColumnSums) {
     make_column_sums(shapes.keys, dtype, outputs);

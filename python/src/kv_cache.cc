@@ -216,7 +216,7 @@ class HeldCache {
                            {"from", "entries"}});
       };
       if (error.argument() != kHeld) throw named();
-      PyErr_Format(PyExc_BufferError, "%s; arrays of k_pages and v_pages hold them",
+      PyErr_Format(PyExc_BufferError, "%s (arrays of k_pages and v_pages hold them)",
                    named().what());
       nb::raise_python_error();
     }
@@ -278,7 +278,7 @@ class HeldCache {
     in_words(kCacheLoad, [&] {
       constexpr long kOwn = 2;  // one reference of the cache and one of this expression
       if (cache_.hold_pages().use_count() > kOwn) {
-        throw Error(kCacheLoad, kHeld, "may not be replaced");
+        throw Error(kCacheLoad, kHeld, "cannot be replaced while held");
       }
     });
     cache_ = std::move(loaded);
@@ -374,7 +374,7 @@ class HeldCache {
   }
 
  private:
-  static constexpr const char* kHeld = "held pages";
+  static constexpr const char* kHeld = "the pages";
 
   KvCache copied() const {
     const Reading use(*this, kCacheCopy);

@@ -268,7 +268,7 @@ struct AdditiveMemory::State {
   void check_sizes(const core::Problem& p) const {
     const auto complain = [&](const char* letter, Index came, Index made_for) {
       throw Error(p.function, "q",
-                  text("makes a call of ", letter, " = ", came, ", but the memory was made for ",
+                  text("gives a call with ", letter, " = ", came, ", but the memory was made for ",
                        letter, " = ", made_for));
     };
     if (p.B != problem.B) complain("B", p.B, problem.B);
@@ -335,7 +335,7 @@ void AdditiveMemory::attention_backward(const Inputs& inputs, const Options& opt
                 p);
   s.check_sizes(p);
   const auto refuse = [](std::string_view name) {
-    throw Error(kMemoryBackward, name, "is given, but comes from key_gradients()");
+    throw Error(kMemoryBackward, name, "is given, but key_gradients() computes it");
   };
   if (input_gradients.k.given()) refuse("input_gradients.k");
   const auto* score = std::get_if<AdditiveGradient>(&input_gradients.score);

@@ -213,8 +213,8 @@ void KvCache::truncate(Index entry, Index length) {
     throw Error(
         kTruncate, "length",
         text("must be 0 or in ", least, " to ", most, ": of the ", most, " keys of entry ", entry,
-             " those before key ", first, " are dropped and a query sees the last ", window,
-             ", so that at most ", most - least, " can be taken back; got ", length));
+             " those before key ", first, " are dropped and a query attends to the last ", window,
+             ", so that at most ", most - least, " can be removed; got ", length));
   }
   const Index page = s.sizes.page;
   s.release(entry, std::max(pages_of(length, page), first / page), pages_of(most, page));
@@ -229,9 +229,9 @@ void KvCache::expect_room(std::string_view function, Index wanted) const {
     std::atomic_thread_fence(std::memory_order_acquire);
     return;
   }
-  throw Error(function, "held pages",
-              text("may not move, but there is room for ", room, " more and ", wanted,
-                   " are needed; reserve() them before"));
+  throw Error(function, "the pages",
+              text("cannot move while held: room for ", room, " more, ", wanted,
+                   " needed; call reserve() before holding them"));
 }
 
 void KvCache::reserve(Index pages) {
@@ -317,7 +317,7 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
                      " keys begins before key ", first, ", the first that entry ", b, " of ",
                      s.length(b), " keys still has; ",
                      is_made_for_them
-                         ? text("after truncate() that leaves Tq = ", q.size(2) - (first - seen),
+                         ? text("after truncate() Tq may be at most ", q.size(2) - (first - seen),
                                 ", and one more for each key that is appended")
                          : text("the cache is made for queries = ", s.sizes.queries)));
   }

@@ -74,7 +74,7 @@ Pages checked_pages(Index b, Index length, Index first, const KvCacheSizes& size
   }
   if (length == 0 && first != 0) refuse("0 where there is no key");
   if (ring > 0 && end - first / sizes.page > ring) {
-    refuse(text("so late that at most ", ring, " pages remain, as many as the window needs"));
+    refuse(text("late enough that at most ", ring, " pages remain, as many as the window needs"));
   }
   return {first / sizes.page, end};
 }
@@ -163,7 +163,8 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
     if (s.users(page) > 0) continue;
     const bool is_spare = count == 1 && table_pages > 0;
     if (page < count && !is_spare) {
-      throw Error(kMakeCache, "block_tables", text("must name each page, got none for ", page));
+      throw Error(kMakeCache, "block_tables",
+                  text("must name every page, got none that names page ", page));
     }
     s.free_pages.push_back(page);
   }

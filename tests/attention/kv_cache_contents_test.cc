@@ -195,7 +195,7 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
             "-16 of entry 1 of 20 keys");
   EXPECT_EQ(
       complaint([](C& c) { c.sizes.window = 1; }),
-      "KvCache: first_keys must be so late that at most 2 pages remain, as many as the window "
+      "KvCache: first_keys must be late enough that at most 2 pages remain, as many as the window "
       "needs, got 0 of entry 0 of 40 keys");
   // No page is allocated for a size that is only claimed.
   EXPECT_EQ(complaint([](C& c) {
@@ -220,7 +220,7 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
   EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 5, 0); }),
             "KvCache: block_tables must be -1 where there is no page, got 0 for page 2 of entry 1");
   EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 2, 1); }),
-            "KvCache: block_tables must name each page, got none for 2");
+            "KvCache: block_tables must name every page, got none that names page 2");
 }
 
 // ---- pages that stay where they are -------------------------------------------------------------
@@ -235,11 +235,11 @@ TEST(KvCache, HeldPagesDoNotMove) {
   EXPECT_EQ(cache.inputs(q).k.data(), data);
   const auto more = [&] { append(cache, {0}, 1, 3); };
   EXPECT_EQ(message_of(more),
-            "KvCache::append: held pages may not move, but there is room for "
-            "0 more and 1 are needed; reserve() them before");
+            "KvCache::append: the pages cannot move while held: room for 0 more, 1 needed; call "
+            "reserve() before holding them");
   EXPECT_EQ(message_of([&] { cache.reserve(3); }),
-            "KvCache::reserve: held pages may not move, but there is room "
-            "for 0 more and 1 are needed; reserve() them before");
+            "KvCache::reserve: the pages cannot move while held: room for 0 more, 1 needed; call "
+            "reserve() before holding them");
   EXPECT_EQ(cache.lengths()[0], 32);
   hold.reset();
   more();

@@ -198,8 +198,8 @@ TEST(KvCacheQ8, KeepsMemoryAndHeldPages) {
   cache.append(part(k, 32), part(v, 32));
   EXPECT_EQ(cache.inputs({}).k.data(), data);
   EXPECT_EQ(error_of([&] { cache.append(part(k, 1), part(v, 1)); }),
-            "KvCache::append: held pages may not move, but there is room for 0 more and 1 are "
-            "needed; reserve() them before");
+            "KvCache::append: the pages cannot move while held: room for 0 more, 1 needed; call "
+            "reserve() before holding them");
   cache.reset();
   EXPECT_EQ(cache.used_pages(), 0);
   EXPECT_EQ(cache.inputs({}).k.data(), data);

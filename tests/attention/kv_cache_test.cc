@@ -297,11 +297,12 @@ TEST(KvCache, RejectedCallsChangeNothing) {
   EXPECT_EQ(message_of([&] { cache.truncate(1, 4); }),
             "KvCache::truncate: length must be in 0 to 3, the keys of entry 1, got 4");
   for (const Index length : {5, 17, 35}) {
-    EXPECT_EQ(message_of([&] { cache.truncate(0, length); }),
-              "KvCache::truncate: length must be 0 or in 36 to 63: of the 63 keys of entry 0 those "
-              "before key 16 are dropped and a query sees the last 20, so that at most 27 can be "
-              "taken back; got " +
-                  std::to_string(length));
+    EXPECT_EQ(
+        message_of([&] { cache.truncate(0, length); }),
+        "KvCache::truncate: length must be 0 or in 36 to 63: of the 63 keys of entry 0 those "
+        "before key 16 are dropped and a query attends to the last 20, so that at most 27 can "
+        "be removed; got " +
+            std::to_string(length));
   }
   EXPECT_EQ(message_of([&] { cache.reorder(short_order); }),
             "KvCache::reorder: from must name an entry for each of B = 2, got 1");
@@ -325,10 +326,11 @@ TEST(KvCache, RejectsQueriesWhoseKeysAreGone) {
   // A query before the last key would attend to keys that have been dropped.
   x.truncate(0, 36);
   const ConstView two = slice(q.view(), 2, 0, 2);
-  EXPECT_EQ(message_of([&] { x.cache.attention(two, {}, {.out = slice(out, 2, 0, 2)}); }),
-            "KvCache::attention: q has Tq = 2, whose window of 20 keys begins before key 16, the "
-            "first that entry 0 of 36 keys still has; after truncate() that leaves Tq = 1, and one "
-            "more for each key that is appended");
+  EXPECT_EQ(
+      message_of([&] { x.cache.attention(two, {}, {.out = slice(out, 2, 0, 2)}); }),
+      "KvCache::attention: q has Tq = 2, whose window of 20 keys begins before key 16, the "
+      "first that entry 0 of 36 keys still has; after truncate() Tq may be at most 1, and one "
+      "more for each key that is appended");
   x.append({0}, 1);
   x.expect_equal(2, "reference");
   x.truncate(1, 0);

@@ -308,11 +308,11 @@ def test_pages_in_use_do_not_move(tmp_path):
     cache.append(k, k)  # the reserved room suffices
     np.testing.assert_array_equal(part, k[0, 0, :16])
     for grow in (lambda: cache.append(k, k), lambda: cache.reserve(3)):
-        with pytest.raises(BufferError, match="arrays of k_pages and v_pages hold them"):
+        with pytest.raises(BufferError, match=r"\(arrays of k_pages and v_pages hold them\)$"):
             grow()
     assert cache.lengths == (32,)
     cache.save(tmp_path / "cache")
-    with pytest.raises(BufferError, match="may not be replaced"):
+    with pytest.raises(BufferError, match="the pages cannot be replaced while held"):
         cache.load(tmp_path / "cache")
     del cache, grow
     np.testing.assert_array_equal(part, k[0, 0, :16])  # the pages outlive the cache
@@ -368,8 +368,8 @@ def test_with_a_window_so_many_guesses_may_be_rejected():
         cache.truncate(0, first + 19)
     assert str(raised.value) == (
         f"KvCache.truncate: length must be 0 or in {first + 20} to {length}: of the {length} keys "
-        f"of entry 0 those before key {first} are dropped and a query sees the last 20, so that at "
-        f"most {length - first - 20} can be taken back; got {first + 19}"
+        f"of entry 0 those before key {first} are dropped and a query attends to the last 20, so "
+        f"that at most {length - first - 20} can be removed; got {first + 19}"
     )
     assert cache.lengths == (length,)
     cache.truncate(0, first + 20)
