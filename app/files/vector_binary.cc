@@ -73,14 +73,14 @@ void VectorBinary::read_header(Index width) {
                         app::quoted(line)));
   }
   if (width != 0 && width != header_.width) {
-    fail(0, fmt::format("expected vectors of {} numbers, got a header that says {}", width,
+    fail(0, fmt::format("expected vectors of width {}, got a header that says {}", width,
                         header_.width));
   }
   blocks_.consume(line.size() + 1);
   const auto size = blocks_.file().size();
   const Index least = 4 * header_.width + 2;  // bytes of the smallest record
   if (size && header_.count > (*size - blocks_.position()) / least) {
-    fail(0, fmt::format("expected a word count of at most {} ({} numbers each) in {} bytes, got {}",
+    fail(0, fmt::format("expected a word count of at most {} (width {}) in {} bytes, got {}",
                         (*size - blocks_.position()) / least, header_.width, *size, header_.count));
   }
 }
@@ -124,7 +124,7 @@ void VectorBinary::expect_end() {
   }
   const std::string_view rest = blocks_.rest();
   if (rest.empty() || rest == "\n") return;
-  fail(blocks_.position(), fmt::format("expected the end after {} words, got {}", header_.count,
+  fail(blocks_.position(), fmt::format("expected the end after word {}, got {}", header_.count,
                                        app::quoted(rest.substr(0, 80), 20)));
 }
 

@@ -85,7 +85,7 @@ bool VectorText::take_header(std::string_view line) {
     return false;
   }
   if (width_ != 0 && width_ != header_->width) {
-    lines_.fail(fmt::format("expected vectors of {} numbers, got a header that says {}", width_,
+    lines_.fail(fmt::format("expected vectors of width {}, got a header that says {}", width_,
                             header_->width));
   }
   width_ = header_->width;
@@ -118,7 +118,8 @@ void VectorText::expect_all() const {
   }
   if (header_ && header_->count != given_) {
     throw app::InputError::at_line(
-        lines_.name(), 1, fmt::format("expected {} words, got {}", header_->count, given_));
+        lines_.name(), 1,
+        fmt::format("expected a word count of {}, got {}", header_->count, given_));
   }
 }
 
@@ -143,14 +144,15 @@ VectorText::Cut VectorText::cut(std::string_view line) const {
   Cut result{line, {}};
   // The width may be a header's wrong claim; no line has more fields than bytes.
   if (width_ > static_cast<Index>(line.size())) {
-    lines_.fail(
-        fmt::format("expected a word and {} numbers, got a line of {} bytes", width_, line.size()));
+    lines_.fail(fmt::format("expected a word and a vector of width {}, got a line of {} bytes",
+                            width_, line.size()));
   }
   result.numbers.resize(static_cast<std::size_t>(width_));
   for (auto number = result.numbers.rbegin(); number != result.numbers.rend(); ++number) {
     *number = take_last_field(result.word);
     if (result.word.empty()) {
-      lines_.fail(fmt::format("expected a word and {} numbers, got {} fields", width_,
+      lines_.fail(fmt::format("expected a word and a vector of width {}, got a field count of {}",
+                              width_,
                               number - result.numbers.rbegin() + (number->empty() ? 0 : 1)));
     }
   }
@@ -163,7 +165,7 @@ void VectorText::parse(const Cut& line, std::vector<float>& numbers) const {
   for (std::size_t i = 0; i < line.numbers.size(); ++i) {
     const auto value = parse_number<double>(line.numbers[i]);
     if (!value) {
-      lines_.fail(fmt::format("expected {} numbers after {}, got {} as number {}", width_,
+      lines_.fail(fmt::format("expected a vector of width {} after {}, got {} as number {}", width_,
                               quoted(line.word), quoted(line.numbers[i]), i + 1));
     }
     if (std::abs(*value) > static_cast<double>(std::numeric_limits<float>::max())) {
@@ -175,8 +177,8 @@ void VectorText::parse(const Cut& line, std::vector<float>& numbers) const {
   std::string_view rest = line.word;
   const std::string_view last = take_last_field(rest);
   if (!rest.empty() && last.find('.') != last.npos && is_number(last)) {
-    lines_.fail(fmt::format("expected {} numbers after {}, got more: {} before them", width_,
-                            quoted(first_field(line.word)), quoted(last)));
+    lines_.fail(fmt::format("expected a vector of width {} after {}, got more: {} before it",
+                            width_, quoted(first_field(line.word)), quoted(last)));
   }
 }
 

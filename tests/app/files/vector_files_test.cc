@@ -118,11 +118,11 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
   for (const auto& refuse : {read_refusal, check_refusal}) {
     EXPECT_EQ(refuse(good.substr(0, good.size() - 2), {}),
               "v: byte 21: expected 8 bytes of numbers after \"dog\", got 7");
-    EXPECT_EQ(refuse(good + "x", {}), "v: byte 29: expected the end after 2 words, got \"\\x0ax\"");
+    EXPECT_EQ(refuse(good + "x", {}), "v: byte 29: expected the end after word 2, got \"\\x0ax\"");
     EXPECT_EQ(refuse(good, {.width = 3}),
-              "v: byte 0: expected vectors of 3 numbers, got a header that says 2");
+              "v: byte 0: expected vectors of width 3, got a header that says 2");
     EXPECT_EQ(refuse(binary("9 2", {{"the", {1, 2}}}), {}),
-              "v: byte 0: expected a word count of at most 1 (2 numbers each) in 17 bytes, got 9");
+              "v: byte 0: expected a word count of at most 1 (width 2) in 17 bytes, got 9");
     EXPECT_EQ(refuse(binary("1 9999999", {{"the", {1, 2}}}), {}),
               "v: byte 0: expected a count and a width of 1 to 131072, got \"1 9999999\"");
     EXPECT_EQ(refuse(binary("2 1", {{"the", {1}}, {"", {2}}, {"x", {1}}}), {}),
@@ -186,14 +186,14 @@ TEST(CheckWordVectors, ReadsEveryLine) {
   for (int i = 0; i < 5000; ++i) bytes += "w" + std::to_string(i) + " 1 2\n";
   EXPECT_EQ(check(bytes).count, 5000);
   EXPECT_EQ(check_refusal(bytes + "bad 1 12x\n"),
-            "v:5001: expected 2 numbers after \"bad\", got \"12x\" as number 2");
+            "v:5001: expected a vector of width 2 after \"bad\", got \"12x\" as number 2");
   EXPECT_EQ(check_refusal(bytes + "bad 1\n"),
-            "v:5001: expected a word and 2 numbers, got 2 fields");
+            "v:5001: expected a word and a vector of width 2, got a field count of 2");
   EXPECT_EQ(check_refusal(bytes + "bad 1 1e39\n"),
             "v:5001: expected numbers that float32 can hold after \"bad\", got \"1e39\"");
-  EXPECT_EQ(check_refusal("5001 2\n" + bytes), "v:1: expected 5001 words, got 5000");
+  EXPECT_EQ(check_refusal("5001 2\n" + bytes), "v:1: expected a word count of 5001, got 5000");
   EXPECT_EQ(check_refusal("1 999999999999\nthe 1\n"),
-            "v:2: expected a word and 999999999999 numbers, got a line of 5 bytes");
+            "v:2: expected a word and a vector of width 999999999999, got a line of 5 bytes");
   EXPECT_EQ(check_refusal(""), "v:1: expected a word and its numbers, got an empty file");
   EXPECT_EQ(check_refusal("\n\n"), "v:2: expected a word and its numbers, got empty lines");
   std::string infinite = binary("2 2", {{"a", {1, 2}}, {"b", {3, 4}}});

@@ -121,7 +121,7 @@ TEST(WordVectors, OnlyWantedLinesAreParsedBehindTheFirst100) {
   const std::string bad = bytes + "bad 1 12x\n";
   EXPECT_EQ(vector_of(read(bad + "cat 3 4\n", {"cat"}), 0), (Floats{3, 4}));
   EXPECT_EQ(refusal(bad + "cat 3 4\n", {"cat", "bad"}),
-            "v.txt:101: expected 2 numbers after \"bad\", got \"12x\" as number 2");
+            "v.txt:101: expected a vector of width 2 after \"bad\", got \"12x\" as number 2");
 }
 
 TEST(WordVectors, ReadingStopsWhenAllIsFound) {
@@ -134,16 +134,18 @@ TEST(WordVectors, ReadingStopsWhenAllIsFound) {
 
 TEST(WordVectors, RefusalsNameFileAndLine) {
   EXPECT_EQ(refusal(""), "v.txt:1: expected a word and its numbers, got an empty file");
-  EXPECT_EQ(refusal("the 1 2\ncat 3\n"), "v.txt:2: expected a word and 2 numbers, got 2 fields");
-  EXPECT_EQ(refusal("the 1 2\ncat\n"), "v.txt:2: expected a word and 2 numbers, got 1 fields");
+  EXPECT_EQ(refusal("the 1 2\ncat 3\n"),
+            "v.txt:2: expected a word and a vector of width 2, got a field count of 2");
+  EXPECT_EQ(refusal("the 1 2\ncat\n"),
+            "v.txt:2: expected a word and a vector of width 2, got a field count of 1");
   EXPECT_EQ(refusal("the 1.5 2.5\ncat 3.5 4.5 5.5\n"),
-            "v.txt:2: expected 2 numbers after \"cat\", got more: \"3.5\" before them");
+            "v.txt:2: expected a vector of width 2 after \"cat\", got more: \"3.5\" before it");
   EXPECT_EQ(refusal("the 1 2\ncat 3 12x\n"),
-            "v.txt:2: expected 2 numbers after \"cat\", got \"12x\" as number 2");
+            "v.txt:2: expected a vector of width 2 after \"cat\", got \"12x\" as number 2");
   EXPECT_EQ(refusal("the 1 2\ncat 1e999 4\n"),
-            "v.txt:2: expected 2 numbers after \"cat\", got \"1e999\" as number 1");
+            "v.txt:2: expected a vector of width 2 after \"cat\", got \"1e999\" as number 1");
   EXPECT_EQ(refusal("the 1 2\ncat nan 4\n"),
-            "v.txt:2: expected 2 numbers after \"cat\", got \"nan\" as number 1");
+            "v.txt:2: expected a vector of width 2 after \"cat\", got \"nan\" as number 1");
   EXPECT_EQ(refusal("the 1 2\ncat 1e39 4\n"),
             "v.txt:2: expected numbers that float32 can hold after \"cat\", got \"1e39\"");
   EXPECT_EQ(refusal(std::string_view("the 1 2\nc\0t 3 4\n", 16)),
@@ -152,13 +154,14 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
   EXPECT_EQ(refusal("some words\n"),
             "v.txt:1: expected a word and its numbers, got \"some words\"");
   EXPECT_EQ(refusal("cat\n"), "v.txt:1: expected a word and its numbers, got \"cat\"");
-  EXPECT_EQ(refusal("9 3\ncat 1 2\n"), "v.txt:2: expected a word and 3 numbers, got 3 fields");
+  EXPECT_EQ(refusal("9 3\ncat 1 2\n"),
+            "v.txt:2: expected a word and a vector of width 3, got a field count of 3");
   EXPECT_EQ(refusal("-1 3\ncat 1 2 3\n"),
             "v.txt:1: expected a count and a width, or a word and its numbers, got \"-1 3\"");
   EXPECT_EQ(refusal("9 3\ncat 1 2 3\n", {"cat"}, {.width = 4}),
-            "v.txt:1: expected vectors of 4 numbers, got a header that says 3");
+            "v.txt:1: expected vectors of width 4, got a header that says 3");
   EXPECT_EQ(refusal("the 1.0 2.0\n", {"cat"}, {.width = 1}),
-            "v.txt:1: expected 1 numbers after \"the\", got more: \"1.0\" before them");
+            "v.txt:1: expected a vector of width 1 after \"the\", got more: \"1.0\" before it");
   EXPECT_EQ(refusal("cat " + std::string(2 << 20, '1') + "\n"),
             "v.txt:1: expected a line of at most 1 MiB");
 }
@@ -167,9 +170,9 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
 // missing.
 TEST(WordVectors, AHeaderCountsTheWords) {
   const std::string two = "the 1 2\ncat 3 4\n";
-  EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected 9 words, got 2");
-  EXPECT_EQ(refusal("1 2\n" + two, {"dog"}), "v.txt:1: expected 1 words, got 2");
-  EXPECT_EQ(refusal("3 2\n" + two + "\n", {"dog"}), "v.txt:1: expected 3 words, got 2");
+  EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected a word count of 9, got 2");
+  EXPECT_EQ(refusal("1 2\n" + two, {"dog"}), "v.txt:1: expected a word count of 1, got 2");
+  EXPECT_EQ(refusal("3 2\n" + two + "\n", {"dog"}), "v.txt:1: expected a word count of 3, got 2");
   EXPECT_EQ(refusal("2 2\n" + two, {"dog"}), "no exception");
   EXPECT_EQ(refusal("9 2\n" + two, {"cat"}), "no exception");
 }
