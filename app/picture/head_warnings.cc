@@ -84,25 +84,25 @@ void HeadScan::say_patterns(HeadReport& report) const {
   }
   if (next_.holds(kSomeRows)) {
     say(report, Fault::kNextKey,
-        fmt::format("off by one? {} of {} rows look most at the next key, j = i + 1", next_.fitting,
-                    next_.eligible));
+        fmt::format("off by one? {} of {} rows attend most to the next key, j = i + 1",
+                    next_.fitting, next_.eligible));
   }
   if (previous_.holds(kSomeRows)) {
     say(report, Fault::kPreviousKey,
-        fmt::format("off by one? {} of {} rows look most at the previous key, j = i - 1",
+        fmt::format("off by one? {} of {} rows attend most to the previous key, j = i - 1",
                     previous_.fitting, previous_.eligible));
   }
   const bool lower = 2 * lower_.fitting > lower_.eligible;
   const Index rows = next_.eligible;  // rows with a next key
   if (rows + 1 >= kSomeRows && !sees_beyond_next_ && lower && 2 * next_leaks_.rows > rows) {
     say(report, Fault::kLeak,
-        fmt::format("causal except for one: {} of {} rows see the next key, j = i + 1, and none "
-                    "beyond (most {:.4g}, {})",
+        fmt::format("causal except for one: {} of {} rows attend to the next key, j = i + 1, and "
+                    "none beyond (most {:.4g}, {})",
                     next_leaks_.rows, rows, next_leaks_.largest, query_name(next_leaks_.row)));
   }
   if (uniform_.holds(1) && widest_uniform_ >= kFewRows) {
     say(report, Fault::kUniform,
-        fmt::format("{} of {} rows attend to everything equally: equal weights on up to {} keys",
+        fmt::format("{} of {} rows attend to all keys equally: equal weights on up to {} keys",
                     uniform_.fitting, uniform_.eligible, widest_uniform_));
   }
 }

@@ -41,11 +41,12 @@ class Drawing {
     const Index cells = model_.panels() * model_.queries().size() * model_.keys().size();
     if (cells > kMostCells || model_.queries().size() > kLongestAxis ||
         model_.keys().size() > kLongestAxis) {
-      throw Error("draw_svg", "panels",
-                  fmt::format("must have at most {} cells, and {} queries or keys; got {} maps of "
-                              "{} x {}: select or reduce",
-                              kMostCells, kLongestAxis, model_.panels(), model_.queries().size(),
-                              model_.keys().size()));
+      throw Error(
+          "draw_svg", "panels",
+          fmt::format("must have at most {} cells, and {} queries or keys; got maps x queries "
+                      "x keys = {} x {} x {}: select or reduce",
+                      kMostCells, kLongestAxis, model_.panels(), model_.queries().size(),
+                      model_.keys().size()));
     }
     check_font(picture.font);
     font_ = picture.font;

@@ -115,7 +115,7 @@ class _Attention(Layer):
         word = return_weights if isinstance(return_weights, (bool, np.bool_, str)) else None
         if average_weights and word not in (True, "dropped"):
             raise ValueError(
-                f"{type(self).__name__}.forward: average_weights goes with return_weights=True "
+                f"{type(self).__name__}.forward: average_weights requires return_weights=True "
                 f'or "dropped", got {return_weights!r}'
             )
         got = self._forward(

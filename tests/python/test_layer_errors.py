@@ -88,7 +88,7 @@ FINE = X.astype(float)
         ((X, X, X), {"causal": "left"}, ValueError,
          "causal must be False, True, \"bottom_right\" or \"top_left\", got str 'left'"),
         ((X, X, X), {"average_weights": True}, ValueError,
-         'average_weights goes with return_weights=True or "dropped", got False'),
+         'average_weights requires return_weights=True or "dropped", got False'),
         ((X, X, X), {"bias": X[:, :2]}, ValueError,
          "bias must broadcast to [B,H,Tq,Tk] = [2,2,3,3], got float32 [2,2,4]"),
         ((X, X, X), {"mask": X}, TypeError,

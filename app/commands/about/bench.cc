@@ -60,7 +60,7 @@ void check_page(const BenchOptions& options, const std::vector<qkv::bench::Group
     throw UsageError(fmt::format("--page: expected a multiple of 16, got {}", options.page));
   }
   if (groups.size() != 1 || groups.front().name != "decode") {
-    throw UsageError("--page: expected the group decode alone");
+    throw UsageError("--page requires decode as the only group");
   }
 }
 

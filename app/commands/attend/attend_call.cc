@@ -80,7 +80,7 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
     throw UsageError(fmt::format("--score {} needs --params FILE", name_of(options.score)));
   }
   if (!learned && !has_gains && !options.params.empty()) {
-    throw UsageError("--params goes with " + learned_scores(", ") + " or --qk-norm");
+    throw UsageError("--params requires " + learned_scores(", ") + " or --qk-norm");
   }
   call.settings["score"] = name_of(options.score);
   if (options.params.empty()) return options.score;
@@ -122,7 +122,7 @@ void read_rotary(const AttendOptions& options, AttendCall& call) {
           {"--rotary-frequencies", !options.rotary_frequencies.empty()},
           {"--q-positions", !options.q_positions.empty()},
           {"--k-positions", !options.k_positions.empty()}}) {
-      if (given) throw UsageError(fmt::format("{} goes with --rotary", option));
+      if (given) throw UsageError(fmt::format("{} requires --rotary", option));
     }
     return;
   }
@@ -144,7 +144,7 @@ void read_rotary(const AttendOptions& options, AttendCall& call) {
 // ---- numbers --------------------------------------------------------------------------------
 
 void read_numbers(const AttendOptions& options, AttendCall& call) {
-  if (options.seed && !options.dropout) throw UsageError("--seed goes with --dropout");
+  if (options.seed && !options.dropout) throw UsageError("--seed requires --dropout");
   call.options.scale = options.scale;
   call.options.softcap = options.softcap;
   call.options.dropout = {options.dropout.value_or(0), options.seed};
@@ -207,7 +207,7 @@ qkv::Diagonal read_offset(const AttendOptions& options, AttendCall& call) {
 void read_diagonal(const AttendOptions& options, AttendCall& call) {
   if (!options.corner && options.offset.empty()) return;
   if (!options.causal && !options.window && options.alibi.empty() && !options.rotary) {
-    throw UsageError(fmt::format("{} goes with --causal, --window, --alibi or --rotary",
+    throw UsageError(fmt::format("{} requires --causal, --window, --alibi or --rotary",
                                  options.corner ? "--causal-corner" : "--causal-offset"));
   }
   if (!options.corner) {
@@ -291,7 +291,7 @@ void look_at(AttendCall& call, const std::string& name, const ConstView& view, b
   const NotFinite count = count_not_finite(view, minus);
   if (count.nan == 0 && count.infinite == 0) return;
   call.warnings.push_back(
-      fmt::format("{} holds {}{}{}{}; computed as it is", name,
+      fmt::format("{} holds {}{}{}{}; results may be NaN or infinite", name,
                   count.nan > 0 ? fmt::format("{} NaN", count.nan) : "",
                   count.nan > 0 && count.infinite > 0 ? " and " : "",
                   count.infinite > 0 ? fmt::format("{} infinite", count.infinite) : "",

@@ -273,7 +273,7 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
   const bool rows_of_something =
       wants_picture(options.outputs) || std::ranges::any_of(kinds, is_matrix);
   if (!options.rows.empty() && !rows_of_something) {
-    throw UsageError(fmt::format("--rows goes with a picture or --save of one of {}",
+    throw UsageError(fmt::format("--rows requires a picture, or --save of one of {}",
                                  fmt::join(result_names(matrices()), ", ")));
   }
   const auto saves = [&](ResultAxes axes) {
@@ -281,7 +281,7 @@ void check_results(const AttendOptions& options, const AttendCall& call) {
   };
   if (!options.column_rows.empty() && !saves(ResultAxes::kKeys)) {
     throw UsageError(
-        fmt::format("--column-rows goes with --save of {}", names_with(ResultAxes::kKeys, "or")));
+        fmt::format("--column-rows requires --save of {}", names_with(ResultAxes::kKeys, "or")));
   }
   if (options.pool.empty() && saves(ResultAxes::kCells)) {
     throw UsageError("--save pooled needs --pool M,N, the number of cells");

@@ -81,7 +81,7 @@ std::string rows_of(const ConstView& view, int limit) {
     text += shown_columns < columns ? " ...\n" : "\n";
   }
   if (shown_rows < rows) {
-    text += fmt::format("  ... {} rows of {} numbers; -o FILE keeps them\n", rows, columns);
+    text += fmt::format("  ... {} x {} numbers in all; -o FILE writes them\n", rows, columns);
   }
   return text;
 }

@@ -156,7 +156,7 @@ void check_outputs(const OutputOptions& options, const Results& results) {
   }
   const bool piped = names_stdout(options);
   if (piped && options.json) throw UsageError("--json and -o - both write to standard output");
-  if (!piped && !options.format.empty()) throw UsageError("--format goes with -o -");
+  if (!piped && !options.format.empty()) throw UsageError("--format requires -o -");
   if (options.json && !results.json) throw UsageError("--json: this result has no JSON form");
   if (wants(options, "png")) check_png();
   if (wants(options, "pdf")) check_pdf();

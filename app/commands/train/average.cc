@@ -62,8 +62,8 @@ std::vector<std::string> checkpoints(const std::string& folder, const std::optio
   }
   const Index most = last.value_or(std::ssize(files));
   if (most > std::ssize(files)) {
-    throw InputError(
-        folder, fmt::format("expected {} checkpoints, as --last asks, got {}", most, files.size()));
+    throw InputError(folder, fmt::format("expected at least {} checkpoints for --last, got {}",
+                                         most, files.size()));
   }
   files.erase(files.begin(), files.end() - most);
   return files;
@@ -94,8 +94,8 @@ void check(const AverageOptions& options) {
     throw UsageError("-: a model is read twice, so it cannot be standard input");
   }
   if (options.last && std::ranges::none_of(options.models, is_folder)) {
-    throw UsageError(fmt::format("--last {}: it goes with the folder of a run, and none is named",
-                                 *options.last));
+    throw UsageError(
+        fmt::format("--last {} requires the folder of a run, and none is named", *options.last));
   }
   check_place(options.output);
 }

@@ -84,7 +84,8 @@ class ExampleBlocks {
 };
 
 void run(const GenOptions& options, const Common& common, bool has_split) {
-  if (has_split && options.task != Task::kDates) throw UsageError("--split goes with dates");
+  if (has_split && options.task != Task::kDates)
+    throw UsageError("--split requires the task dates");
   if (options.output != "-") check_place(options.output);
   ExampleBlocks lines(options, common);
   const auto next = [&] { return lines.next(); };

@@ -189,8 +189,8 @@ void check_unknown(const TranslateOptions& options, const TranslationModel& mode
   if (options.unknown != qkv::app::UnknownTokens::kCopied) return;
   if (model.translator.config().attention != qkv::app::TranslatorAttention::kNone) return;
   throw UsageError(
-      "--unknown copy: the model was trained with --attention none and looks at no word that could "
-      "be copied");
+      "--unknown copy: the model was trained with --attention none and attends to no word that "
+      "could be copied");
 }
 
 // Warns if --show has nothing to show.
@@ -241,7 +241,7 @@ void run(const TranslateOptions& options, const Common& common) {
   check_outputs(options.outputs, results);
   const Source source = source_of(options);
   if (options.skip_bad && source.file.empty()) {
-    throw UsageError("--skip-bad goes with the lines of a file or of standard input");
+    throw UsageError("--skip-bad requires the lines of a file or of standard input");
   }
   check_inputs(options.outputs, {source.file});
   if (linked_model(options) == nullptr) check_inputs(options.outputs, model_files(options.run));

@@ -233,7 +233,8 @@ Inspection inspect_arrays(const std::string& path, std::string_view format,
   std::vector<NamedArray> arrays =
       qkv::app::read_arrays(path, &stop_flag(), qkv::app::array_format(fmt::format(".{}", format)));
   if (arrays.empty() && format == "npz") {
-    throw qkv::app::InputError(input_name(path), "expected arrays, got an archive without .npy");
+    throw qkv::app::InputError(input_name(path),
+                               "expected arrays, got an archive without .npy members");
   }
   Inspection result;
   result.json["kind"] = format;

@@ -95,7 +95,7 @@ Inspection inspect_vectors(const std::string& path) {
   Inspection result;
   std::string words;
   for (const std::string& word : file.first_words) words += " " + qkv::app::quoted(word, 20);
-  result.text = fmt::format("{}: word vectors ({}): {} words of {} numbers, every line read\n",
+  result.text = fmt::format("{}: word vectors ({}): words {}, width {}, every line read\n",
                             shown_name(path), name_of(file.format), file.count, file.width);
   result.text +=
       fmt::format("  numbers {:.6g} to {:.6g}; words with spaces {}, invalid UTF-8 {}",
@@ -121,11 +121,11 @@ Inspection inspect_vectors(const std::string& path) {
 Inspection inspect_columns(const std::string& path) {
   const TextRows rows = read_rows(path);
   Inspection result;
-  result.text = fmt::format("{}: text in columns: {} rows of ", shown_name(path), rows.rows);
+  result.text = fmt::format("{}: text in columns: rows {}, columns ", shown_name(path), rows.rows);
   result.text += rows.fewest == rows.most
-                     ? fmt::format("{} columns\n", rows.most)
-                     : fmt::format("{} to {} columns (line {} is the first to differ)\n",
-                                   rows.fewest, rows.most, rows.odd_line);
+                     ? fmt::format("{}\n", rows.most)
+                     : fmt::format("{} to {} (line {} is the first to differ)\n", rows.fewest,
+                                   rows.most, rows.odd_line);
   std::string first;
   for (const std::string& field : rows.first) first += " " + qkv::app::quoted(field);
   result.text += fmt::format("  first row:{}\n", first);
@@ -154,7 +154,7 @@ Inspection inspect_numbers(const std::string& path) {
   Inspection result;
   const std::string columns =
       fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
-  result.text = fmt::format("{}: a table of numbers: {} rows of {} columns, every line read\n",
+  result.text = fmt::format("{}: a table of numbers: rows {}, columns {}, every line read\n",
                             shown_name(path), rows, columns);
   result.json["kind"] = "numbers";
   result.json["rows"] = rows;
@@ -165,7 +165,7 @@ Inspection inspect_numbers(const std::string& path) {
 Inspection inspect_text(const std::string& path) {
   const TextRows rows = read_rows(path);
   Inspection result;
-  result.text = fmt::format("{}: UTF-8 text: {} lines, {} of them empty, the longest {} wide\n",
+  result.text = fmt::format("{}: UTF-8 text: lines {}, empty lines {}, widest {}\n",
                             shown_name(path), rows.lines, rows.lines - rows.rows, rows.widest);
   result.json["kind"] = "text";
   result.json["lines"] = rows.lines;

@@ -89,8 +89,8 @@ void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
     }
     const Unseen unseen = unseen_weight(file, shown.selection, keys);
     shown.notes.push_back({fmt::format(
-        "{} of {} keys {}: they hold {:.1f} % of a row's weight (most {:.1f} %); the rest is as it "
-        "was",
+        "{} of {} keys {}: they hold {:.1f} % of a row's weight on average, at most {:.1f} %; the "
+        "other weights are unchanged",
         keys.size(), all, how, 100 * unseen.mean, 100 * unseen.most)});
   };
   add(unselected_keys(file, shown.selection), "not selected");

@@ -91,11 +91,11 @@ void add_style(const Command& command, PictureStyle& style) {
 
 void check_style(const PictureStyle& style, bool is_difference) {
   if (style.highest && style.range != qkv::app::ColourRange::kAll) {
-    throw UsageError("--max is the end of one range: it goes with --range all");
+    throw UsageError("--max requires --range all: it is the end of one common range");
   }
   if (is_difference && style.colours.value_or(Colours::kRedBlue) != Colours::kRedBlue) {
     throw UsageError(fmt::format(
-        "--colours {}: a difference has two signs, expected colours with a middle; valid: red-blue",
+        "--colours {}: a difference has both signs and needs colours centred at 0; valid: red-blue",
         name_of(*style.colours)));
   }
 }
@@ -110,6 +110,6 @@ void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const
   if (formats.empty()) return;
   const std::string drawn = qkv::app::font_in_place_of(style.font, &stop_flag());
   if (drawn.empty()) return;
-  warn(common, fmt::format("--font: {} is not installed here; {} instead in the {}",
+  warn(common, fmt::format("--font: {} is not installed here; {} takes its place in the {}",
                            qkv::app::quoted(style.font), drawn, formats));
 }

@@ -236,7 +236,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
   // Each parameter is held twice: in the layer, and as a copy in the results.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
                      (matrices ? 2 * 8 * heads * words * words : 0),
-                 fmt::format("{} words of {} numbers", words, width),
+                 fmt::format("word vectors [{},{}]", words, width),
                  "fewer words, --heads or --dim take less");
 }
 

@@ -86,7 +86,7 @@ std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const WordScreen& screen) {
   const auto words = static_cast<Index>(input.tokens.size());
   std::string text = qkv::app::picture::in_lines(
-      fmt::format("{} words, {} numbers each ({}); score {}, scale {:.6g}", words, input.x.size(1),
+      fmt::format("words {}, width {} ({}); score {}, scale {:.6g}", words, input.x.size(1),
                   qkv::app::on_one_line(input.source), name_of(options.score), attention.scale),
       screen.columns);
   if (!screen.map.empty()) text += "\n" + screen.map;

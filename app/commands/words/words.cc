@@ -36,11 +36,11 @@ void run(const WordsOptions& options, const Common& common) {
     throw UsageError("TEXT and --vectors cannot both be standard input");
   }
   if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
-    throw UsageError("--heads goes with --score scaled_dot only");
+    throw UsageError("--heads requires --score scaled_dot");
   }
   const bool learned = qkv::has_parameters(options.score) || options.heads > 0;
   if (!options.params.empty() && !learned) {
-    throw UsageError("--params goes with " + learned_scores(", ") + " or --heads");
+    throw UsageError("--params requires " + learned_scores(", ") + " or --heads");
   }
   WordInput input;
   WordAttention attention;

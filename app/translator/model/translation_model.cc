@@ -29,8 +29,8 @@ bool copies_unknown(const TranslationModel& model, UnknownTokens unknown) {
   const bool looks = model.translator.config().attention != TranslatorAttention::kNone;
   if (unknown == UnknownTokens::kCopied && !looks) {
     throw Error("translate", "unknown",
-                "must not be kCopied for a model without attention, which does not look at a "
-                "source token that could be copied");
+                "must not be kCopied for a model without attention, which attends to no source "
+                "token that could be copied");
   }
   return unknown != UnknownTokens::kKept && looks;
 }

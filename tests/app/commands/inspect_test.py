@@ -151,7 +151,7 @@ class Inspect(Case):
     def test_binary_vectors(self):
         numbers = np.array([0.5, -1.5, 300], "<f4").tobytes()
         self.file("v.bin", b"1 3\nword " + numbers + b"\n")
-        self.assertIn("word vectors (word2vec binary): 1 words of 3 numbers",
+        self.assertIn("word vectors (word2vec binary): words 1, width 3",
                       self.run_qkv("inspect", "v.bin").out)
 
     def test_one_broken_file_does_not_hide_others(self):

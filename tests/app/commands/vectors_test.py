@@ -34,7 +34,7 @@ class VectorForms(Case):
     def test_binary_is_read_from_standard_input(self):
         records = b"cat " + np.float32([1, 2]).tobytes() + b"\nmat " + np.float32([3, 4]).tobytes()
         done = self.run_qkv("words", "cat mat", "--vectors", "-", input=b"2 2\n" + records)
-        self.assertIn("2 words, 2 numbers each", done.out)
+        self.assertIn("words 2, width 2", done.out)
 
 
 class NearSpellings(Case):

@@ -211,7 +211,7 @@ class Looks(Styled):
     @unittest.skipUnless(shutil.which("rsvg-convert"), "no rsvg-convert")
     def test_font_that_is_not_installed(self):
         other = "printf 'Some Serif,Some Serif Light'"
-        want = 'qkv: --font: "No Font" is not installed here; Some Serif instead in the '
+        want = 'qkv: --font: "No Font" is not installed here; Some Serif takes its place in the '
         self.assertEqual(self.font_warning("No Font", other, "png"), want + ".png\n")
         self.assertEqual(self.font_warning("No Font", other, "svg", "pdf", "png"),
                          want + ".png and .pdf\n")
@@ -228,8 +228,8 @@ class Looks(Styled):
     def test_font_that_is_drawn_instead(self):
         """The font that fontconfig answers is the one that librsvg uses and the PDF names."""
         done = self.run_qkv("view", "a.npz", "--font", "No Such Font", "-o", "o.pdf")
-        drawn = re.fullmatch('qkv: --font: "No Such Font" is not installed here; (.*) instead in the '
-                             '.pdf\n', done.err)[1]
+        drawn = re.fullmatch('qkv: --font: "No Such Font" is not installed here; (.*) takes its '
+                             'place in the .pdf\n', done.err)[1]
         self.assertIn(drawn.replace(" ", "").encode(), (self.dir / "o.pdf").read_bytes())
         self.assertEqual(self.run_qkv("view", "a.npz", "--font", drawn, "-o", "o.pdf").err, "")
 

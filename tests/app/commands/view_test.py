@@ -105,8 +105,8 @@ class Selection(View):
         self.near(got["panels"][0]["weights"], self.attn[0, 1, 0, 1:4, 1:4], 1e-7)
         hidden = 100 * self.attn[0, 1, 0, 1:4][:, [0, 4]].sum(1)
         self.assertIn("2 of 5 keys hidden (special tokens): they hold "
-                      f"{hidden.mean():.1f} % of a row's weight (most {hidden.max():.1f} %); "
-                      "the rest is as it was", got["notes"])
+                      f"{hidden.mean():.1f} % of a row's weight on average, at most "
+                      f"{hidden.max():.1f} %; the other weights are unchanged", got["notes"])
         self.assertIn("2 of 5 queries hidden (special tokens)", got["notes"])
 
     def test_what_was_not_selected_is_not_called_special(self):
@@ -118,10 +118,10 @@ class Selection(View):
         self.assertEqual(
             got["notes"][1:],
             ["2 of 5 queries not selected", "1 of 5 queries hidden (special tokens)",
-             f"2 of 5 keys not selected: they hold {rest.mean():.1f} % of a row's weight (most "
-             f"{rest.max():.1f} %); the rest is as it was",
+             f"2 of 5 keys not selected: they hold {rest.mean():.1f} % of a row's weight on "
+             f"average, at most {rest.max():.1f} %; the other weights are unchanged",
              f"1 of 5 keys hidden (special tokens): they hold {special.mean():.1f} % of a row's "
-             f"weight (most {special.max():.1f} %); the rest is as it was"])
+             f"weight on average, at most {special.max():.1f} %; the other weights are unchanged"])
 
     def test_many_maps_show_a_page_and_say_so(self):
         self.save(attn=weights(12, 16, 4, 4))

@@ -246,9 +246,9 @@ TEST(AttentionStats, OffByOne) {
     });
   };
   EXPECT_EQ(warnings(shifted(1)),
-            "next_key: off by one? 7 of 7 rows look most at the next key, j = i + 1");
+            "next_key: off by one? 7 of 7 rows attend most to the next key, j = i + 1");
   EXPECT_EQ(warnings(shifted(-1)),
-            "previous_key: off by one? 7 of 7 rows look most at the previous key, j = i - 1");
+            "previous_key: off by one? 7 of 7 rows attend most to the previous key, j = i - 1");
   EXPECT_EQ(warnings(shifted(0)), "");
   EXPECT_EQ(warnings(shifted(2)), "");
 }
@@ -256,15 +256,15 @@ TEST(AttentionStats, OffByOne) {
 TEST(AttentionStats, CausalMapThatSeesTheNextKey) {
   const auto leaky = [](Index i, Index j) { return j <= i + 1 ? uneven(i, j) : 0; };
   EXPECT_TRUE(warnings(file_of(8, 8, leaky))
-                  .starts_with("leak: causal except for one: 7 of 7 rows see the next key"))
+                  .starts_with("leak: causal except for one: 7 of 7 rows attend to the next key"))
       << warnings(file_of(8, 8, leaky));
 }
 
 TEST(AttentionStats, UniformRows) {
   EXPECT_EQ(warnings(file_of(5, 5, [](Index, Index) { return 1; })),
-            "uniform: 5 of 5 rows attend to everything equally: equal weights on up to 5 keys");
+            "uniform: 5 of 5 rows attend to all keys equally: equal weights on up to 5 keys");
   EXPECT_EQ(warnings(file_of(5, 5, [](Index i, Index j) { return j <= i ? 1 : 0; })),
-            "uniform: 4 of 4 rows attend to everything equally: equal weights on up to 5 keys");
+            "uniform: 4 of 4 rows attend to all keys equally: equal weights on up to 5 keys");
 }
 
 TEST(AttentionStats, EveryHeadInOrder) {

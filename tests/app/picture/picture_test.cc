@@ -90,8 +90,8 @@ TEST(Picture, TooManyCellsAreToBeReduced) {
   Picture picture;
   picture.panels = {{"", ConstView(&one, {2001, 2000}, {0, 0}), {}}};
   EXPECT_EQ(complaint<Error>([&] { draw_svg(picture); }),
-            "draw_svg: panels must have at most 4000000 cells, and 10000 queries or keys; got 1 "
-            "maps of 2001 x 2000: select or reduce");
+            "draw_svg: panels must have at most 4000000 cells, and 10000 queries or keys; got maps "
+            "x queries x keys = 1 x 2001 x 2000: select or reduce");
   picture.panels = {{"", ConstView(&one, {1, 10001}, {0, 0}), {}}};
   EXPECT_THROW(draw_svg(picture), Error);
   picture.panels = {{"", ConstView(&one, {2000, 2000}, {0, 0}), {}}};
