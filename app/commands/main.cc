@@ -31,8 +31,7 @@ constexpr const char* kProgramFooter = R"(Examples:
 
 Results go to standard output, everything else to standard error. Exit: 0 done, 1 failed while
 running, 2 wrong command line, 3 input missing or malformed, 4 output not writable, 5 training
-diverged, 7 not available here, 130 or 143 after SIGINT or
-SIGTERM.)";
+diverged, 7 not available here, 130 or 143 after SIGINT or SIGTERM.)";
 
 void add_common(const Command& program, Common& common) {
   // 4096 is also the library's bound on the number of threads.
@@ -40,11 +39,11 @@ void add_common(const Command& program, Common& common) {
              "threads (default 0: one per processor); results do not depend on the number");
   program.add_flag("--quiet", common.quiet, "no warnings and no progress on standard error");
   add_choice(program, "--progress", common.progress, kProgress,
-             "for long tasks: auto (default), always or never; on a terminal one line that is "
-             "updated, else a line a second");
+             "show progress of long tasks: auto (default), always or never; on a terminal one line "
+             "that is updated, else one line per second");
   add_choice(program, "--color", common.colour, kColour,
-             "auto (default): on a terminal, unless NO_COLOR is set; always: wherever the output "
-             "goes, in 24 bits; or never");
+             "use colours: auto (default; on a terminal, unless NO_COLOR is set), always (in files "
+             "and pipes too, in 24 bits) or never");
 }
 
 int complain(ExitCode code, const std::string& text) {
@@ -87,7 +86,7 @@ int main(int argc, char** argv) {
   const Command program(app);
   program.footer(kProgramFooter);
   add_common(program, common);
-  app.set_version_flag("--version", "qkv " QKV_VERSION, "the version");
+  app.set_version_flag("--version", "qkv " QKV_VERSION, "print the version and exit");
   add_attend(program, common);
   add_words(program, common);
   add_info(program, common);

@@ -41,7 +41,7 @@ std::string bench_footer() {
   std::string text = kBenchFooter;
   for (const qkv::bench::Group& group : qkv::bench::groups()) {
     const bool named = group.choice == qkv::bench::Choice::kWhenNamed;
-    text += fmt::format("  {:<9}{}{}\n", group.name, group.about, named ? " (when named)" : "");
+    text += fmt::format("  {:<9}{}{}\n", group.name, group.about, named ? " (only if named)" : "");
   }
   return text;
 }
@@ -120,7 +120,7 @@ void add_bench(const Command& program, const Common& common) {
   add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");
   add_number(
       command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
-      "keys of a page, a multiple of 16: decode with keys in pages, and by head and by token");
+      "decode with keys in pages of N, a multiple of 16, and in one array by head and by token");
   command.add_flag("--quick", options->quick,
                    "short lengths and few bursts: shows that everything runs, not how fast");
   add_outputs(command, options->outputs, "txt");

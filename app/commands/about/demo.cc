@@ -193,7 +193,7 @@ std::string next_steps(const DemoOptions& options, const Common& common) {
     std::vector<std::string> names;
     names.reserve(options.outputs.paths.size());
     for (const std::string& path : options.outputs.paths) names.push_back(shown_name(path));
-    text += fmt::format("Where it looked is also in {}.\n", fmt::join(names, ", "));
+    text += fmt::format("The translation's attention is also in {}.\n", fmt::join(names, ", "));
   }
   constexpr const char* kNext[] = {"translate --demo \"I am hungry.\" --show",
                                    "words \"the cat sat on the mat\" -o words.svg"};
@@ -235,8 +235,8 @@ void add_demo(const Command& program, const Common& common) {
              "length of the long sequence (default 16384; fewer on a slow machine)");
   command
       .add_option("-o,--output", options->outputs.paths,
-                  "write where the translation looked: .svg, .npz and so on, as qkv translate "
-                  "(repeatable)")
+                  "write the attention of the translation: .svg, .npz and so on, as qkv translate "
+                  "does (repeatable)")
       .type_name("FILE")
       .one_each_time();
   command.footer(

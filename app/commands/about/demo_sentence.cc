@@ -89,8 +89,8 @@ TranslatedLine translated_sentence() {
 
 std::string sentence_report(const TranslatedLine& sentence, const Common& common) {
   return fmt::format(
-      "1 Translate, and see where it looked: {}\n{}"
-      "A day that another model, of dates, never saw: \"{}\" -> {}\n",
+      "1 A translation, and what each of its tokens attends to: {}\n{}"
+      "A day that another model, of dates, was not trained on: \"{}\" -> {}\n",
       sentence.translation.text, map_of(sentence.translation, terminal_style(common)), kDay,
       translated(qkv::app::date_model(), kDay).text);
 }

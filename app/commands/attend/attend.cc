@@ -32,15 +32,15 @@ Order: --qk-norm, --rotary, score, --scale, --softcap, --bias, --alibi, masks, -
 padding. --params holds W (bilinear), or Wq, Wk, v and, optionally, b (additive); with --qk-norm
 also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 
-What --save takes:
+Names for --save:
 {}
 Without -o the report shows the numbers, all or the first ones. A file with weights is also an
-attention file: attn, mask if anything is masked, and src and tgt if an input has them; with pooled
-and no weights attn has its cells. An .svg, .png or .pdf shows the weights. A .npy file holds one
-result.
+attention file: attn, mask if anything is masked, and src and tgt if an input has them. With pooled
+and without weights, attn holds the cells. An .svg, .png or .pdf shows the weights. A .npy file
+holds one result.
 
-A wrong option exits with 2, a missing file or arrays that do not fit with 3; nothing is written
-then. NaN and infinity in an input are computed as they are, with a warning.)";
+A wrong option exits with 2, a missing file or arrays that do not fit together with 3; nothing is
+written then. NaN and infinity are allowed in inputs; a warning is printed.)";
 
 std::vector<std::string> parts_of(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -109,8 +109,10 @@ void add_arrays(const Command& command, AttendOptions& options) {
   add("--padding-mask", options.padding, "[B,Tk], true: padding, gets no attention");
   add("--lengths", options.lengths, "[B] or [B,Tq]: how many keys are valid");
   add("--sinks", options.sinks, "[H]: one more logit for each head, with value 0");
-  add("--cu-seqlens-q", options.cu_seqlens_q, "packed sequences: where each starts, and the total");
-  add("--cu-seqlens-k", options.cu_seqlens_k, "the same for k and v");
+  add("--cu-seqlens-q", options.cu_seqlens_q,
+      "packed sequences of q: where each starts, and the total");
+  add("--cu-seqlens-k", options.cu_seqlens_k,
+      "packed sequences of k and v: where each starts, and the total");
   command.add_option("--alibi", options.alibi, "slopes [H]; auto: those of Press et al. 2022")
       .type_name("FILE[:NAME]|auto");
   command
@@ -183,7 +185,7 @@ void add_results(const Command& command, AttendOptions& options) {
   command
       .add_parsed(
           "--pool", [&options](const std::string& text) { set_pool(options, text); },
-          "also pooled: the weights in M x N cells, means over queries of sums over keys")
+          "also pooled: weights in M x N cells, summed over keys, averaged over queries")
       .type_name("M,N");
   command.add_option("--path", options.path, "force an implementation (qkv info --paths)")
       .type_name("NAME");
@@ -230,9 +232,9 @@ void add_attend(const Command& program, const Common& common) {
       .required()
       .any_number();
   add_choice(command, "--layout", options->layout, kLayouts,
-             "axes of rank 4: bhtd (default) or bthd, also of out");
+             "axis order of arrays of rank 4 and of out: bhtd (default) or bthd");
   add_choice(command, "--score", options->score, kScores,
-             "how queries and keys compare (default scaled_dot)");
+             "score of a query and a key (default scaled_dot)");
   add_choice(command, "--rotary", options->rotary, kRotaryPairs,
              "rotary positions: pairs (2m, 2m+1), or (m, m + width/2)");
   add_numbers(command, *options);

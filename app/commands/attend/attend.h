@@ -50,16 +50,16 @@ struct ResultKind {
 // In the order of the report and of files. --top stands for the largest weights.
 inline constexpr ResultKind kResultKinds[] = {
     {"out", "out", "weighted sums of v"},
-    {"weights", "weights", "before dropout"},
+    {"weights", "weights", "weights before dropout"},
     {"dropped", "dropped_weights", "weights after dropout"},
-    {"scores", "raw_scores", "after the scale"},
+    {"scores", "raw_scores", "scores after the scale"},
     {"capped", "capped_scores", "scores after the soft-cap"},
     {"masked", "masked_scores", "scores after bias, ALiBi and masks"},
     {"lse", "lse", "log of the sum of exponentials"},
     {"row_max", "row_max", "largest masked score"},
-    {"entropy", "entropy", "of each query's weights, in nats"},
-    {"column_sums", "column_sums", "weight that each key received"},
-    {"value_sums", "value_sums", "the same times the length of its value"},
+    {"entropy", "entropy", "entropy of each query's weights, in nats"},
+    {"column_sums", "column_sums", "each key's weights, summed over queries"},
+    {"value_sums", "value_sums", "column_sums times the length |v| of each value"},
     {"pooled", "pooled", "weights in the cells of --pool"},
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);

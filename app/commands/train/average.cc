@@ -35,11 +35,11 @@ constexpr const char* kAverageFooter = R"(Examples:
   qkv average KEPT -o averaged.safetensors
   qkv average KEPT/checkpoint-3.safetensors RUN/model.safetensors -o averaged.safetensors
 
-The mean of the last parameters of a run can translate better than any of them: what the last
-batches did to each is averaged out. A folder stands for the checkpoints in it, which qkv train
---keep N keeps. Sums are in 64 bits, in the order of the files. Models that differ in a vocabulary
-or a size cannot be averaged, and those of different seeds should not be: their units correspond
-to each other by chance.
+The mean of a run's last checkpoints can translate better than any of them, because the noise of
+the last batches is averaged out. A folder stands for its checkpoints, which qkv train --keep N
+keeps. Sums are in 64 bits, in the order of the files. Models that differ in a vocabulary or a size
+cannot be averaged, and models of different seeds should not be, since their hidden units do not
+correspond.
 
 The result is a model file for qkv translate and qkv score.)";
 

@@ -25,11 +25,10 @@ constexpr const char* kCurveFooter = R"(Examples:
   qkv curve RUN -o curve.svg
   qkv curve RUN KEPT --x time -o curve.svg -o curve.png
 
-Draws the train.jsonl of runs, also of those that still train: the loss of training and of
-validations per target token, and their BLEU. The ring is the best validation. The loss of
-training, unlike that of validations, has dropout and label smoothing in it; where it is of
-far fewer updates than before and after, it is drawn with the next. -o curve.txt and --json have
-the numbers.)";
+Draws the train.jsonl of runs, finished or still training: training and validation loss per target
+token, and BLEU. The ring marks the best validation. Training loss, unlike validation loss,
+includes dropout and label smoothing; a loss of far fewer updates than its neighbours is merged
+into the next point. -o curve.txt and --json have the numbers.)";
 
 struct CurveOptions {
   std::vector<std::string> runs{};
@@ -104,7 +103,7 @@ void run(const CurveOptions& options, const Common& common) {
 void add_curve(const Command& program, const Common& common) {
   const Command command = program.add_command("curve", "learning curves of translators");
   const auto options = std::make_shared<CurveOptions>();
-  command.add_option("RUN", options->runs, "the folder that qkv train wrote, one or more of them")
+  command.add_option("RUN", options->runs, "one or more folders that qkv train wrote")
       .required()
       .any_number()
       .type_name("");

@@ -40,20 +40,20 @@ constexpr const char* kScoreFooter = R"(Examples:
 Lines of DATA with the same source are one sentence with several references. BLEU (Papineni et al.
 2002) and chrF2 (Popovic 2016) are sacreBLEU's by default, signatures included: of whole texts, with
 its tokenizer 13a, any number of references, and exponential smoothing. They compare the text that
-qkv translate prints with DATA as it is. exact: translations that are a reference but for
-the kind of white space and of quotation marks.
+qkv translate prints with DATA as it is. exact: translations that equal a reference, except for the
+kind of white space and of quotation marks.
 
 Where sentences have several references, "one reference" scores the translations against the first
 alone, and the next reference in the same way: a measure of how well people agree.
 
-log-probability: natural, of the targets of all lines with their end tokens; perplexity: exp(-it /
-tokens). Texts have at most 4096 tokens.
+log-probability: the natural log-probability of the targets of all lines, end tokens included;
+perplexity: exp(-log-probability / tokens). Texts have at most 4096 tokens.
 
---hypotheses scores translations that were made elsewhere, a line each: one for each different
-source in the order of DATA, or one for each line of DATA, of which a source's first counts. RUN is
-left out: qkv score --hypotheses THEIRS DATA.
+--hypotheses scores translations that were made elsewhere, one per line: one for each different
+source in the order of DATA, or one for each line of DATA, where the first of each source counts.
+RUN is left out: qkv score --hypotheses THEIRS DATA.
 
---against also scores other translations, and has the p of paired bootstrap resampling (Koehn 2004,
+--against also scores other translations, and gives p by paired bootstrap resampling (Koehn 2004,
 as in sacreBLEU): how likely a difference this large is for systems that are equally good.)";
 
 struct ScoreOptions {

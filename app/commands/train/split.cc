@@ -48,12 +48,11 @@ constexpr const char* kSplitFooter = R"(Examples:
   qkv train SPLIT/train.tsv --valid SPLIT/valid.tsv -o SPLIT-RUN --after 2u --batch-tokens 500
   qkv score SPLIT-RUN SPLIT/test.tsv
 
-Draws --hold-out different sources at random, and keeps out of training every line that has one of
-them: FOLDER/test.tsv. The targets of a source are its references. Then draws --valid more, none of
-which shares a target with these: FOLDER/valid.tsv. FOLDER/train.tsv has the lines whose source and
-target are in neither; FOLDER/dropped.tsv has the rest, lines of other sources with a target that is
-held out. All lines are in exactly one of the files, whole and in their order, with any other
-columns.
+Draws --hold-out different sources at random: FOLDER/test.tsv gets every line with one of them, and
+the targets of a source are its references. Then draws --valid more, none of which shares a target
+with the first: FOLDER/valid.tsv gets their lines. FOLDER/train.tsv gets the lines whose source and
+target are in neither file, FOLDER/dropped.tsv the rest: lines of other sources with a target that
+is held out. Every line is in exactly one of the files, whole and in the table's order.
 
 Two texts are the same if they differ only in the width and kind of white space and of quotation
 marks, which models read alike. Sources are compared with sources, targets with targets.
@@ -335,10 +334,10 @@ void add_split(const Command& program, const Common& common) {
       .required()
       .type_name("FOLDER");
   add_number(command, "--hold-out", options->hold_out.test, Bounds<Index>{1},
-             "different sources to test with, with all their lines")
+             "number of different sources for the test data, with all their lines")
       .required();
   add_number(command, "--valid", options->hold_out.valid, Bounds<Index>{1},
-             "different sources to validate on (default: none)");
+             "number of different sources for the validation data (default: none)");
   add_number(command, "--seed", options->hold_out.seed, Bounds<std::uint64_t>{},
              "random seed (default 0)");
   add_columns(command, options->source_column, options->target_column);

@@ -48,33 +48,35 @@ constexpr const char* kTrainFooter = R"(Examples:
 Trains a translator with attention (Bahdanau, Cho, Bengio 2015) on lines of source, tab, target,
 using Adam with warm-up and decay, in batches of pairs of similar length.
 
-qkv train RUN resumes a run: its settings and the paths of its data are in the folder. --after
-counts all runs together; its units are e (epochs), u (updates), s, m, h (time), whichever ends
-first. Other settings that are given must be those of the run; only --after, --save-freq, --keep
-and --threads may change. If the data has moved: qkv train DATA -o RUN, and --valid FILE.
+qkv train RUN resumes a run: its settings and the paths of its data are in the folder. --after is
+the limit of all training in the folder together, in e (epochs), u (updates), or s, m, h (time);
+the first limit reached ends the run. Other settings that are given must be those of the run; only
+--after, --save-freq, --keep and --threads may change. If the data has moved: qkv train DATA -o RUN,
+and --valid FILE.
 
-While it trains, standard error says the loss of the last update and the speed in target tokens
-(with end tokens) per second of training. Each validation is shown with its loss, perplexity, BLEU
-and exact translations of the first sentences (--valid-translate), as qkv score has them, the share
-of updates since the last one whose gradients were clipped, and one sentence, another each time.
+During training, standard error shows the loss of the last update and the speed in target tokens
+(with end tokens) per second of training. Each validation is shown with its loss and perplexity,
+BLEU and exact matches of the first sentences (--valid-translate) as in qkv score, the share of
+updates since the previous one whose gradients were clipped, and one sentence, another each time.
 --quiet hides all this; train.jsonl keeps the validations, and qkv curve RUN draws them.
 
---best decides which validation is the best, and so what --patience waits for: bleu (of two with
-the same BLEU the one with the smaller loss) or loss. --valid-freq 5m validates every five minutes,
-counted from the end of one validation to the next over all runs in the folder. The parameters are
-then the same as with any other --valid-freq; which were the best, and where --patience ends, the
-clock decides. --keep 4 keeps the parameters of the last four validations for qkv average.
+--best sets which validation is the best, and so what --patience waits for: bleu (the smaller loss
+if BLEU is equal) or loss. --valid-freq 5m validates every five minutes, counted from the end of
+the previous validation, over all training in the folder. --valid-freq does not change how the
+parameters are trained; but with a time, the best ones and the end by --patience depend on the
+machine's speed. --keep 4 keeps the parameters of the last four validations for qkv average.
 
-Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages; what
-is in no piece is written as bytes, so that nothing is unknown. The folder and the models keep them.
+Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages. Text
+that no piece covers is written as bytes, so that nothing is unknown. The folder and the models
+hold the pieces.
 
-Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses what it learned
-since the last save. With budgets in epochs or updates, an interrupted and resumed run has bit
-for bit the parameters of an uninterrupted one, on any number of threads. A loss that is not finite
-ends the run with 5 and keeps the last checkpoint.
+Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses its progress since the
+last save. With budgets in epochs or updates, the parameters of an interrupted and resumed run are
+bit-identical to those of an uninterrupted one, on any number of threads. A loss that is not finite
+ends the run with exit code 5 and keeps the last checkpoint.
 
-RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (of subwords
-instead: subwords.model, SentencePiece's), model.safetensors (the latest parameters),
+RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (with
+subwords SentencePiece's subwords.model instead), model.safetensors (the latest parameters),
 best.safetensors (the best on --valid; the latest before the first validation, or without --valid),
 state.safetensors (the checkpoint), train.jsonl (a line for each epoch, each validation, and where a
 run ended), checkpoint-N.safetensors (with --keep).)";
@@ -282,7 +284,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default), words, or subwords: pieces of words");
   add_number(command, "--vocab", o.subwords.vocabulary, Bounds<Index>{1, kMostCount},
-             fmt::format("pieces of both languages together, for subwords (default {})",
+             fmt::format("number of subword pieces, shared by both languages (default {})",
                          o.subwords.vocabulary));
   add_choice(command, "--subword-model", o.subwords.algorithm, qkv::app::kSubwordAlgorithms,
              "how SentencePiece finds pieces (default unigram)");
@@ -296,18 +298,18 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
              "stop after this many validations without improvement (default: never)");
   add_budget(command, "--valid-freq", o.validate_every,
              "validate every so many epochs, updates, or minutes: 2e, 500u, 5m (default 1e)");
-  add_number(
-      command, "--valid-translate", o.valid_translate, Bounds<Index>{1, kMostCount},
-      fmt::format("translate this many of its sentences for BLEU, from the first (default {})",
-                  o.valid_translate));
+  add_number(command, "--valid-translate", o.valid_translate, Bounds<Index>{1, kMostCount},
+             fmt::format("translate the first N validation sentences for BLEU (default {})",
+                         o.valid_translate));
   add_choice(command, "--best", o.best, qkv::app::kBestBy,
-             "the best validation has the most BLEU (default) or the least loss");
+             "the best validation has the highest BLEU (default) or the lowest loss");
 }
 
 void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
   add_choice(
       command, "--attention", model.attention, qkv::app::kTranslatorAttentions,
-      "how the decoder attends to the source (default additive); none: its last state alone");
+      "how the decoder attends to the source (default additive); none: the encoder's last states "
+      "alone");
   const auto size = [&](const char* name, Index& target, const char* help) {
     add_number(command, name, target, Bounds<Index>{1, kMostNumbers},
                fmt::format("{} (default {})", help, target));
@@ -345,9 +347,9 @@ void add_learning_options(const Command& command, TrainingOptions& o) {
              "seed for parameters, batches and dropout (default 0)");
   add_budget(command, "--after", o.after, "when to stop, such as 10e,5000u,30m (default 10e)");
   add_budget(command, "--save-freq", o.save_every,
-             "save every this many updates, epochs or seconds (default 500u)");
+             "save every so many updates, epochs or seconds (default 500u)");
   add_number(command, "--keep", o.keep, Bounds<Index>{0, kMostCount},
-             "keep the parameters of this many last validations (not of the one at the end of a "
+             "keep the parameters of the last N validations (not of the extra one at the end of a "
              "budget), for qkv average (default 0)");
 }
 

@@ -37,17 +37,17 @@ constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate RUN few.tsv --beam 4 --scores
   qkv translate RUN few.tsv -o alignments.npz
 
-Each line is translated to one line, in order and as soon as possible; of a line of a file, or of
-standard input, the first column is read. An empty line stays empty. A line of more than 4096 tokens
-is reported, and its translation is empty, so that all lines keep their numbers; the others are
+Each line is translated to one line, in order and as soon as possible. In a file or on standard
+input, the first column of each line is read. An empty line stays empty. A line of more than 4096
+tokens is reported and its translation left empty, so that line numbers match; the other lines are
 translated, and the exit code is 3 (with --skip-bad 0). A translation that has not ended after
---most-tokens tokens is truncated. TEXT is a file if there is one of that name. One word with a
-letter is a file that is missing, if it has an extension (lines.tsv) or begins with a folder that
+--most-tokens tokens is truncated. TEXT is a file if one of that name exists. A single word with a
+letter counts as a missing file if it has an extension (lines.tsv) or begins with a folder that
 exists (runs/lines, ./lines); all else is text (and/or).
 
 Translations of words are written as the training data writes them: spaces around punctuation,
 and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
-that the model does not know are read as <unk>; where it writes <unk>, it copies (--unknown).
+that the model does not know are read as <unk>; where it writes <unk>, a word is copied (--unknown).
 
 -o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
 of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,

@@ -23,12 +23,13 @@ constexpr const char* kInspectFooter = R"(Examples:
   qkv inspect a.npz glove.6B.50d.txt
   qkv inspect --as vectors words.txt
 
-Files are identified by their first bytes, not their names, then read and checked completely.
-Arrays: names, types, shapes, bytes, extremes, NaN and infinity, and how an attention file is read;
-a single array counts as one if its rows look like weights. Word vectors, tables of numbers: every
-line.
-A file that is malformed, or of another kind, gets one line on standard error that says where and
-what was expected; the others are still inspected, and the exit code is 3.)";
+Files are identified by their first bytes, not their names, then read and checked completely. Of
+arrays the report has names, types, shapes, bytes, smallest, largest and mean number, counts of NaN
+and infinity, and how they are read as an attention file (a single array is one if its rows look
+like weights). Of word vectors and tables of numbers every line is read.
+
+For a file that is malformed, or of another kind, one line on standard error says where and what was
+expected. The other files are still inspected, and the exit code is 3.)";
 
 constexpr Choice<FileKind> kKinds[] = {{"npy", FileKind::kNpy},
                                        {"npz", FileKind::kNpz},

@@ -42,14 +42,15 @@ constexpr const char* kStatsFooter = R"(Examples:
 
 One line per head with means over its non-empty rows: entropy -sum w ln w in nats (0: one
 key, ln Tk: uniform), distance sum w |i - j|, first key: the weight of key 0, top key: the key
-that receives most, and how much. Also counts rows that do not sum to 1 (within 1e-4, for two-byte
-numbers 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding ([PAD], <pad>),
-or that are fully masked, are left out.
+with the largest mean weight, and that weight. Also counts rows that do not sum to 1 (within 1e-4,
+for two-byte numbers 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding
+([PAD], <pad>), or that are fully masked, are left out.
 
-Warnings follow about heads that show the usual faults: NaN, negative weights, rows that do not
-sum to 1, a transposed map, weight on masked pairs or on padding ([PAD], <pad>), one key that has
-nearly everything, rows that look at the next or previous key, a causal map that sees the next key,
-rows that attend to everything equally. Real heads may do some of this; look at them (qkv view).)";
+Warnings follow about heads that show common faults: NaN, negative weights, rows that do not sum
+to 1, a transposed map, weight on masked pairs or on padding ([PAD], <pad>), one key that receives
+nearly all weight, rows that attend most to the next or previous key, a causal map that attends to
+the next key, rows that attend to all keys equally. Heads of good models may do some of this; qkv
+view draws them.)";
 
 struct StatsOptions {
   AttentionInput input{};

@@ -25,16 +25,17 @@ constexpr const char* kExamples = R"(Examples:
 
 An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
 [examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
-queries; src serves both if there are as many), mask (0 = masked), rows (which queries they are, if
-not all; --queries names these) and axes (two names, of rows and columns) are optional. One array
-[examples, heads, queries, keys] per layer stacks to --order layers,examples,heads. Masked padding
-at the end of src and tgt is not shown unless --queries or --keys names it (all).
+queries; src serves both if there are as many), mask (0 = masked), rows (the query index of each
+row, if not all queries are there; --queries takes these) and axes (names of rows and columns) are
+optional. A stack of arrays [examples, heads, queries, keys], one per layer, is read with --order
+layers,examples,heads. Masked padding at the end of src and tgt is not shown unless --queries or
+--keys names it (all).
 
 --minus shows the difference from the same part of another file; --reduce applies to both first.
 
 Indices count from 0, ranges include both ends. If there are more than 12 maps, the first layer's
 are shown, at most 12; a note says so. Rows that do not sum to 1 are reported, never renormalised.
-Nothing is averaged unless --reduce asks for it, and the picture says so.
+Maps are combined only by --reduce, and the picture says so.
 
 )";
 
@@ -125,7 +126,7 @@ void add_selection(const Command& command, ViewOptions& options) {
   command
       .add_all_parsed(
           "--keep", [&options](const auto& texts) { options.keep = kept_tokens(texts); },
-          "a special token that is shown all the same (repeatable)")
+          "a special token to show despite --hide-special (repeatable)")
       .type_name("TOKEN")
       .one_each_time()
       .needs(hide);
@@ -134,7 +135,7 @@ void add_selection(const Command& command, ViewOptions& options) {
 }  // namespace
 
 void add_view(const Command& program, const Common& common) {
-  const Command command = program.add_command("view", "look at an attention file");
+  const Command command = program.add_command("view", "draw an attention file");
   const auto options = std::make_shared<ViewOptions>();
   add_attention_input(command, options->input);
   add_selection(command, *options);

@@ -28,7 +28,7 @@ void add_highest(const Command& command, std::optional<double>& highest) {
                                                   qkv::app::quoted(text)));
             }
           },
-          "the number at the top of the colours (default: the largest shown)")
+          "the number at the top of the colour range (default: the largest shown)")
       .type_name("X");
 }
 
@@ -74,8 +74,7 @@ void add_style(const Command& command, PictureStyle& style) {
   add_choice(command, "--scale", style.scale, kScales,
              "how numbers map to colours (default linear; log: four decades)");
   add_choice(command, "--range", style.range, kRanges,
-             "what has the colours to itself: each row, each head (map), or all maps together "
-             "(default all)");
+             "colour range: one per row, one per head (map), or one for all maps (default all)");
   add_highest(command, style.highest);
   add_choice(command, "--colours", style.colours, kColours,
              "colours (default blue; for differences red-blue, which is centred at 0)");

@@ -19,12 +19,12 @@ Text is split at white space, and punctuation at the ends of words is split off.
 as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
 "strongest other" is the word it attends to most besides itself. q, k and v are the word vectors
 themselves, in float64; with --heads they are projected by seeded weights. On a terminal the map is
-drawn above the table, whose columns continue in bands below where they do not fit.
+drawn above the table; a table that is too wide is split into bands of columns.
 
-Spelling vectors, used without --vectors, need no file and know nothing of meaning: all runs of 3 to
-5 letters of "<word>" and the whole of it are hashed (FNV-1a), each hash draws 50 (--dim) uniform
-numbers under the seed (Philox4x32-10), and their sum is divided by the root of their count, which
-gives it the magnitude of GloVe's vectors. Words that share letters get similar vectors.
+Spelling vectors, used without --vectors, need no file and know nothing of meaning. All runs of 3 to
+5 letters of "<word>", and the whole of it, are hashed (FNV-1a). Each hash draws 50 (--dim) uniform
+numbers from the seed (Philox4x32-10), and their sum is divided by the square root of their count,
+which makes it as large as GloVe's vectors. Words that share letters get similar vectors.
 
 An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k,
 v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
@@ -68,15 +68,15 @@ void add_words(const Command& program, const Common& common) {
                   "word vectors, one word a line; - reads standard input")
       .type_name("FILE");
   add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
-             "width of a word vector (default: that of the file; spelling 50)");
+             "width of a word vector (default: that of the file; of spelling vectors 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
              "what to do with a word without a vector (default error)");
   add_choice(command, "--score", options->score, kScores,
-             "how queries and keys compare (default scaled_dot)");
+             "score of a query and a key (default scaled_dot)");
   Option heads = add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
                             "multi-head self-attention with projections");
   add_choice(command, "--form", options->form, kForms,
-             "split (default): each head has a share of the width; wide: all of it")
+             "split (default): each head has a share of the width; wide: the whole width")
       .needs(heads);
   command
       .add_flag("--identity", options->identity,
@@ -86,7 +86,7 @@ void add_words(const Command& program, const Common& common) {
              "seed of spelling vectors and drawn parameters (default 0)");
   command
       .add_option("--params", options->params,
-                  "read the parameters from a file: W; Wq, Wk, v, b; or a layer's names")
+                  "read the parameters from a file: W; Wq, Wk, v, b; or, with --heads, a layer's")
       .type_name("FILE.npz");
   add_outputs(command, options->outputs, "npz");
   command.footer(kWordsFooter);

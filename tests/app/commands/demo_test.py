@@ -57,12 +57,12 @@ class Demo(Case):
             self.assertEqual(source[looked[target.index("▁" + french)]], "▁" + english)
 
     def test_translates_a_day_it_was_not_taught(self):
-        self.assertIn('\nA day that another model, of dates, never saw: "third of may twenty fifteen" -> 2015-05-03\n',
-                      self.run_qkv("demo", "--tokens", 64).out)
+        self.assertIn('\nA day that another model, of dates, was not trained on: "third of may '
+                      'twenty fifteen" -> 2015-05-03\n', self.run_qkv("demo", "--tokens", 64).out)
 
     def test_files(self):
         out = self.run_qkv("demo", "--tokens", 64, "-o", "a.svg", "-o", "a.npz").out
-        self.assertIn("\nWhere it looked is also in a.svg, a.npz.\n", out)
+        self.assertIn("\nThe translation's attention is also in a.svg, a.npz.\n", out)
         self.assertLessEqual(len(out.splitlines()), 45)  # what `make run` prints
         self.assertEqual(self.names(), ["a.npz", "a.svg"])
         self.assertIn("livre", (self.dir / "a.svg").read_text())
