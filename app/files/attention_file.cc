@@ -227,12 +227,13 @@ class Reader {
   // The message for a number of token lists that is not the number of examples. It suggests another
   // order of the axes if one of the leading axes has that size.
   std::string wrong_examples(std::string_view name, Index lists) const {
-    std::string text =
-        fmt::format("{} has {} lists of tokens but {} has {} examples ({} read as {})", name, lists,
-                    name_, result_.attn.size(0), attn(), names_of(result_.order));
+    std::string text = fmt::format(
+        "{} must have one list of tokens for each example, got {} where {} has N = {} ({} read as "
+        "{})",
+        name, lists, name_, result_.attn.size(0), attn(), names_of(result_.order));
     if (std::count(result_.attn_memory.shape().begin(), result_.attn_memory.shape().end() - 2,
                    lists) > 0) {
-      text += "; name the order of the axes if it is another (--order)";
+      text += "; if the axes have another order, name it (--order)";
     }
     return text;
   }

@@ -41,8 +41,9 @@ void check_count(const CountedToken& token) {
 
 void check_order(const CountedToken& before, const CountedToken& token) {
   if (comes_before(before, token)) return;
-  refuse(fmt::format("must be sorted by falling count, then by bytes: got {} ({}) before {} ({})",
-                     quoted(before.text), before.count, quoted(token.text), token.count));
+  refuse(
+      fmt::format("must be sorted by descending count, then by bytes: got {} ({}) before {} ({})",
+                  quoted(before.text), before.count, quoted(token.text), token.count));
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ std::string shown(const Bound& x) {
                                  : core::text(name_of(x.first), " ", to_string(x.second));
 }
 
-// Everything that can be asked for: an upper bound of the memory that any choice of results takes.
+// Everything that can be requested: an upper bound of the memory that any choice of results takes.
 // Only sizes matter.
 core::Results every_result(const core::Problem& p) {
   core::Results all;

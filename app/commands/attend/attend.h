@@ -158,8 +158,8 @@ struct NamedTensor {
   qkv::Tensor tensor{};
 };
 struct AttendResults {
-  std::vector<NamedTensor> arrays{};  // the results asked for, in the order of kResultKinds
-  qkv::Tensor weights{};              // weights for pictures, when they were not asked for
+  std::vector<NamedTensor> arrays{};  // the requested results, in the order of kResultKinds
+  qkv::Tensor weights{};              // weights for pictures, if they were not requested
   qkv::Tensor allowed{};              // bool, shape of weights; absent when nothing is masked
   std::string path{};
   CallShape shape{};

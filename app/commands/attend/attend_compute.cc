@@ -202,7 +202,7 @@ class Call {
     outputs_.top = {count, weights, results_.arrays.back().tensor};
   }
 
-  // A matrix that was not asked for by name.
+  // A matrix that was not requested by name.
   Tensor reserve_apart(std::string_view name) {
     const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
     Tensor tensor = room_.make(name, accumulator_, shape_for(kind, results_.shape, options_));
@@ -294,7 +294,7 @@ AttendResults compute(const AttendOptions& options, AttendCall& call, const Comm
   context.set_stop_flag(&stop_flag());
   try {
     context.force_path(options.path);
-    // Everything about the inputs is checked before memory for results is asked for.
+    // Everything about the inputs is checked before memory for results is allocated.
     results.path = qkv::Plan(call.inputs, call.options, context).path();
     context.release_scratch();
     results.shape = shape_of(call.inputs);

@@ -203,7 +203,7 @@ def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
 
 
 def check_devices(tensors: Iterable[Any]) -> None:
-    """Raises for tensors without values beside one with values, from which no result could be."""
+    """Raises if some tensors have values and others have none, so that no result is possible."""
     named = dict(zip(TENSORS, tensors))
     of_q = named["q"].device.type
     for name, x in named.items():

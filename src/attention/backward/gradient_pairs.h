@@ -34,7 +34,7 @@ class GradientPairs {
   // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
   // infinity is NaN.
   bool need_elementwise() const { return need_elementwise_; }
-  // Whether panel n of tile t has live pairs; whether any panel of it has.
+  // Whether panel n of tile t has unmasked pairs; whether any panel of it has.
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }

@@ -41,7 +41,8 @@ class GradientScores {
     }
   }
 
-  // Row r: an element for each key, valid in live tiles, 0 for keys of panels without live pairs.
+  // Row r: an element for each key, valid in live tiles, 0 for keys of panels without unmasked
+  // pairs.
   const T* weights(Index r) const { return s_ + r * kGradientStride; }
   const T* gradients(Index r) const { return dw_ + r * kGradientStride; }
   // For sums over queries: [queries][kGradientStride], or with two-way dot products (not on the
@@ -174,8 +175,8 @@ void GradientScores<T>::weigh_tile(GradientPairs<T>& pairs, Index t) {
   }
 }
 
-// Rounds a tile's weights and gradients of scores to words; those of panels without live pairs are
-// 0.
+// Rounds a tile's weights and gradients of scores to words; those of panels without unmasked pairs
+// are 0.
 template <class T>
 void GradientScores<T>::round_tile(const GradientPairs<T>& pairs, Index t) {
   const Index r = pairs.queries.tile_begin(t);

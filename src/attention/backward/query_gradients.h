@@ -29,8 +29,8 @@ class QueryGradients {
   T* dq(Index r) { return dq_ + r * call_.width(); }
 
   // Adds the sums to the shared rows of queries, in task order: every block of queries receives
-  // blocks of keys in ascending order, also those without live pairs. Returns false if another task
-  // has failed.
+  // blocks of keys in ascending order, also those without unmasked pairs. Returns false if another
+  // task has failed.
   bool deliver(const GradientPairs<T>& pairs, const GradientOptions<T>& options) const;
 
  private:

@@ -241,11 +241,12 @@ TEST_F(AttentionFiles, MalformedFilesAreRefused) {
   EXPECT_EQ(refused({{"attn", attn.view()}, {"src", whole.view()}}),
             "a.npz: src must be text, one token for each of the 6 keys, got int64 [6,6]");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"src", &three}}),
-            "a.npz: src has 3 lists of tokens but attn has 1 examples (attn [2,6,6] read as heads, "
-            "queries, keys)");
+            "a.npz: src must have one list of tokens for each example, got 3 where attn has N = 1 "
+            "(attn [2,6,6] read as heads, queries, keys)");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"src", &two}}),
-            "a.npz: src has 2 lists of tokens but attn has 1 examples (attn [2,6,6] read as heads, "
-            "queries, keys); name the order of the axes if it is another (--order)");
+            "a.npz: src must have one list of tokens for each example, got 2 where attn has N = 1 "
+            "(attn [2,6,6] read as heads, queries, keys); if the axes have another order, name it "
+            "(--order)");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"mask", attn.view()}}),
             "a.npz: mask must be bool or integers (0 = masked), got float32 [2,6,6]");
   EXPECT_NE(refused({{"attn", attn.view()}, {"mask", mask.view()}})

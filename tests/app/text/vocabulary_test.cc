@@ -145,7 +145,7 @@ TEST(VocabularyFile, RefusalsSayWhatIsWrong) {
   EXPECT_EQ(refusal("{\"tokens\": [[\"a\", 1e999]]}"),
             "v.json:1: expected JSON, got a number out of range");
   EXPECT_EQ(refusal("{\"tokens\": [[\"b\", 1], [\"a\", 1]]}"),
-            "v.json: Vocabulary: tokens must be sorted by falling count, then by bytes: "
+            "v.json: Vocabulary: tokens must be sorted by descending count, then by bytes: "
             "got \"b\" (1) before \"a\" (1)");
   EXPECT_EQ(refusal(std::string(100000, '[')), "v.json:1: expected a vocabulary, got deeper JSON");
   EXPECT_EQ(complaint<InputError>([&] {
