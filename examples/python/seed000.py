@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dot-product attention step by step, after a notebook on "The Annotated Transformer" (document 000).
+"""Dot-product attention step by step, after "The Annotated Transformer" (document 000).
 
 One query attends to two keys: first by hand, then in one call. The last part shows why scores are
 divided by the square root of the width.

@@ -12,8 +12,8 @@
 #include "core/floats.h"
 #include "core/half_floats.h"
 
-// Loads and stores: from a storage type to the accumulator's type, and back. A new storage type
-// needs an entry here and in the list of qkv/dtype.h, and nowhere else.
+// Loads and stores: from a storage type to the accumulator's type, and back. What a new
+// storage type needs: docs/contributing/recipes.md.
 namespace qkv::core {
 
 template <class T>

@@ -12,7 +12,7 @@
 
 // The scale of tests: how often they repeat random draws, and how large their largest sizes are.
 // The environment variable QKV_TEST_SCALE is a percentage; without it everything runs. `make test`
-// runs a few percent, `make check` all.
+// runs 10 percent, `make check` all.
 namespace qkv::test {
 
 // Returns the scale as a percentage from 1 to 100.

@@ -20,7 +20,7 @@ namespace qkv {
 // One entry of a list. AnyTensor is Tensor or const Tensor.
 template <class AnyTensor>
 struct BasicParameter {
-  std::string name;  // the name in PyTorch or in the seed: "fc_q.weight", "W_q"
+  std::string name;  // the name in PyTorch or in the documents: "fc_q.weight", "W_q"
   AnyTensor& value;
   Index fan_in = 0;  // the number of inputs that one output sums: sets the range of initialise()
 };

@@ -20,8 +20,8 @@ using kernels::StoredRows;
 
 class ChunkReads {
  public:
-  // Distance between a read and its prefetch. Measured on memory that is read once:
-  // docs/performance.md#few-queries.
+  // Distance between a read and its prefetch. Chosen by measurement on memory that is
+  // read once.
   static constexpr Index kBytesAhead = Index{8} << 10;
   // The distance for q8, whose keys take more time per byte: docs/decisions/0028.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;
