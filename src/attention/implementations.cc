@@ -2,6 +2,7 @@
 #include "attention/implementations.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <qkv/error.h>
 
@@ -9,6 +10,7 @@
 #include "attention/reference_path.h"
 #include "core/message.h"
 #include "dense/target_in_use.h"
+#include "kernels/target.h"
 
 namespace qkv::attn {
 namespace {
@@ -61,9 +63,10 @@ const Implementation& choose_forced(const core::Problem& p, std::string_view for
 std::span<const Implementation* const> implementations() { return kImplementations; }
 
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass) {
-  dense::target_in_use(p.function);
+  const std::optional<kernels::Target> in_use = dense::target_in_use(p.function);
   if (!forced.empty()) return choose_forced(p, forced, pass);
   for (const Implementation* candidate : kImplementations) {
+    if (candidate->target && candidate->target != in_use) continue;
     if (unsupported(*candidate, p, pass) == nullptr) return *candidate;
   }
   throw Error(p.function, "options",

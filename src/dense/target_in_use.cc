@@ -24,8 +24,8 @@ struct TargetList {
   std::size_t count = 0;
 
   TargetList() {
-    for (const kernels::Target target : kernels::kTargets) {
-      if (kernels::is_supported(target)) names[count++] = kernels::name_of(target);
+    for (const kernels::Target target : kernels::supported_targets()) {
+      names[count++] = kernels::name_of(target);
     }
     names[count++] = kReferenceTarget;
   }
@@ -58,10 +58,8 @@ std::span<const std::string_view> cpu_targets() {
 
 std::optional<kernels::Target> dense::target_in_use(std::string_view function) {
   const std::string& asked = asked_for();
-  for (const kernels::Target target : kernels::kTargets) {
-    if (kernels::is_supported(target) && (asked.empty() || asked == kernels::name_of(target))) {
-      return target;
-    }
+  for (const kernels::Target target : kernels::supported_targets()) {
+    if (asked.empty() || asked == kernels::name_of(target)) return target;
   }
   if (asked.empty() || asked == kReferenceTarget) return std::nullopt;
   throw Error(

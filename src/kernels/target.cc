@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/target.h"
 
+#include <cstddef>
+
 namespace qkv::kernels {
 
 // Tests the CPU features with which Highway compiles each target.
@@ -24,6 +26,37 @@ bool is_supported(Target target) noexcept {
   static_cast<void>(target);
 #endif
   return false;
+}
+
+namespace {
+
+// Intel's CPUs with AVX512-BF16 (family 6, Cooper Lake to Granite Rapids) issue one VDPBF16PS
+// every second cycle but two fused multiply-adds every cycle. The choice follows from the CPU's
+// maker, not from a measurement, so that one CPU always gives the same bits.
+bool dot2_is_slow() noexcept {
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return false;
+#endif
+}
+
+struct SupportedTargets {
+  TargetOrder targets = ordered_targets(dot2_is_slow());
+  std::size_t count = 0;
+
+  SupportedTargets() noexcept {
+    for (const Target target : targets) {
+      if (is_supported(target)) targets[count++] = target;
+    }
+  }
+};
+
+}  // namespace
+
+std::span<const Target> supported_targets() noexcept {
+  static const SupportedTargets here;
+  return {here.targets.data(), here.count};
 }
 
 }  // namespace qkv::kernels

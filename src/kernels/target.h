@@ -3,12 +3,15 @@
 #define QKV_KERNELS_TARGET_H_
 
 #include <array>
+#include <cstddef>
+#include <span>
 #include <string_view>
 
 // The instruction sets that kernels are compiled for.
 
-// The list of targets, best first: X(with, enumerator, name, Highway's name). avx512bf16 has the
-// kernels of avx512, and its own for products of BF16 (kernels/dot2_kernels.h).
+// The list of targets, best first (but see ordered_targets): X(with, enumerator, name, Highway's
+// name). avx512bf16 has the kernels of avx512, and its own for products of BF16
+// (kernels/dot2_kernels.h).
 #define QKV_FOR_EACH_TARGET(X, with)       \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
   X(with, kAvx512, "avx512", AVX3)         \
@@ -53,6 +56,25 @@ constexpr std::string_view name_of(Target target) noexcept {
 
 // Whether this build has kernels for the target, and this CPU and its system support it.
 bool is_supported(Target target) noexcept;
+
+using TargetOrder = std::array<Target, kTargets.size()>;
+
+// The targets, best first, on CPUs whose dot2 instruction (VDPBF16PS) is fast or slow. Where it is
+// slow, avx512 comes before avx512bf16: it widens BF16 to float32 and uses fused multiply-adds.
+constexpr TargetOrder ordered_targets(bool dot2_is_slow) noexcept {
+  TargetOrder order = kTargets;
+  for (std::size_t n = 0; dot2_is_slow && n + 1 < order.size(); ++n) {
+    if (order[n] == Target::kAvx512Bf16) {
+      order[n] = order[n + 1];
+      order[n + 1] = Target::kAvx512Bf16;
+      break;
+    }
+  }
+  return order;
+}
+
+// The targets that this CPU supports, best first.
+std::span<const Target> supported_targets() noexcept;
 
 }  // namespace qkv::kernels
 
