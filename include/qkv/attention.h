@@ -20,7 +20,8 @@ namespace qkv {
 // With mixed ranks leading axes align from the right as in NumPy: the last leading axis is the head
 // axis, and the axes before it broadcast. The dtype is float32, float64, bfloat16 or float16, one
 // for all three, or q is float32 and k and v are bfloat16, float16 or q8 (qkv/q8.h). v may be
-// absent if neither `out`, `value_sums` nor a gradient is requested.
+// absent if neither `out` nor `value_sums` is requested and, backward, the gradient of out is
+// absent.
 // Packed sequences: cu_seqlens_q and cu_seqlens_k are integers [B+1], non-decreasing from 0 to the
 // total. q is [sum Tq,H,D], k and v [sum Tk,G,.], out [sum Tq,H,E]; results that are [..,Tq] or
 // [..,Tk] without packing are [H,sum Tq] or [H,sum Tk].

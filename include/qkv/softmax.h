@@ -18,7 +18,7 @@ namespace qkv {
 QKV_API void softmax(const ConstView& x, const View& out);
 QKV_API void softmax(const ConstView& x, const View& out, Context& context);
 
-// Computes softmax over the first `lengths` entries of each row and writes 0 to the rest (seed
+// Computes softmax over the first `lengths` entries of each row and writes 0 to the rest (document
 // 002). x is [B,T,N] or [B,N]; lengths is absent, [B] or [B,T], integers from 0 to N. A length of 0
 // gives zeros.
 QKV_API void masked_softmax(const ConstView& x, const ConstView& lengths, const View& out);

@@ -50,8 +50,8 @@ inline constexpr Index kGradientBlock = 128;
 template <class T>
 inline constexpr T kLeastExponent = sizeof(T) == 4 ? T(-49.9065970003) : T(-670.966470782027);
 
-// The smallest x for which exp(x) is a normal number: the threshold for exponentials that are
-// results, not weights.
+// The x below which an exponential that is a result, not a weight, counts as 0: exp(x) is a normal
+// number from here on.
 template <class T>
 inline constexpr T kNormalExponent = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
 
