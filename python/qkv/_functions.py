@@ -102,8 +102,8 @@ def attention(
             ranks leading axes align from the right. float32, float64, float16 or bfloat16.
         k: keys [B,G,Tk,D], H a multiple of G. Same dtype as q, or float16 or bfloat16 if q is
             float32, or `qkv.q8` [B,G,Tk,D/32] (without gradients; see `quantize_q8`).
-        v: values [B,G,Tk,E], of q8 [B,G,Tk,E/32], of k's dtype; None if out is not needed, only
-            weights or scores.
+        v: values [B,G,Tk,E], of q8 [B,G,Tk,E/32], of k's dtype; None if neither out nor
+            value_sums is requested.
         score: "scaled_dot", "dot", "cosine" (q k / |q| |k|), "bilinear" (q W k) or "additive"
             (v tanh(Wq q + Wk k + b)).
         params: {"W": [Dq,Dk]} for bilinear; {"Wq": [U,Dq], "Wk": [U,Dk], "v": [U], "b": [U]} for
