@@ -9,7 +9,7 @@
 
 #include <qkv/view.h>
 
-// Scratch memory in the form in which loops use it.
+// Scratch memory, handed out to loops in aligned pieces.
 namespace qkv::core {
 
 // The alignment of each piece: one cache line. It suits any vector load, and adjacent pieces never
@@ -52,8 +52,8 @@ class Arena {
   }
   void reset() noexcept { used_ = 0; }
   std::size_t used() const noexcept { return used_; }
-  // The bytes that take<T>(count) uses, padding included; sizes are computed in this unit. Throws
-  // std::bad_array_new_length if count is negative or too large.
+  // The bytes that take<T>(count) uses, padding included: sizes of scratch memory are sums of
+  // these. Throws std::bad_array_new_length if count is negative or too large.
   template <class T>
   static std::size_t cost(Index count) {
     return padded_bytes(count, sizeof(T));
@@ -73,8 +73,8 @@ class Arena {
   std::size_t used_ = 0;
 };
 
-// A stand-in for an Arena that hands out nothing and adds up the bytes, so that sizes come from the
-// code that takes memory.
+// A stand-in for an Arena that hands out nothing and adds up the bytes. The code that takes memory
+// thus also computes the size to reserve.
 class MeasuringArena {
  public:
   template <class T>

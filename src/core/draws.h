@@ -12,8 +12,8 @@
 
 namespace qkv::core {
 
-// The last word of Philox's counter, one per stream of random numbers. The streams in other files
-// use other words; spelling vectors use 3.
+// The last word of Philox's counter, one per stream of random numbers. Other files use other words:
+// layers 1 to 3, spelling vectors 3, training 16 to 18.
 enum class DrawStream : std::uint32_t {
   kTestDays = 4,
   kDates = 5,

@@ -99,7 +99,7 @@ double exp_of_sum(const DoubleDouble& x) noexcept {
   if (x.high < -745.2) return 0;
   static constexpr auto kTerms = inverse_factorials<12>(2, 1, 1);
   constexpr double kLog2E = 0x1.71547652b82fep+0;
-  constexpr double kRounder = 0x1.8p52;  // doubles of its size are integers: adding it rounds
+  constexpr double kRounder = 0x1.8p52;  // doubles of this size are integers, so adding it rounds
   const double n = (x.high * kLog2E + kRounder) - kRounder;
   const double high = x.high - n * kLn2High;
   const double low = x.low - n * kLn2Low;
@@ -307,7 +307,8 @@ SinCos portable_sin_cos(double angle) noexcept {
           by.quarters == 1 || by.quarters == 2 ? -cos : cos};
 }
 
-// Sums the series of portable_log with its first terms as pairs, for a relative error of 2^-62.
+// Sums the series of portable_log with its first terms as unevaluated sums of two numbers, for a
+// relative error of 2^-62.
 Powers::Powers(double base) noexcept : log_(-kInfinity), log_rest_(0) {
   static constexpr std::array<double, 11> kTerms = {1.0 / 5,  1.0 / 7,  1.0 / 9,  1.0 / 11,
                                                     1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19,

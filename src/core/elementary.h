@@ -11,10 +11,10 @@
 // computed in float64 and rounded once.
 namespace qkv::core {
 
-// The error is at most 1 ulp.
+// The errors of portable_exp and portable_log are at most 1 ulp.
 QKV_API double portable_exp(double x) noexcept;
 QKV_API double portable_log(double x) noexcept;
-// The error is at most 3 ulp.
+// The error of portable_tanh is at most 3 ulp.
 QKV_API double portable_tanh(double x) noexcept;
 
 inline float portable_exp(float x) noexcept { return static_cast<float>(portable_exp(double{x})); }

@@ -13,8 +13,7 @@
 
 #include "core/order.h"
 
-// Rows of floating-point numbers: whether they are finite, how long they are, and how one is
-// rounded.
+// Tests for non-finite numbers in rows, the Euclidean norm of a row, and rounding to odd.
 namespace qkv::core {
 
 template <class T>

@@ -11,8 +11,8 @@
 
 namespace qkv::core {
 
-// Memory that grows at its end. For large blocks realloc lets the system move pages instead of
-// copying.
+// Memory, aligned to a cache line, that grows at its end and keeps its contents. For large blocks
+// realloc lets the system move pages instead of copying.
 class GrowingMemory {
  public:
   GrowingMemory() = default;
@@ -21,7 +21,8 @@ class GrowingMemory {
   GrowingMemory& operator=(const GrowingMemory&) = delete;
 
   std::byte* data() const noexcept { return block_ == nullptr ? nullptr : block_ + skipped_; }
-  // Throws std::bad_alloc, and then leaves the memory unchanged.
+  // Grows the memory to `bytes`, unless it has as many already. Throws std::bad_alloc, and then
+  // leaves the memory unchanged.
   void grow(std::size_t bytes) {
     if (bytes <= bytes_) return;
     if (bytes > std::numeric_limits<std::size_t>::max() - kAlignment) throw std::bad_alloc();

@@ -42,7 +42,7 @@ inline std::uint32_t magnitude_to_float16_bits(std::uint32_t magnitude) noexcept
   constexpr std::uint32_t kSmallestNormal = (127 - 14) << 23;     // 2^-14
   constexpr std::uint32_t kRebias = (127 - 15) << 23;             // from bias 127 to bias 15
   constexpr std::uint32_t kOverflow = ((127 + 16) << 23) - 4096;  // 65520, halfway past 65504
-  constexpr std::uint32_t kToZero = (127 - 25) << 23;             // 2^-25, half the smallest
+  constexpr std::uint32_t kToZero = (127 - 25) << 23;             // 2^-25, half the least subnormal
   if (magnitude > kInfinity32) return kInfinity16 | kQuiet16 | ((magnitude >> 13) & 0x3FFU);
   if (magnitude >= kOverflow) return kInfinity16;
   // A carry out of the mantissa correctly increments the exponent.

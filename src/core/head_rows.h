@@ -8,8 +8,8 @@
 
 namespace qkv::core {
 
-// The number of keys of a page is a multiple of this. So a page begins where, on any target, a
-// block of keys that is read together (whole registers) may begin.
+// The number of keys of a page is a multiple of this. Kernels read keys in blocks of whole
+// registers, and on every target such a block may then begin where a page begins.
 inline constexpr Index kPageMultiple = 16;
 
 // The offsets of the rows of one head of a batch entry or sequence, in elements from the operand's

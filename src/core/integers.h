@@ -9,7 +9,7 @@
 // Arithmetic of sizes and indices: rounded division, and results that are absent on overflow.
 namespace qkv::core {
 
-// n / d, rounded up: how many blocks of d cover n. Not for n within d of the largest Index.
+// n / d, rounded up: the number of blocks of d that cover n. The sum n + d - 1 must not overflow.
 constexpr Index divide_up(Index n, Index d) noexcept { return (n + d - 1) / d; }
 
 // The least multiple of `step` that is not below n.

@@ -11,11 +11,12 @@
 #include "core/tile_classes.h"
 
 // The query-key pairs that each mask of the list ResolvedMask allows. There are two kinds of masks:
-//   interval masks   let a query attend to a contiguous range of keys. They have
-//                    allows(mask, p, at, j) and keys(mask, at, Tk)
-//   asked masks      are evaluated for each pair. They have allows(mask, p, at, j); optionally, a
-//                    faster ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole
-//                    tiles are known in advance, tile_class(mask, at, tile_i, tile_j)
+//   interval masks      let a query attend to a contiguous range of keys. They have
+//                       allows(mask, p, at, j) and keys(mask, at, Tk)
+//   element-wise masks  (AskedMask) are evaluated for each pair. They have
+//                       allows(mask, p, at, j); optionally, a faster
+//                       ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole tiles
+//                       are known in advance, tile_class(mask, at, tile_i, tile_j)
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
@@ -195,7 +196,7 @@ inline KeyRange live_range(const Problem& p, const QueryAt& at, Index Tk) {
   return range.empty() ? KeyRange{} : range;
 }
 
-// Sets allowed[c], for each c < n, to 1 if all asked masks allow key j0 + c, else to 0.
+// Sets allowed[c], for each c < n, to 1 if all element-wise masks allow key j0 + c, else to 0.
 inline void find_allowed(const Problem& p, detail::InstanceTarget target, const QueryAt& at,
                          Index j0, Index n, std::uint8_t* allowed) {
   std::fill(allowed, allowed + n, std::uint8_t{1});
@@ -213,7 +214,8 @@ inline void find_allowed(const Problem& p, detail::InstanceTarget target, const 
   for (const ResolvedMask& mask : p.masks) std::visit(restrict_to, mask);
 }
 
-// Prefetches the mask arrays for a query and a panel of keys from j on.
+// Prefetches, for each mask that has prefetch(), the cache line that holds the query's element for
+// key j. A line of bytes covers a panel of keys.
 inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
   const auto ask_for = [&]<AnyMask M>(const M& mask) {
     if constexpr (requires { prefetch(mask, p, at, j); }) prefetch(mask, p, at, j);
@@ -222,7 +224,7 @@ inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
 }
 
 // The class of a query's row in one tile of keys, as far as it is known before masks are evaluated.
-// Interval masks do not count, so kFull means that no asked mask forbids a key.
+// Interval masks do not count, so kFull means that no element-wise mask forbids a key.
 inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
   const auto class_of = [&]<AnyMask M>(const M& mask) {
     if constexpr (IntervalMask<M>) {

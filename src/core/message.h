@@ -12,11 +12,11 @@
 
 namespace qkv::core {
 
-// Concatenates the parts, text("D = ", 64), with numbers as a stream prints them.
+// Concatenates the parts, as in text("D = ", 64); numbers are written as a stream prints them.
 template <class... Parts>
 std::string text(const Parts&... parts) {
   std::ostringstream out;
-  out.imbue(std::locale::classic());  // regardless of the program's locale: 1024, not 1.024
+  out.imbue(std::locale::classic());  // 1024, not 1.024, whatever the program's locale
   (out << ... << parts);
   return out.str();
 }

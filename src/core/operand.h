@@ -19,7 +19,7 @@ struct BasicOperand {
   Index head_stride = 0;
   Index row_stride = 0;
   Index col_stride = 0;
-  Index entry_stride = 0;  // of an array with one axis for all batch axes, or for sequences
+  Index entry_stride = 0;  // of one axis for all batch axes or all sequences, if any
   Index page_rows = 0;     // for keys and values in pages: see core/head_rows.h
   Index page_stride = 0;
 
@@ -29,7 +29,7 @@ struct BasicOperand {
 using Operand = BasicOperand<const void>;
 using ResultOperand = BasicOperand<void>;
 
-// The elements from the first one to (h, row, col) of the batch entry at `batch_offset`.
+// The offset, in elements, of (h, row, col) in the batch entry at `batch_offset`.
 template <class Void>
 Index offset_of(const BasicOperand<Void>& x, Index batch_offset, Index h, Index row,
                 Index col) noexcept {

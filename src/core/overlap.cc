@@ -29,7 +29,8 @@ struct Footprint {
 
 bool is_empty(const ConstView& view) { return !view.given() || view.element_count() == 0; }
 
-// Nothing overflows here: a view's extent in bytes fits, which was checked when it was made.
+// Nothing overflows here, because each view was made with a check that its extent in bytes fits 63
+// bits.
 Footprint footprint_of(const ConstView& view) {
   Footprint result;
   result.element = static_cast<Index>(size_of(view.dtype()));

@@ -13,7 +13,8 @@
 namespace qkv::core {
 
 // The accumulators of gradients. Each target has a C-ordered array of T in the shape of the user's
-// buffer; it is the buffer itself if that has this layout and is overwritten.
+// buffer. The array is the buffer itself if the buffer has this type and layout and is overwritten,
+// not added to.
 template <class T>
 class OwnGradients {
  public:
@@ -47,7 +48,8 @@ class OwnGradients {
   T* at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
     return of(target) + offset_of(target.own, batch_offset(target.own, p_.batch, b), h, row, col);
   }
-  // Writes the accumulators to the users' buffers, rounded once.
+  // Writes the accumulators to the users' buffers, or adds them if the target accumulates; each
+  // result is rounded once.
   void deliver(const StopPoint& stop) const {
     for (const GradientTarget* target : to_.all()) {
       if (of(*target) != nullptr && !is_in_place(*target)) deliver(*target, stop);
@@ -66,11 +68,11 @@ class OwnGradients {
     const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
     return own_[static_cast<std::size_t>(at)];
   }
-  // Writes one row, along the last axis.
+  // Writes or adds one row, along the last axis.
   static void deliver_row(const T* from, Index count, const GradientTarget& target, Index offset) {
     const View& buffer = target.buffer;
     const Index stride = buffer.rank() == 0 ? 1 : buffer.stride(-1);
-    if (buffer.dtype() == dtype_of<T> && stride == 1) {  // most are; compilers vectorise these
+    if (buffer.dtype() == dtype_of<T> && stride == 1) {  // the usual case, vectorised
       T* const to = static_cast<T*>(buffer.data()) + offset;
       if (!target.accumulate) {
         std::copy_n(from, count, to);

@@ -53,7 +53,7 @@ class DropoutMask {
             static_cast<std::uint32_t>(i)};
   }
 
-  // Returns for keys 4*group .. 4*group+3 whether the weight is kept.
+  // Returns, for each of keys 4*group .. 4*group+3, whether its weight is kept.
   std::array<bool, 4> kept(Index b, Index h, Index i, Index group) const noexcept {
     const auto words =
         philox4x32_10({static_cast<std::uint32_t>(group), static_cast<std::uint32_t>(i),

@@ -16,8 +16,8 @@
 #include "core/stop.h"
 #include "core/storage.h"
 
-// One call of attention with everything checked and every default filled in: the form that
-// implementations read.
+// One call of attention, with its arrays and options checked and every default filled in: the form
+// that implementations read.
 namespace qkv::core {
 
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
@@ -31,7 +31,7 @@ struct Sequence {
   Index Tk = 0;
 };
 
-// The masks of the public list, one for one, in the form that core/masks.h evaluates.
+// One type for each mask of the public list qkv::Mask, in the form that core/masks.h evaluates.
 struct CausalMask {};
 struct WindowMask {
   Window window;

@@ -11,12 +11,12 @@
 // Cancellation of long loops.
 namespace qkv::core {
 
-// The steps of a plain loop (elements, multiply-adds) between two reads of the flag. They take at
-// most a millisecond, even if every step misses the cache.
+// The number of steps of a plain loop (elements, multiply-adds) between two reads of the stop flag.
+// They take at most a millisecond, even if every step misses the cache.
 inline constexpr Index kStepsBetweenStops = Index{1} << 13;
 
-// A point in a long task at which it can be cancelled. A task that takes more than a few
-// milliseconds calls it: it throws Cancelled if the call's stop flag is set. It costs one read.
+// A point at which a long task can be cancelled: calling it throws Cancelled if the call's stop
+// flag is set, and costs one read. Every task that takes more than a few milliseconds calls it.
 class StopPoint {
  public:
   StopPoint() = default;  // never throws

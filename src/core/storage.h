@@ -12,8 +12,8 @@
 #include "core/floats.h"
 #include "core/half_floats.h"
 
-// Loads and stores: from a storage type to the accumulator's type, and back. What a new
-// storage type needs: docs/contributing/recipes.md.
+// Loads convert from a storage type to the accumulator's type, and stores convert back.
+// docs/contributing/recipes.md lists what a new storage type needs.
 namespace qkv::core {
 
 template <class T>
@@ -89,8 +89,8 @@ bool visit_dtype(DType dtype, F&& f) {
 }
 
 // Returns number `offset` of contiguous q8 blocks: the product of scale and integer, which is
-// exact. It is +0 for either zero, and NaN if the scale is infinite or NaN, whatever the integer
-// is.
+// exact. A product of -0 becomes +0, and the number is NaN if the scale is infinite or NaN,
+// whatever the integer is.
 inline float load_q8(const void* data, Index offset) {
   static_assert(BlockQ8::kNumbers == 1 << 5);
   const BlockQ8& block = static_cast<const BlockQ8*>(data)[offset >> 5];

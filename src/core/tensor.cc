@@ -26,9 +26,9 @@ namespace {
 
 // The alignment of a tensor: one cache line, and one AVX-512 register.
 constexpr std::align_val_t kAlignment{64};
-// Sizes from kLeastPages to kMostPages are allocated by calloc, which may take pages of zeros from
-// the system and does not write them again. Larger sizes go to operator new, which throws where a
-// sanitizer's calloc ends the program.
+// Sizes in bytes from kLeastPages to kMostPages are allocated by calloc, which may take pages of
+// zeros from the system and then need not clear them. Larger sizes go to operator new, which throws
+// where a sanitizer's calloc ends the program.
 constexpr std::size_t kLeastPages = std::size_t{1} << 17;
 constexpr std::size_t kMostPages = std::size_t{1} << 40;
 

@@ -24,7 +24,7 @@ inline constexpr Index tiles_of(Index size) { return divide_up(size, kTileSide);
 
 namespace qkv::detail {
 
-// The result of precompute(). B = 1 (H = 1) means that it is used for all batch entries (heads).
+// The result of precompute(). If B = 1 (H = 1), the classes hold for all batch entries (heads).
 struct TileClasses {
   Index Tq = 0;
   Index Tk = 0;

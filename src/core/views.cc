@@ -21,7 +21,7 @@ void require_given(std::string_view function, const ConstView& view) {
   if (!view.given()) throw Error(function, "view", "is absent");
 }
 
-// Returns `axis`, which counts from the end if negative, counted from the front.
+// Returns `axis` counted from the front. A negative `axis` counts from the end.
 int axis_of(std::string_view function, std::string_view argument, const ConstView& view,
             Index axis) {
   const Index front = axis < 0 ? axis + view.rank() : axis;

@@ -9,9 +9,9 @@
 #include "core/order.h"
 
 // The backward pass recomputes its weights from lse as exp(s_j - lse). The rounding of a large lse
-// exceeds a weight's last bits: at lse = 2,000 a float32 is off by 6e-5, and so is every weight of
-// the row, while the softmax itself divides by a sum and is not. So a row with |lse| > kLargeLse is
-// divided by the sum of its recomputed weights.
+// changes more than a weight's last bits: at lse = 2,000 a float32 is off by 6e-5, and so is every
+// weight of the row. The forward softmax divides by a sum and has no such error. So here, too, a
+// row with |lse| > kLargeLse is divided by the sum of its recomputed weights.
 namespace qkv::core {
 
 template <class T>
@@ -27,7 +27,7 @@ T weight_exp(T x) {
 
 // The factor of the weights of a row. `sum` is the sum of exp(s_j - lse) over unmasked keys and the
 // sink. The factor is 1 if the rounding of lse does not explain the sum's difference from 1,
-// because an lse may be that of more keys than are given.
+// because lse may cover more keys than the call has.
 template <class T>
 T weight_factor(T lse, double sum) {
   const double bound = std::numeric_limits<T>::epsilon() * (std::abs(double{lse}) + kLargeLse);
