@@ -8,7 +8,7 @@ namespace qkv::core {
 // is in reference/update.h.
 template <class T>
 struct AdamFactors {
-  T gradient = 1;  // multiplies the gradient while it is read
+  T gradient = 1;  // multiplies the gradient as it is read
   T beta1 = 0;
   T beta2 = 0;
   T one_minus_beta1 = 1;

@@ -9,10 +9,10 @@
 #include "core/stop.h"
 #include "reference/gradient_row.h"
 
-// Gradients from out and lse alone (Dao et al. 2022, appendix B.2), in plain loops and two sweeps:
-// over queries for the gradients of queries, over keys for those of keys. Each sum is computed by
-// one task in a fixed order: blocks of kGradientBlock keys (queries) in ascending order, each from
-// zero.
+// Gradients computed from the saved out and lse, not from saved weights (Dao et al. 2022, appendix
+// B.2), in plain loops and two sweeps: over queries for the gradients of queries, over keys for
+// those of keys. Each sum is computed by one task in a fixed order: blocks of kGradientBlock keys
+// (queries) in ascending order, each from zero.
 namespace qkv::reference {
 
 using core::GradientResults;
@@ -135,8 +135,8 @@ class Backward {
   RowsOf<std::uint8_t> query_live_, key_live_;
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
-  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // the term of one query
-  RowsOf<T> dq_, dk_;                     // equal to dleft_ and dright_ unless there are row maps
+  RowsOf<T> dalibi_, dsinks_, dscore_v_;  // each query's term of a sum
+  RowsOf<T> dq_, dk_;                     // only with transforms; else dleft_, dright_ serve
   core::OwnGradients<T> own_;
 };
 
@@ -161,8 +161,8 @@ void Backward<T>::run(Call& call) {
   own_.deliver(x_.stop);
 }
 
-// Computes for the queries i0 .. of one head delta, d left, and each query's term of the sums over
-// all queries.
+// Computes delta, d left and each query's terms of the sums over all queries, for one task's
+// queries of one head, from i0 on.
 template <class T>
 void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   Worker w = take_worker(arena);
@@ -226,8 +226,8 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   }
 }
 
-// Computes d right and d value for the keys j0 .. of one key head, over the query heads that read
-// it and over their queries, both ascending.
+// Computes d right and d value for one block of keys of one key head, from j0 on: sums over the
+// query heads that read it and over their queries, both in ascending order.
 template <class T>
 void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   Worker w = take_worker(arena);

@@ -193,7 +193,7 @@ void Backward<T>::sum_into_own(const RowsOf<T>& rows, bool keys, const GradientT
     const Index count = keys ? s.Tk : s.Tq;
     for (Index head = 0; head < rows.heads; ++head) {
       x_.stop();
-      // Key rows that each query head has of its own are summed into the key head that it reads.
+      // If each query head has its own key rows, they are summed into its key head's rows.
       const Index to_head = keys && rows.heads == p_.H ? p_.key_head(head) : head;
       for (Index n = 0; n < count; ++n) {
         x_.stop();

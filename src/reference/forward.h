@@ -76,8 +76,8 @@ class Forward {
     std::uint8_t* kept = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
-    Index* top_keys = nullptr;  // the unmasked keys
-    T* top_weights = nullptr;   // one for every key
+    Index* top_keys = nullptr;  // unmasked keys, sorted by weight
+    T* top_weights = nullptr;   // of unmasked keys, by key
   };
 
   template <class AnyArena>

@@ -11,7 +11,7 @@
 //   dw_j = z_j dout . v_j + dweights_j                        z_j = 0 or 1/(1-p)
 //   delta = dout . out + sum_j w_j dweights_j - dlse          ( = sum_j w_j dw_j - dlse )
 //   ds_j = w_j (dw_j - delta)
-//   draw_j = ds_j * d s_j / d score_j
+//   draw_j = ds_j * d s_j / d score_j                         score_j before the scale
 // A masked pair has no gradient, whatever its arrays hold.
 namespace qkv::reference {
 
@@ -103,8 +103,8 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
   return core::weight_factor(lse, sum);
 }
 
-// Returns delta, after weight_gradients over the whole row. A row without unmasked keys passes on
-// only the gradient of its lse, to its sink.
+// Returns delta of a row, all of whose keys weight_gradients has processed. In a row without
+// unmasked keys only the gradient of lse counts; it goes to the sink.
 template <class T>
 T row_delta(const Problem& p, const Prepared<T>& x, const GradientSources& from, const QueryAt& at,
             bool any_live, const GradientRow<T>& row) {

@@ -34,8 +34,8 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
   }
 }
 
-// Computes the gradients. Each line is the backward of one in gru_forward, from the last to the
-// first.
+// Computes dgates [4 hidden], the gradients of the sums of r, z and n and of hs_n, and dh, the part
+// dnext z of the gradient of h. The lines go through gru_forward from the last to the first.
 template <class S>
 void gru_backward(const S* gates, const S* h, const S* dnext, Index hidden, S* dgates, S* dh) {
   for (Index u = 0; u < hidden; ++u) {

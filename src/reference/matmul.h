@@ -10,7 +10,7 @@
 #include "core/storage.h"
 #include "reference/scalar.h"
 
-// Matrix products as plain loops. The results of every faster product must be bit-identical.
+// Matrix products as plain loops. Every faster product must have bit-identical results.
 namespace qkv::reference {
 
 // The elements data[0], data[stride], ...

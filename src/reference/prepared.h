@@ -65,7 +65,7 @@ struct Prepared {
   RowsOf<T> value;       // per key head
   RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
   bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
-  core::StopPoint stop;  // of the call: rows may be long
+  core::StopPoint stop;  // polled in each row, since rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {
     return left.of(b, h, p.sequence(b).q0);
@@ -150,7 +150,7 @@ void prepare_value(const Problem& p, const Prepared<T>& to, Index b, Index g) {
   }
 }
 
-// Takes the rows' memory from an arena, which may be one that only measures.
+// Takes the rows' memory from an Arena or a MeasuringArena.
 template <class T, class AnyArena>
 Prepared<T> take_prepared(const Problem& p, AnyArena& arena) {
   Prepared<T> x;

@@ -8,7 +8,7 @@
 
 #include "reference/scalar.h"
 
-// The products of the layers as plain loops. The results of dense/ must be bit-identical.
+// The products of the layers as plain loops. Those of dense/ must have bit-identical results.
 namespace qkv::reference {
 
 // Computes y_ro = sum_i x_ri w_io, in the order of a score.
@@ -43,9 +43,9 @@ void add_product(const T* x, Index x_stride, Index rows, Index inner, const T* w
   }
 }
 
-// Computes the outer products of rows for one column o: sum_r dy_ro x_ri over ascending r from
-// zero, into `sums` [I]; dy_r is at dy[r * dy_stride]. A dy_r of 0 adds nothing, whatever x holds:
-// padding may hold NaN.
+// Computes sums_i = sum_r dy_r x_ri for `width` columns i, over ascending r from zero, where dy_r
+// is at dy[r * dy_stride]: one row of the product dy^T x. A dy_r of 0 adds nothing, whatever x
+// holds: padding may hold NaN.
 template <class T>
 void weighted_row_sum(const T* dy, Index dy_stride, const T* x, Index x_stride, Index rows,
                       Index width, T* sums) {

@@ -70,9 +70,8 @@ struct RowLength {
     }
     length = sqrt(square);
   }
-  bool is_zero() const {
-    return real_part(length) == 0;
-  }  // complex: the imaginary part may be a step
+  // The imaginary part of a complex length may be the complex step.
+  bool is_zero() const { return real_part(length) == 0; }
 
   // Calls f(divide), where divide(x) is x / length for a value of the row.
   template <class F>

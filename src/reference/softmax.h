@@ -85,7 +85,8 @@ std::pair<T, T> merge(Softmax<T>& a, const T& max_b, const T& sum_b) {
   return {factor_a, factor_b};
 }
 
-// For keys j0 .. j1-1: finds the maximum, then sums e_j = exp(s_j - max), and adds to chunk_acc.
+// Processes keys j0 .. j1-1: finds the maximum, then sums e_j = exp(s_j - max) and adds the
+// weighted values to chunk_acc.
 template <class T>
 Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedSum<T>& values) {
   Softmax<T> c;

@@ -9,7 +9,8 @@ namespace qkv::reference {
 
 // Returns the total of partial sums, where p[t] holds the terms with j mod kPartialSums = t. Halves
 // are added pairwise, p[t] += p[t + width] for width 32, 16, 8, 4, 2, 1. The order suits registers:
-// each step adds the upper half of one to its lower half. Overwrites p.
+// each step adds the upper half of the registers, or of the last one, to the lower half. Overwrites
+// p.
 template <class T>
 T tree_sum(T (&p)[core::kPartialSums]) {
   for (Index width = core::kPartialSums / 2; width > 0; width /= 2) {

@@ -15,8 +15,8 @@
 // the results of every implementation are bit-identical.
 namespace qkv::reference {
 
-// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), with g' = f
-// g:
+// Adam (Kingma, Ba 2015, algorithm 1) and AdamW (Loshchilov, Hutter 2019, algorithm 2), with g' =
+// gradient g. The factors are the members of f:
 //   m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2
 //   w <- kept w - m_rate m / (sqrt(v v_factor) + epsilon)
 template <class T>
