@@ -27,22 +27,24 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The form that is compiled for a form: division needs no bound, so in double small ones are
-// whole.
+// The form whose code runs for rows of kForm. In double, whose denominators are divided and need no
+// bound, kSmall and kWhole share code.
 template <class T, ExponentialForm kForm>
 inline constexpr ExponentialForm kOwn =
     sizeof(T) == 8 && kForm == ExponentialForm::kSmall ? ExponentialForm::kWhole : kForm;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// Largest error of a power. For large powers not every integer is a T; if the error is larger than
-// this, different powers are so far apart that tanh is certainly -1, 0 or 1.
+// Bound of the rest of a split, which is the error of its power. Not every integer of the size of a
+// large power is a T. If the error is larger than this bound, different powers are so far apart
+// that tanh is certainly -1, 0 or 1.
 template <class T>
 inline constexpr T kMostRest = 40;
 
-// Splits exp(2a) = 2^(power + rest): the power is an integer of T, the rest the remainder.
+// Splits exp(2a) = 2^(power + rest): the power is an integer that is a T, and the rest is what
+// remains of 2a log2(e).
 #if !HWY_NATIVE_FMA
-// Targets without fused multiply-adds compute it in double, four values at a time.
+// Targets without fused multiply-adds compute power and rest in double, half a register at a time.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
   const hn::RepartitionToWide<D> wide;
@@ -71,7 +73,7 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, float) {
                      hn::MulSub(a, high, *power));
 }
 #endif
-// For double the rest is in units of ln(2), as exp takes it.
+// For double the rest is multiplied by ln(2): it is the argument of exp, not of 2^x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   const V x = hn::Add(a, a);
@@ -80,7 +82,8 @@ HWY_INLINE void split(D d, V a, V* power, V* rest, double) {
   *rest = hn::NegMulAdd(*power, hn::Set(d, kLn2Low), most);
 }
 
-// Returns the rest for powers of any size, whose products are exact only if fused.
+// Returns the rest for powers of any size. In double its products are exact only if fused, so
+// targets without fused multiply-adds compute it again, by std::fma.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
 #if !HWY_NATIVE_FMA
@@ -101,7 +104,8 @@ HWY_INLINE V exact_rest(D d, V a, V power, V rest) {
   return rest;
 }
 
-// Splits the rest into an integer and a remainder: rest = shift + small, in double times ln(2).
+// Splits the rest, bounded by kMostRest, into an integer `shift` and a remainder, which is
+// returned. In double the rest and the remainder are multiplied by ln(2).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V small_rest(D d, V rest, V* shift) {
   using T = hn::TFromD<D>;
@@ -132,7 +136,8 @@ HWY_INLINE V power_of_rest(D d, V f, double) {
   return hn::MulAdd(p, f, hn::Set(d, 1.0));
 }
 
-// Computes p 2^n for integers |n| below the exponents of T, p about 1: the exponent bits are added.
+// Computes p 2^n for p about 1 and integers n that the exponent of T can hold, by adding n to the
+// exponent bits.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V add_exponent(D d, V p, V n) {
   using T = hn::TFromD<D>;
@@ -187,8 +192,8 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
 
-// Bound of denominators: a reciprocal below 1 / kLargest changes no tanh. Above, a quotient may be
-// subnormal, and the estimate for infinity has no Newton step.
+// Bound of denominators in float32: a reciprocal below 1 / kLargest changes no tanh. Without the
+// bound a quotient may be subnormal, and a Newton step at infinity would give NaN.
 inline constexpr float kLargest = 0x1p100F;
 
 // Computes x 2^e, where e is an integer, infinite or NaN.
@@ -224,7 +229,7 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// Computes one + e^2a e^2b, at most kLargest in float32; NaN stays.
+// Computes one + e^2a e^2b, but at most kLargest in float32; NaN stays NaN.
 template <ExponentialForm kForm, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   if constexpr (kForm == ExponentialForm::kPowers) {
@@ -236,10 +241,10 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
-// Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX has other bits on
-// each maker's CPUs, and with the steps that refine it takes as long as a division. vrcp14ps of
-// AVX-512 is defined to the bit: from its estimate r and the error e = 1 - x r follows r (1 + e),
-// and 1 / 1 is 1.
+// Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX differs between the
+// makers of CPUs, and with the steps that refine it takes as long as a division. The estimate r of
+// AVX-512, vrcp14ps, is defined to the bit. One Newton step makes r (1 + e) of it, with e = 1 - x
+// r; 1 / 1 is exactly 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
@@ -254,8 +259,9 @@ HWY_INLINE V reciprocal(D d, V x) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// Computes a tile of scores. It is not inlined, like the tiles of products. Each chunk of units is
-// summed from zero: 2 sum v (1/2 - r), whose subtraction is exact where it cancels.
+// Computes a tile of scores. It is not inlined, for the reason given at scores_tile
+// (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r), whose
+// subtraction is exact where it cancels.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -311,7 +317,8 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
   }
 }
 
-// Computes keys n .. in tiles of kVectors registers, and the rest in narrower ones.
+// Computes scores of keys from n on in tiles of kVectors registers, and of the rest in narrower
+// tiles.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, Index keys,
                         const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
@@ -328,7 +335,8 @@ void additive_rows_from(Index n, const RowsOf<const T>& left, const T* panel, In
 template <class T, ExponentialForm kForm, int kRows>
 void additive_rows(const RowsOf<const T>& left, const T* panel, Index keys,
                    const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s) {
-  // kVectors registers are independent sums, since each addition waits for the previous one.
+  // Each addition waits for the previous one of its sum, so a tile has kVectors independent
+  // registers of sums for each row.
   constexpr int kVectors = HWY_TARGET != HWY_AVX3 || kForm == ExponentialForm::kPowers ? 1
                            : kRows > 3                                                 ? 2
                                                                                        : 4;
@@ -365,7 +373,7 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Index at = r * kUnitLanes + lane;
-      a[r] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 1/2 + e^2a e^2b / 2 has 2 r
+      a[r] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 2 r = 1 / (1/2 + e^2a e^2b / 2)
       a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
       sum[r] = hn::LoadU(d, to.left + at);
       weights[r] = hn::LoadU(d, to.weights + at);

@@ -13,9 +13,9 @@
 // holds all x, then all powers. Where |a| <= kPlainBound the power is 0.
 namespace qkv::kernels {
 
-// Largest |a| whose exp(2a) is stored whole: products of two of these overflow to infinity at
-// worst. If the other factor is so large that both powers overflow, at 2^128 (2^1024), this one is
-// at least 2^-101 (2^-953): their product is then above 2^26 (2^70), and tanh is 1.
+// Largest |a| whose exp(2a) is stored whole, in float32 (float64): the product of two of these
+// overflows to infinity at worst. Another factor with a power may overflow, at 2^128 (2^1024). This
+// one is at least 2^-101 (2^-953), so their product is then above 2^26 (2^70), and tanh is 1.
 template <class T>
 inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 
@@ -28,7 +28,7 @@ inline constexpr T kSmallBound = T(16);
 // gives bit-identical results.
 enum class ExponentialForm : std::uint8_t { kSmall, kWhole, kPowers };
 
-// Number of contiguous units in a block: a multiple of every target's registers.
+// Number of contiguous units in a block: a multiple of the lanes of every target's registers.
 inline constexpr Index kUnitLanes = 16;
 
 // The parameters of one head's score.
@@ -38,7 +38,7 @@ struct AdditiveUnits {
   Index units = 0;
 };
 
-// Rows of one column of kUnitLanes units of a block: x and power, each [rows][kUnitLanes].
+// The exponentials of rows in kUnitLanes units: x and power, each [rows][kUnitLanes].
 template <class T>
 struct UnitColumn {
   const T* x = nullptr;
@@ -58,8 +58,8 @@ struct AdditiveKernels {
   // Computes exp(2 a_n) = x_n 2^power_n for n values; returns their form.
   ExponentialForm (*exponentials)(const T* a, Index n, T* x, T* power);
   // Computes s_rn = scale * sum_u v_u tanh(a_ru + b_nu) for 1..kTileRows rows and the first `keys`
-  // keys of a panel [units][kPanel]. With powers these are at left + units, in panels [2
-  // units][kPanel].
+  // keys of a panel [units][kPanel]. scores_with_powers also reads powers: of a row at left +
+  // units, of keys in the second half of panels [2 units][kPanel].
   using Scores = void(const RowsOf<const T>& left, Index rows, const T* panel, Index keys,
                       const AdditiveUnits<T>& by, T scale, const RowsOf<T>& s);
   Scores* scores_of_small;

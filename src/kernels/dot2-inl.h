@@ -20,9 +20,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows of words: word m of row r is at data[r * stride + m].
 using Words = RowsOf<const float>;
-// Words of a register: two-number words of 16 keys or channels.
+// Number of words in a register: one word, two numbers, of each of 16 keys or channels.
 inline constexpr Index kWordLanes = 16;
-// Channels of a cache line, which are transposed at a time.
+// Number of channels in a cache line, which are transposed together.
 inline constexpr Index kLineChannels = kLine / 2;
 inline constexpr int kLineWords = 16;
 inline constexpr int kPanelVectors = kPanel / kWordLanes;
@@ -50,7 +50,7 @@ inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BF
 }
 
 // Words of up to a line of channels of up to 16 keys: register m holds channels 2m and 2m + 1 of
-// each.
+// each key.
 struct LineWords {
   hn::Vec<hn::ScalableTag<float>> words[kLineWords];
 
@@ -88,7 +88,7 @@ inline void pack_words(const StoredRows& k, Index keys, Index D, float* panel) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// Computes one block of channels of a tile of scores, as scores_tile in kernels/tile-inl.h.
+// Computes one block of channels of a tile of scores, as scores_tile in kernels/tile-inl.h does.
 template <int kRows, bool kAdds>
 HWY_NOINLINE void dot2_scores_tile(const float* HWY_RESTRICT q, Index q_stride, Index words,
                                    const float* HWY_RESTRICT k, float scale, float* HWY_RESTRICT s,
@@ -229,7 +229,7 @@ HWY_INLINE __m512 join_pair_of_rows(__m512i first, __m512i second, bool upper) {
   return _mm512_castsi512_ps(_mm512_permutex2var_epi16(first, from, second));
 }
 
-// Source of a tile's values: words that `join_values` has made, or rows as they are stored.
+// The source of a tile's values: words that `join_values` has made, or rows as they are stored.
 enum class Values { kWords, kStored };
 
 // Adds a tile of weighted sums of kUnits times 32 channels, of which there are E.

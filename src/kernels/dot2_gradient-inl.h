@@ -10,7 +10,8 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
 // Adds a tile of transposed sums of kUnits times 32 channels, of which there are E. Unlike in
-// dot2_sum_tile the weights of a word are in one row, and sums from zero are added to `acc`.
+// dot2_sum_tile, row m of w has word m of all sums, and sums start from zero before they are added
+// to `acc`.
 template <int kRows, int kUnits>
 HWY_NOINLINE void transposed_dot2_tile(const Words& w, const Words& x, Index pairs, Index E,
                                        const RowsOf<float>& acc) {
@@ -90,7 +91,7 @@ inline void dot2_row_dots(const Words& a, const Words& b, Index rows, Index n, f
   }
 }
 
-// Whether both halves of all n words are finite.
+// True if both numbers of each of n words are finite.
 inline bool all_finite_words(const float* x, Index n) {
   const __m512i exponent = _mm512_set1_epi16(0x7F80);
   __mmask32 non_finite = 0;

@@ -58,8 +58,9 @@ constexpr bool is_read_in_place(DType type) {
          (type == DType::kBFloat16 || type == DType::kFloat16 || type == DType::kQ8);
 }
 
-// Rows that a loop prefetches while it reads other rows: its row n beside their row n.
+// The bytes of a cache line.
 inline constexpr Index kLine = 64;
+// Rows that a loop prefetches while it reads others: row n of these during row n of the others.
 struct ReadAhead {
   const std::byte* data = nullptr;
   Index stride = 0;  // in bytes
@@ -101,15 +102,15 @@ struct DotKernels {
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
   // Computes `scores` of only the first `keys` keys of the panel, in whole registers of at most 16
-  // scores; what is behind these registers may be written or not.
+  // scores. Scores behind these registers may be written, too.
   void (*scores_of_keys)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, Index keys,
                          T scale, const RowsOf<T>& s);
   // Computes `scores` of any number of keys as they are stored, for few rows: keys are transposed
-  // in registers. Whole registers of scores are written.
+  // in registers. It writes whole registers of scores.
   void (*stored_scores)(const RowsOf<const T>& q, Index rows, Index D, const StoredRows& k,
                         Index keys, T scale, const RowsOf<T>& s, const ReadAhead& ahead);
   // Computes s_n = cap tanh(s_n / cap), as detail::capped (qkv/soft_cap.h); slopes_n, if given, are
-  // multiplied by the derivative. Goes over whole registers of at most 16 numbers.
+  // multiplied by the derivative. It processes whole registers of at most 16 numbers.
   void (*soft_cap)(T* s, T* slopes, T cap, Index n);
   // s_n += bias_n; -inf where bias_n is -inf.
   void (*add_bias)(T* s, const T* bias, Index n);
@@ -121,8 +122,8 @@ struct DotKernels {
   // with s - max < least by 0, for each row; returns the rows' max and sum. `least` is
   // core::kLeastExponent for weights of attention, else core::kNormalExponent.
   void (*softmax)(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum);
-  // Merges the chunk states of n rows into the total; *_factor are the factors of the weighted
-  // sums.
+  // Merges the chunk states of n rows into the total; total_factor and chunk_factor are the factors
+  // of the weighted sums.
   void (*merge)(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
                 T* total_factor, T* chunk_factor);
   // Adds acc_rc += sum_n w_rn v_nc, n ascending, for all E channels and any number of rows (with
@@ -160,8 +161,9 @@ struct DotKernels {
   void (*divide)(const T* x, T by, Index n, T* to);
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
   void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
-  // For measuring: runs `rounds` times 24 (12 with 16 registers) independent fused multiply-adds of
-  // full registers; returns the number of floating-point operations, two for each lane.
+  // For measuring: runs `rounds` times 24 (12 with 16 registers) independent multiply-adds of full
+  // registers. Returns the number of floating-point operations: two for each lane, four with
+  // two-way dot products.
   double (*multiply_adds)(Index rounds);
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exponential of softmax, for each CPU target. This file is included once per target.
+// The exponential of softmax. This file is included once for each CPU target.
 #if defined(QKV_KERNELS_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_EXP_INL_H_
 #undef QKV_KERNELS_EXP_INL_H_
@@ -21,8 +21,8 @@ template <class T>
 inline constexpr T kInfinity = std::numeric_limits<T>::infinity();
 
 #if HWY_TARGET == HWY_AVX3
-// Computes y 2^n for integers n in registers of T; 0 where x < least, without computing it. NaN is
-// not less.
+// Computes y 2^n for integers n, stored as floating-point numbers, or 0 where x < least. A NaN x is
+// not less than `least`.
 HWY_INLINE __m512 times_power(__m512 y, __m512 n, __m512 x, float least) {
   const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(least), _CMP_NLT_UQ);
   return _mm512_maskz_scalef_ps(keep, y, n);
@@ -41,8 +41,9 @@ HWY_INLINE __m128d times_power(__m128d y, __m128d n, __m128d x, double least) {
 }
 #endif
 
-// Number that rounds x when it is added and subtracted: 1.5 * 2^(digits - 1), whose last bit is 1,
-// so that the low bits of the sum are those of the integer. |x| < 2^(digits - 2).
+// A number that rounds x to an integer when it is added and subtracted, for |x| < 2^(digits - 2):
+// 1.5 * 2^(digits - 1), in which the last bit counts 1, so that the low bits of the sum are those
+// of the integer.
 template <class T>
 inline constexpr T kRounder = T(3) * (sizeof(T) == 4 ? T(1 << 22) : T(std::int64_t{1} << 51));
 
@@ -53,13 +54,14 @@ inline constexpr T kLog2E = T(1.4426950408889634);
 // relative error 2.6e-9 before rounding.
 inline constexpr float kPower2[] = {0x1.62e432p-1F, 0x1.ebfbe2p-3F,  0x1.c6ae72p-5F,
                                     0x1.3b270ep-7F, 0x1.5f7276p-10F, 0x1.470b4ap-13F};
-// Coefficients of exp(r) for |r| <= ln(2)/2: such a polynomial, relative error 1.8e-17.
+// Coefficients of exp(r) for |r| <= ln(2)/2: a minimax polynomial with value 1 at 0, relative error
+// 1.8e-17 before rounding.
 inline constexpr double kExp[] = {
     1.0000000000000007,     0.5000000000000006,    0.166666666666573,     0.041666666666573635,
     0.00833333333771546,    0.0013888888932340796, 0.000198412614913928,  2.480150451103708e-05,
     2.7564254929439036e-06, 2.762629655421717e-07, 2.2981311538834364e-08};
 
-// Computes exp of the remainder f of the range reduction x log2(e) = n + f.
+// Computes 2^f, where f is the remainder of the range reduction x log2(e) = n + f.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_rest(D d, V x, V n, float) {
   // The product is not rounded: the error of f is x times the error of the constant, 1.3e-8.
@@ -79,8 +81,8 @@ HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
 }
 
 // Computes exp(x) for x <= 0 with an error of about 1 ulp (1 + |x|/8); NaN stays NaN. The result is
-// exactly 0 for -inf and other x < least, where least is at least core::kNormalExponent: no result
-// is subnormal.
+// exactly 0 for -inf and any other x < least. `least` is at least core::kNormalExponent, so no
+// result is subnormal.
 template <class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
 HWY_INLINE V exp_nonpositive(D d, V x, T least = core::kNormalExponent<T>) {
 #if HWY_TARGET != HWY_AVX3
@@ -95,7 +97,7 @@ HWY_INLINE V exp_nonpositive(D d, V x, T least = core::kNormalExponent<T>) {
 #if HWY_TARGET == HWY_AVX3
   return V{times_power(p.raw, n.raw, x.raw, least)};
 #else
-  // 2^n is made of its exponent bits; it is multiplied, so that NaN stays NaN.
+  // 2^n is made from its exponent bits. p is multiplied by it, so that NaN stays NaN.
   const hn::RebindToSigned<D> di;
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
   const V power = hn::BitCast(d, hn::Add(hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted)),

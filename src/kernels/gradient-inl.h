@@ -215,7 +215,7 @@ T distance_sum(const T* x, Index distance, Index n) {
   });
 }
 
-// x - x is 0 only for finite x.
+// Tests that x - x is 0, which holds only for finite x.
 template <class T>
 bool all_finite(const T* x, Index n) {
   const hn::ScalableTag<T> d;

@@ -22,7 +22,7 @@ struct GradientKernels {
   // most kTileRows): the sum starts from zero, n ascends.
   void (*transposed_sum)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                          Index count, Index width, const RowsOf<T>& acc);
-  // Computes transposed_sum with acc_rc = 0 + the sum.
+  // Computes the sums of transposed_sum, but as acc_rc = 0 + the sum: acc is not read.
   void (*transposed_product)(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& x,
                              Index count, Index width, const RowsOf<T>& acc);
   // Computes in place, for each row of n keys (a multiple of 16):
@@ -45,7 +45,7 @@ struct GradientKernels {
   void (*add)(T* to, const T* x, Index n);
   // to_n *= x_n.
   void (*multiply)(T* to, const T* x, Index n);
-  // to_n = 0 where s_n is -inf: where masks forbid the pair.
+  // to_n = 0 where s_n is -inf, that is, where the pair is masked.
   void (*clear_masked)(T* to, const T* s, Index n);
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);

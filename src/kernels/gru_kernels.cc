@@ -31,8 +31,8 @@ HWY_INLINE V sigmoid(D d, V x) {
   return hn::Div(above, hn::Add(one, e));
 }
 
-// Computes tanh(x) as (1 - exp(-2|x|)) / (1 + exp(-2|x|)) with the sign of x; near 0, where that
-// would cancel, as the first terms of the series (its next one is below half an ulp).
+// Computes tanh(x) as (1 - exp(-2|x|)) / (1 + exp(-2|x|)) with the sign of x. Near 0, where that
+// difference cancels, it takes the first terms of the series, whose next term is below half an ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   using T = hn::TFromD<D>;

@@ -13,11 +13,12 @@ namespace qkv::kernels {
 
 template <class T>
 struct GruKernels {
-  // Computes the next state (which may be h) from the gates' sums of the input and of the state, xs
-  // and hs [3 hidden], and the state h; unless null, also gates [4 hidden]: r, z, n and hs_n.
+  // Computes the next state (which may be h) from the sums of the gates r, z, n from the input and
+  // from the state, xs and hs [3 hidden], and the state h. Unless `gates` [4 hidden] is null, it
+  // gets r, z, n and hs_n.
   void (*forward)(const T* xs, const T* hs, const T* h, Index hidden, T* next, T* gates);
-  // Computes dgates [4 hidden], the gradients of the sums of r, z, n and of hs_n, and dh = dnext z,
-  // which is only a part of dh. dh may be dnext.
+  // Computes dgates [4 hidden], the gradients of the sums of r, z, n and of hs_n, and dh, the part
+  // dnext z of the gradient of h. `dh` may be dnext.
   void (*backward)(const T* gates, const T* h, const T* dnext, Index hidden, T* dgates, T* dh);
 };
 

@@ -65,7 +65,7 @@ HWY_INLINE hn::Vec<D> wide(D d, const double* x) {
   return hn::LoadU(d, x);
 }
 
-// Sums in the order of softmax in row-inl.h.
+// Adds the exponentials in the order of exponentials() in kernels/row-inl.h.
 template <class T>
 double sum_of_exponentials(const T* x, Index n, double shift_by) {
   const hn::ScalableTag<double> d;

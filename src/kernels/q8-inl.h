@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values stored as q8 (BlockQ8 in qkv/dtype.h), for each CPU target. As with keys
-// (kernels/q8_keys-inl.h), few queries use them in registers on AVX-512. On other targets some
+// Values stored as q8 (BlockQ8 in qkv/dtype.h), for each CPU target. For few queries, AVX-512
+// converts values in registers, as it does keys (kernels/q8_keys-inl.h). On other targets some
 // values at a time are converted to float32 in a buffer that stays in the first-level cache, and
 // the loops for float32 read them there.
 #if defined(QKV_KERNELS_Q8_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -49,15 +49,16 @@ struct Q8Rows {
 
 // ---- numbers --------------------------------------------------------------------------------
 
-// Two ways to convert a byte of a word to its number. On AVX-512, few uses of each number are bound
-// by the number of instructions, and many uses by multiply-adds, beside which conversions are free
-// on a CPU that has other units for them.
+// Two ways to convert a byte of a word to its number: by operations on its bits, which take fewer
+// instructions, or by a conversion from integers. On AVX-512 the first is faster if each number is
+// used once or twice. With more uses multiply-adds bound the loop, and conversions are free on a
+// CPU that has other units for them.
 enum class Widen { kByBits, kByConversion };
 inline constexpr Widen widen_for(int uses) {
   return HWY_TARGET == HWY_AVX3 && uses <= 2 ? Widen::kByBits : Widen::kByConversion;
 }
 
-// A scale in each lane, and the addend of its products.
+// A scale in each lane, and the number that is added to its products.
 template <Widen kWiden>
 struct Q8Scale {
   hn::Vec<Floats> factor;
@@ -117,7 +118,7 @@ HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte,
 
 // ---- rows -----------------------------------------------------------------------------------
 
-// The scale of a block, in each lane.
+// Returns the scale of a block in each lane.
 HWY_INLINE hn::Vec<Floats> scale_of(const std::byte* block) {
   std::uint16_t bits;
   std::memcpy(&bits, block, sizeof(bits));
@@ -131,7 +132,8 @@ HWY_INLINE hn::Vec<Floats> scale_of(const std::byte* block) {
 #endif
 }
 
-// A register of a block's numbers from number n on; `zero` is scale - scale: see core::load_q8.
+// Returns a register of a block's numbers from number n on; `zero` is scale - scale, as in
+// core::load_q8.
 HWY_INLINE hn::Vec<Floats> numbers_of(const std::byte* block, Index n, hn::Vec<Floats> scale,
                                       hn::Vec<Floats> zero) {
   const Floats d;
@@ -192,8 +194,8 @@ HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWid
   return {_mm512_castsi512_ps(words)};
 }
 
-// Adds some rows' sums of one or two blocks of channels: those of bytes kFirst .. kFirst + kBytes -
-// 1. Row r's sum of byte m of word n is in sums[r][m][n].
+// Adds weighted values to some rows' sums of one or two blocks of channels, for bytes kFirst ..
+// kFirst + kBytes - 1 of each word. Row r's sum of byte m of word n is in sums[r][m][n].
 using Q8RowSums = float[kWordBytes][kFloats];
 template <int kRows, int kFirst, int kBytes, bool kTwo, class Ahead>
 HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const std::byte* v,
@@ -230,8 +232,8 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
   shared_ahead = ahead;
 }
 
-// Largest number of rows of a tile: up to 6 with the sums of 4 bytes in registers, 7 and 8 with
-// those of 2 bytes at a time.
+// The largest number of rows of a tile. Up to 6 rows have the sums of all 4 bytes in registers, 7
+// and 8 rows those of 2 bytes at a time.
 inline constexpr int kMostQ8SumRows = 8;
 template <int kRows, bool kTwo, class Ahead>
 void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index stride, Index keys,
@@ -245,7 +247,7 @@ void q8_sum_rows(const float* w, Index w_stride, const std::byte* v, Index strid
   }
 }
 
-// Adds one or two blocks of channels of up to kMostQ8SumRows rows.
+// Adds the weighted sums of one or two blocks of channels for up to kMostQ8SumRows rows.
 template <bool kTwo, class Ahead>
 void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v, Index stride,
                    Index keys, const RowsOf<float>& acc, Ahead& ahead) {
@@ -274,8 +276,8 @@ void q8_sum_blocks(const RowsOf<const float>& w, Index rows, const std::byte* v,
   }
 }
 
-// Adds weighted sums of any number of rows. Values that are read again for more rows are in the
-// first-level cache, since a call has few keys.
+// Adds the weighted sums of any number of rows. Values that are read again for further rows are
+// still in the first-level cache, since a call has few keys.
 inline void q8_sum(const RowsOf<const float>& w, Index rows, const StoredRows& v, Index keys,
                    Index E, const RowsOf<float>& acc, const ReadAhead& ahead) {
   const Q8Rows from(v);

@@ -242,8 +242,7 @@ HWY_INLINE void add_words(const float* words, int count,
     words += kPanel;
     q += 2;
   }
-  // One cache line is prefetched for every two registers of words; load_words has prefetched as
-  // many.
+  // One cache line is prefetched for every two registers of words, as load_words does, too.
   for (int n = 0; n < count; ++n, words += kPanel, q += 4) {
     if (kRegisters > 1 || n % 2 == 0) ahead.ask();
     add_byte<kRows>(words, 0, scales, q, q_stride, acc);
@@ -299,8 +298,8 @@ HWY_NOINLINE void add_q8_scores(const float* words, bool pair, const float* q, I
   shared_ahead = ahead;
 }
 
-// Adds one or two blocks of channels to the scores of up to kPanel keys. It takes as many registers
-// of keys at a time as are left, even one, because small pages bring 16 keys at a time.
+// Adds one or two blocks of channels to the scores of up to kPanel keys. Tiles at the end have
+// fewer registers of keys, down to one, because small pages hold only 16 keys.
 template <int kRows>
 void q8_scores_tile(const Q8Words& k, bool pair, const float* q, Index q_stride, bool adds,
                     float scale, float* s, Index s_stride, Index keys, LinesAhead& ahead) {

@@ -62,7 +62,7 @@ HWY_INLINE T largest(const T* s, Index n) {
   return hn::GetLane(hn::MaxOfLanes(d, all));
 }
 
-// Replaces s_n by e_n = exp(s_n - shift), 0 below exp(least); returns their sum, made of partial
+// Replaces s_n by e_n = exp(s_n - shift), 0 if below exp(least). Returns their sum, made of partial
 // sums by n mod kPanel.
 template <class T>
 HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
@@ -104,7 +104,8 @@ HWY_INLINE T exponentials(T* s, Index n, T shift_by, T least) {
   return tree_sum_of_lanes(d, sums[0]);
 }
 
-// Computes all maxima first: the next row hides the latency of one row's last steps.
+// Computes the maxima of all rows first, so that work on the next row hides the latency of a row's
+// last steps.
 template <class T>
 HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* max, T* sum) {
   for (Index r = 0; r < rows; ++r) max[r] = largest(s.data + r * s.stride, n);
@@ -114,7 +115,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
       sum[r] = exponentials(row, n, max[r], least);
       continue;
     }
-    bool nan = false;  // if false, all are masked
+    bool nan = false;  // if false, all scores are masked
     for (Index x = 0; x < n; ++x) {
       nan = nan || row[x] != row[x];
       row[x] = T(0);
@@ -123,7 +124,7 @@ HWY_NOINLINE void softmax(const RowsOf<T>& s, Index rows, Index n, T least, T* m
   }
 }
 
-// Merges as reference/softmax.h does, for n rows at once.
+// Merges the states of n rows at once, as reference/softmax.h does for one.
 template <class T>
 void merge(Index n, const PartialSoftmax<T>& total, const PartialSoftmax<const T>& chunk,
            T* total_factor, T* chunk_factor) {
@@ -245,11 +246,11 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // Sets all bits where a weight is dropped, for `streams` times 4 * (64-bit lanes) keys in order.
 //
-// A 64-bit lane represents a group of four keys, its 32 bits in the lower half: products need no
-// shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group m + lanes / 2:
-// interleaving two registers of words then gives keys in order. Each round waits for the previous
-// one, so several streams are interleaved: as many as keep the multipliers busy, if the target has
-// registers for them.
+// A 64-bit lane represents a group of four keys and holds a 32-bit word in its lower half: products
+// need no shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group m +
+// lanes / 2: interleaving two registers of words then gives keys in order. Each round waits for the
+// previous one, so several streams are interleaved: as many as keep the multipliers busy, if the
+// target has registers for them.
 inline constexpr int kFewStreams = 2;
 inline constexpr int kMostStreams = HWY_MAX_BYTES == 64 ? 4 : 2;
 
@@ -302,7 +303,8 @@ HWY_INLINE void dropped_keys(D d, hn::Vec<D> groups, const std::uint64_t* words,
   }
 }
 
-// Drops the weights of the next keys that kStreams give, of groups from the first of `groups` on.
+// Drops weights of the next kStreams times 4 * (64-bit lanes) keys, whose groups start at the first
+// of `groups`.
 template <int kStreams, class T, class D>
 HWY_INLINE void drop_next(D d, hn::Vec<D> groups, const std::uint64_t* words,
                           std::uint32_t threshold, T* w) {
@@ -332,7 +334,7 @@ HWY_NOINLINE void drop(T* w, const core::DropoutRow& row, Index j0, Index n) {
   for (Index m = 0; m < kGroups; ++m) {
     order[m] = static_cast<std::uint64_t>(m / 2 + (m % 2) * (kGroups / 2));
   }
-  // The keys of the rounds, then the upper words of the counter (Philox).
+  // Philox's keys of the ten rounds, then the upper words of its counter.
   std::uint64_t words[23];
   for (std::uint32_t round = 0; round < 10; ++round) {
     words[2 * round] = row.key[0] + round * 0x9E3779B9U;

@@ -19,8 +19,9 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Does the operations of detail::capped (qkv/soft_cap.h) in their order, for identical bits. Each
-// depends on the one before, so kChains registers are interleaved to hide the latency.
+// Does the operations of detail::capped (qkv/soft_cap.h) in their order, for bit-identical results.
+// Each operation depends on the previous one, so kChains registers are interleaved to hide the
+// latency.
 template <class T, int kChains>
 HWY_INLINE void soft_cap_registers(T* HWY_RESTRICT s, T* slopes, T cap, T inverse) {
   const hn::ScalableTag<T> d;

@@ -77,7 +77,8 @@ HWY_INLINE hn::Vec<D> load_stored(D d, const Stored* from) {
   return widen_lower(d, hn::PromoteTo(d32, bits), from);
 }
 
-// Loads the first n lanes of a register, the others 0; memory behind them is not touched.
+// Loads the first n lanes of a register and sets the others to 0. Memory behind the n values is not
+// touched.
 template <class D, class Stored>
 HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
   using T = hn::TFromD<D>;
@@ -102,7 +103,7 @@ HWY_INLINE hn::Vec<D> load_stored_part(D d, const Stored* from, Index n) {
 
 // ---- transposition --------------------------------------------------------------------------
 
-// Loads 16 bytes of each of several rows into one register: block m from rows + m * step, in bytes.
+// Loads 16 bytes of each of several rows into one register: block m from address `from` + m * step.
 template <class T, int kBytes>
 HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std::byte* from,
                                                                        Index step) {
@@ -116,8 +117,8 @@ HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std
   }
 }
 
-// Transposes words of 4 or 8 bytes: to[c] is word c of each row. Blocks are transposed within each
-// register.
+// Transposes the first 16 bytes of each row in words of 4 or 8 bytes: to[c] is word c of each row.
+// Each block of 16 bytes is transposed in its place of the registers.
 HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
   const hn::ScalableTag<float> d;
@@ -151,7 +152,7 @@ HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
 
 #if HWY_TARGET == HWY_AVX3
 // Transposes the 4-byte words of a cache line of each of 16 rows, with a quarter of the loads that
-// 16 bytes at a time take.
+// transpose_words takes.
 HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
   // Keeps gcc from holding 16 addresses, for which there are not enough registers.
@@ -192,8 +193,8 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
 }
 #endif
 
-// A transposed step: kStepBytes of each row of a register. Words have the size of T: one channel,
-// or two of 16 bits.
+// A transposed step: kStepBytes bytes of each of a register's rows, one row in each lane. Words
+// have the size of T: one channel, or two of 16 bits.
 template <class T, class Stored, int kStepBytes>
 struct Step {
   using V = hn::Vec<hn::ScalableTag<T>>;
@@ -201,7 +202,7 @@ struct Step {
   static constexpr int kChannels = kBytes / sizeof(Stored);
   V words[kBytes / sizeof(T)];
 
-  // Transposes the first bytes of each row of a register.
+  // Transposes the first kStepBytes bytes of as many rows as a register has lanes.
   HWY_INLINE Step(const Stored* rows, Index stride) {
     const auto* first = reinterpret_cast<const std::byte*>(rows);
     const Index byte_stride = stride * static_cast<Index>(sizeof(Stored));
@@ -223,11 +224,11 @@ struct Step {
   }
 };
 
-// Number of bytes of a row that are transposed at a time if there are as many.
+// The number of bytes of a row that are transposed at a time while as many are left.
 template <class T>
 inline constexpr int kWideStep = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4 ? 64 : 16;
 
-// Number of channels after which as many bytes have been read as a cache line has.
+// The number of channels of a step after which as many bytes have been read as a cache line has.
 template <class Channels, class T>
 inline constexpr int kChannelsOfLine =
     Channels::kChannels * int{kLine} /
@@ -235,8 +236,8 @@ inline constexpr int kChannelsOfLine =
 
 // ---- memory ahead ---------------------------------------------------------------------------
 
-// Prefetches the cache lines of rows ahead in the order of memory, one at a time: many at once wait
-// for each other, and loads that are needed now wait for them.
+// Prefetches the cache lines of rows ahead in the order of memory, one at a time: many prefetches
+// at once wait for each other, and loads that are needed now wait for them.
 class LinesAhead {
  public:
   // `any` is memory that is in use anyway: it is prefetched if there is nothing ahead.

@@ -23,8 +23,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Largest number of rows of a tile. AVX-512's 32 registers hold their sums, keys, and a query's
-// channel.
+// The largest number of rows of a tile. AVX-512's 32 registers hold their sums, a step of keys, and
+// a query's channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 
 // Computes some rows' scores of `registers` whole registers of keys. Sums are those of scores_tile
@@ -90,7 +90,7 @@ HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
   shared_ahead = ahead;
 }
 
-// Calls tile(r, rows) for all rows, divided evenly.
+// Calls tile(first row, number of rows) for all rows, divided evenly.
 template <class F>
 void for_each_stored_tile(Index rows, const F& tile) {
   const Index pieces = core::divide_up(rows, kMostStoredRows);
@@ -120,8 +120,8 @@ void stored_scores_of(const RowsOf<const T>& q, Index rows, Index D, const RowsO
           c + channels < D ? T(1) : scale, {s.data + r * s.stride + n, s.stride}, lines);
     });
   };
-  // Steps of the last block may go beyond the last channel: the block is then copied, with zeros
-  // behind it.
+  // Steps of the last block may go beyond the last channel. Such a block is copied, with zeros
+  // behind its channels.
   const Index in_place = D % kStep == 0 ? D : D / kBlock * kBlock;
   alignas(64) Stored copy[kLanes * kBlock];
   const auto add_copies = [&](Index n, Index from, Index count) HWY_ATTR {

@@ -25,8 +25,8 @@
 #define QKV_COMPILES_FOR_TARGET \
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
 
-// Returns function() from the namespace of a target, which Highway has compiled once for each. It
-// is not a switch, since two targets may share a table.
+// Returns function() from the namespace of a target: Highway compiles one namespace for each target
+// of its own. It is not a switch, since two targets may share a table.
 #define QKV_RETURN_FOR_TARGET(function, enumerator, name, highway) \
   if (wanted == Target::enumerator) return N_##highway::function();
 #define QKV_TABLE_OF_TARGET(target, function)          \

@@ -26,7 +26,8 @@ HWY_INLINE void for_each_vector(Index n, const F& f) {
   for (; x < n; ++x) f(hn::CappedTag<T, 1>(), x);
 }
 
-// Sums one register as the tree of reference/sum.h: halves are added while there are two lanes.
+// Sums one register as the tree of reference/sum.h: the upper half is added to the lower until one
+// lane is left.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(D()) == 1) {
