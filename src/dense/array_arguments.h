@@ -74,7 +74,6 @@ inline Dims leading(const Dims& dims, int dropped) {
   return core::sub_dims(dims, 0, dims.rank() - dropped);
 }
 
-// The number of pieces of a length that cover a size.
 }  // namespace qkv::dense
 
 #endif  // QKV_DENSE_ARRAY_ARGUMENTS_H_

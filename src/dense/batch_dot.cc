@@ -42,8 +42,8 @@ void check_factors(const ConstView& a, const ConstView& b, const ConstView& out)
   require_dtype(kBatchDot, "out", out, "a", a);
 }
 
-// Checks the shapes of a [..,N,L] and b [..,L,M], already transposed. Returns the leading axes of
-// out.
+// Checks the shapes of a [..,N,L] and b [..,L,M], which are already transposed as requested.
+// Returns the leading axes of out.
 Dims check_product(const ConstView& a, const ConstView& b, const ConstView& out) {
   const std::string came = " (after transposing: a " + describe(a) + ", b " + describe(b) + ")";
   if (a.size(-1) != b.size(-2)) {
@@ -73,8 +73,8 @@ ConstView spread(const ConstView& view, const Dims& lead) {
 
 // ---- blocks ---------------------------------------------------------------------------------
 
-constexpr Index kMostRows = 384;     // of a block: the copies that they need cost little
-constexpr Index kLeastRows = 48;     // of a block: eight tiles, enough to copy a panel for
+constexpr Index kMostRows = 384;     // of a block: enough for copies to cost little
+constexpr Index kLeastRows = 48;     // of a block: eight tiles, which are worth a copied panel
 constexpr Index kMostColumns = 256;  // of a block: four panels
 constexpr Index kLeastColumns = 64;  // of a block: one panel
 // The least multiply-adds of a task: ten microseconds or more, enough to be worth waking a worker.

@@ -48,8 +48,8 @@ void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, In
   }
 }
 
-// Packs the rows [length,columns] into panels in the order in which the rows lie in memory. Panel
-// by panel, each row would be a miss to the third-level cache.
+// Packs the rows [length,columns] into panels, row by row, in the order in which they lie in
+// memory. Packing panel by panel, each row would be read from the third-level cache.
 template <class T>
 void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* panels) {
   const Index whole = columns / kPanel;
@@ -87,7 +87,8 @@ void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index lengt
 
 }  // namespace
 
-// b is read in place if there are few rows of a, or if b's own rows are close together.
+// b is copied if its numbers are converted, if its columns are not adjacent, or if a has many rows
+// and b's own rows are far apart. If not, b is read in place.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
   const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;

@@ -40,7 +40,8 @@ void copy_panel(const RowsOf<const T>& w, Index inputs, Index outputs, Index pan
 
 namespace {
 
-// The inputs of a panel that a kernel processes at most between two polls of the stop flag.
+// The largest number of a panel's inputs that a kernel processes between two polls of the stop
+// flag.
 constexpr Index kMostInputs = 1024;
 
 // Adds bias_n to y_rn.
@@ -65,8 +66,8 @@ struct Piece {
   Index columns = 0;
 };
 
-// Computes y_rn = sum_i x_ri w_in. Tiles of scores start from zero in registers, so y is not zeroed
-// first and read back.
+// Computes y_rn = sum_i x_ri w_in. Kernels of scores start sums from zero in registers, so y need
+// not be zeroed and read back.
 template <class T>
 void multiply_piece(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, const Piece<T>& w,
                     const RowsOf<T>& y, const core::StopPoint& stop) {

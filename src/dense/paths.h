@@ -14,7 +14,7 @@ namespace qkv::dense {
 // (Context::force_path()).
 struct Path {
   std::string_view name;
-  std::optional<kernels::Target> target;  // that of its kernels; none: plain loops, for any CPU
+  std::optional<kernels::Target> target;  // of its kernels; none: plain loops, on any CPU
 };
 
 // The list of paths in the order in which attention tries them: for each pair product, its targets

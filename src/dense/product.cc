@@ -13,8 +13,8 @@ namespace {
 
 using kernels::kTileRows;
 
-// The number of rows of w that a tile processes at a time: 64 rows of 1,024 numbers stay in the
-// second-level cache while all rows of x use them.
+// kChannelBlock is also the number of rows of w that tiles process at a time: 64 rows of 1,024
+// numbers stay in the second-level cache while all rows of x use them.
 using core::kChannelBlock;
 
 }  // namespace
@@ -67,8 +67,8 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 
 namespace {
 
-// Calls f(first, count) for pieces of at most kPanel columns, among which registers are divided
-// evenly.
+// Calls f(first, count) for pieces of at most kPanel columns. Whole registers are divided evenly
+// among the pieces.
 template <class F>
 void for_each_panel(Index columns, const F& f) {
   constexpr Index kRegister = 16;

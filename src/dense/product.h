@@ -29,7 +29,7 @@ struct Kernels {
   bool given() const noexcept { return dot != nullptr; }
 };
 
-// Returns the kernels of a target that this CPU supports, or of none.
+// Returns the kernels of a target that this CPU supports; all null if there is no target.
 template <class T>
 Kernels<T> kernels_of(std::optional<kernels::Target> target) noexcept;
 
@@ -51,10 +51,10 @@ void add_product(const Kernels<T>& by, const RowsOf<const T>& x, Index rows, Ind
 // The rows of x whose products are summed from zero before they are added (core/order.h).
 using core::kGradientBlock;
 
-// Copies n <= kPanel contiguous numbers of each row.
+// Copies n <= kPanel contiguous numbers of each row to rows of n numbers without gaps.
 template <class T>
 void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
-  if (n == kernels::kPanel) {  // a constant length: no call per row
+  if (n == kernels::kPanel) {  // a constant length saves a call per row
     for (Index r = 0; r < rows; ++r) {
       std::copy_n(from.data + r * from.stride, kernels::kPanel, to + r * kernels::kPanel);
     }

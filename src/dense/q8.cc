@@ -73,8 +73,8 @@ void for_each_block(const ConstView& numbers, const ConstView& blocks, const cor
                            });
 }
 
-// Quantises one block as ggml's quantize_row_q8_0_ref does, except for a scale of 0, whose values
-// that leaves undefined. Returns false if no block can hold the numbers.
+// Quantises one block as ggml's quantize_row_q8_0_ref does. If the scale rounds to 0, all values
+// are 0; ggml's may then be undefined. Returns false if no block can hold the numbers.
 bool quantize(const float* x, BlockQ8& to) {
   float most = 0;
   bool finite = true;

@@ -40,7 +40,7 @@ class RowSoftmax {
 
   explicit RowSoftmax(const Kernels<T>& by) : kernels_(*by.dot) {}
 
-  // The size of `scratch` for each of these functions, in numbers of T.
+  // The size, in numbers of T, of every `scratch` below.
   static constexpr Index kScratch = 4 * core::kKeyChunk;
 
   // Computes rows of at most core::kKeyChunk numbers each, at most rows_together(count) of them.
@@ -50,9 +50,9 @@ class RowSoftmax {
   // Computes one row of any length.
   void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
 
-  // Compute one row in parts, which start at multiples of core::kKeyChunk: chunk_sums computes the
-  // sums of the chunks of [begin,end), starting at sums[0]; merge merges them; put writes the
-  // results [begin,end).
+  // These three functions compute one row in parts, which start at multiples of core::kKeyChunk:
+  // chunk_sums computes the sums of the chunks of [begin,end), starting at sums[0]; merge merges
+  // them; put writes the results [begin,end).
   void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
                   T* scratch, const core::StopPoint& stop) const;
   void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;

@@ -97,7 +97,8 @@ void for_each_index(Index count, const core::StopPoint& stop, const F& f) {
   }
 }
 
-// One row of N numbers, of which the first `length` count, in the form of the reference's softmax.
+// One row of numbers, of which the first `length` take part, in the form that the reference's
+// softmax reads.
 template <class T>
 struct PlainRow {
   explicit PlainRow(Index count)
@@ -132,9 +133,10 @@ void plain_softmax(const SoftmaxRow<Stored>& row, PlainRow<T>& scratch,
 
 // ---- rows for workers -----------------------------------------------------------------------
 
-// The numbers of a task: twenty microseconds, worth the ten that it takes to wake a worker.
+// The numbers of a task, in whole rows: about twenty microseconds of work, more than the ten that
+// waking a worker takes.
 constexpr Index kNumbersPerTask = Index{1} << 15;
-// Rows longer than this are split into parts if there are few.
+// Rows longer than this are split into parts if there are few rows.
 constexpr Index kLongRow = Index{1} << 15;
 
 // x [..,N] as rows, after all checks. lengths is absent or has x's leading shape, with values in

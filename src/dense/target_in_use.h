@@ -13,11 +13,12 @@
 // Chooses the CPU target whose kernels a call uses; none means the plain loops of the reference.
 namespace qkv::dense {
 
-// Returns the target that QKV_TARGET names, or the best. Throws Error of `function` if QKV_TARGET
-// names none.
+// Returns the target that QKV_TARGET names (none for "reference"), or the best if it is not set.
+// Throws Error of `function` if it names neither a target of this CPU nor "reference".
 std::optional<kernels::Target> target_in_use(std::string_view function);
 
-// Returns null, or the reason for which calls cannot use a target.
+// Returns null, or, if calls cannot use the target, what it does not support: "this CPU" or the
+// target that QKV_TARGET names.
 const char* unsupported(kernels::Target target);
 
 // Returns the target for a call of `function` other than attention(): the target in use, or that of

@@ -18,11 +18,13 @@
 // targets with fused multiply-adds (all but SSE4) scores are bit-identical with the reference's.
 namespace qkv::kernels {
 
-// Keys of a packed panel: K transposed, [D][kPanel], with zeros behind the last key.
+// The number of keys of a packed panel. A panel is K transposed, [D][kPanel], with zeros behind the
+// last key.
 inline constexpr Index kPanel = core::kPartialSums;
 
-// Query rows of a register tile: 6 rows x 4 registers of AVX-512 are 24 accumulators, 6 x 2 of the
-// 16 registers of AVX2 and SSE4 are 12; each leaves room for the operands.
+// The number of query rows of a register tile. 6 rows x 4 of the 32 registers of AVX-512 are 24
+// accumulators, 6 x 2 of the 16 registers of AVX2 and SSE4 are 12; both leave room for the
+// operands.
 inline constexpr Index kTileRows = 6;
 
 // Rows of contiguous elements: row r begins at data[r * stride].
@@ -67,15 +69,17 @@ struct ReadAhead {
   Index bytes = 0;   // of a row; 0 if there is nothing to prefetch
 };
 
-// The softmax state of rows of scores so far: sum = sum_j exp(s_j - max), arrays with an element
-// per row. A sum of NaN marks a row with an unmasked score of NaN or +inf.
+// The softmax states of rows of scores so far, without weighted sums: arrays with an element per
+// row, where sum = sum_j exp(s_j - max). A sum of NaN marks a row with an unmasked score of NaN or
+// +inf.
 template <class T>
 struct PartialSoftmax {
   T* max = nullptr;
   T* sum = nullptr;
 };
 
-// A row of scores whose weights, exp(s_n - max) / sum, are summed.
+// A row of scores whose weights, exp(s_n - max) / sum, are summed. log_sum is ln(sum), which only
+// the entropy needs.
 template <class T>
 struct SummedRow {
   const T* s = nullptr;

@@ -16,8 +16,8 @@ namespace runtime {
 
 void Block::grow(std::size_t bytes) {
   if (bytes <= bytes_) return;
-  // A block that has to grow again gets a quarter more than it had. Otherwise a key cache that
-  // grows with every call would allocate in each.
+  // A block that has to grow again gets at least a quarter more than it had, so that a key cache
+  // that grows with every call does not allocate in each.
   const std::size_t wanted = core::padded_bytes(std::max(bytes, bytes_ + bytes_ / 4));
   release();
   memory_ =

@@ -21,10 +21,11 @@ struct FreeCpuSet {
   void operator()(cpu_set_t* set) const noexcept { CPU_FREE(set); }
 };
 
-// The number of processors that this process may use, at least 1. hardware_concurrency() counts
-// all.
+// The number of processors that this process may use, at least 1. hardware_concurrency() counts all
+// of the machine.
 int usable_processors() {
-  // The kernel rejects a set smaller than its own; 1024 processors are enough for most.
+  // The kernel rejects a set smaller than its own, so the set is doubled until it suffices. 1024
+  // processors are enough for most machines.
   for (std::size_t capacity = 1024; capacity <= 1 << 20; capacity *= 2) {
     const std::unique_ptr<cpu_set_t, FreeCpuSet> set(CPU_ALLOC(capacity));
     const std::size_t bytes = CPU_ALLOC_SIZE(capacity);
@@ -35,7 +36,7 @@ int usable_processors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// A run with more indices than concurrent bodies: each body takes indices until none is left.
+// A run with more indices than concurrent bodies. Each body takes indices until none is left.
 struct Indices {
   const Executor::Body body;
   void* const state;

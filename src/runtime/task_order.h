@@ -9,9 +9,9 @@
 
 namespace qkv::runtime {
 
-// Ordered accumulation: several tasks write to one thing in the order of the tasks' numbers. Task n
-// waits for its number, writes, and passes the number to n + 1. Tasks start in ascending order, so
-// a task waits only for tasks that have started.
+// Ordered accumulation: several tasks write to one thing, such as a sum, in the order of their
+// numbers. Task n waits until it is next, writes, and makes task n + 1 the next. Tasks start in
+// ascending order, so a task waits only for tasks that have started.
 class TaskOrder {
  public:
   TaskOrder() = default;
@@ -24,8 +24,8 @@ class TaskOrder {
   // Sets which task is the first to write to `thing`. It is called before the first task runs.
   void begin(Index thing, Index number) const { next_[thing] = number; }
 
-  // Waits for the number. Returns false if the task before will not come, because a task has
-  // thrown. Throws Cancelled if the call is stopped.
+  // Waits until task `number` is the next to write to `thing`. Returns false if that may never
+  // happen, because a task has thrown. Throws Cancelled if the call is stopped.
   bool wait(const Call& call, Index thing, Index number) const {
     const std::atomic_ref<Index> next(next_[thing]);
     const core::StopPoint stop = call.stop_point();

@@ -26,7 +26,8 @@ Call::Call(Context& context, std::string_view function)
   }
 }
 
-// The delegated constructor has returned by then, so ~Call runs even if reserve() throws.
+// The delegated constructor has returned before reserve() is called, so ~Call runs even if
+// reserve() throws.
 Call::Call(Context& context, std::string_view function, std::size_t shared, std::size_t per_worker)
     : Call(context, function) {
   reserve(shared, per_worker);
@@ -108,7 +109,8 @@ struct Call::Run {
     }
   }
 
-  // Keeps the first exception and leaves no task to the other workers. It is called in a handler.
+  // Keeps the first exception and leaves no task to the other workers. It is called in a catch
+  // block.
   void fail() noexcept {
     next.store(tasks, std::memory_order_relaxed);
     if (!call.failed_.exchange(true, std::memory_order_relaxed)) error = std::current_exception();

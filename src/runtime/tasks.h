@@ -14,7 +14,8 @@
 #include "core/stop.h"
 #include "runtime/block.h"
 
-// Tasks and scratch memory: the interface of the runtime for the drivers of a call.
+// The tasks and the scratch memory of a call: the interface of the runtime to the code that carries
+// out a call.
 namespace qkv::runtime {
 
 using core::Arena;
@@ -44,8 +45,8 @@ class QKV_API Call {
 
   core::StopPoint stop_point() const noexcept;
 
-  // True if a task of this for_each_task has thrown: do not wait for other tasks; they may never
-  // run.
+  // True if a task of the current for_each_task has thrown. A task must then not wait for other
+  // tasks, which may never run.
   bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
   // Runs f(task, arena) once for each task 0..tasks-1. `arena` is the worker's own and is empty at

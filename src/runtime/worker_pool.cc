@@ -70,7 +70,7 @@ class WorkerThreads {
     const std::size_t helpers = std::min(static_cast<std::size_t>(count - 1), threads_.capacity());
     start(helpers);
     link(job);
-    // Workers are notified without the mutex, so that they do not wake just to block on it.
+    // Workers are notified while the mutex is free, so that they do not wake just to block on it.
     lock.unlock();
     wake(helpers);
     lock.lock();
@@ -85,9 +85,8 @@ class WorkerThreads {
 
   bool of_this_process() const noexcept { return pid_ == getpid(); }
 
-  // Abandons the object of the parent process. Its threads do not exist here and one of them may
-  // hold its mutex forever, so it cannot be destroyed. The list keeps it reachable for leak
-  // checkers.
+  // Abandons an object made in the parent process. Its threads do not exist here, and its mutex may
+  // be locked forever, so it cannot be destroyed. A list keeps it reachable for leak checkers.
   static void abandon(WorkerThreads* threads) noexcept {
     static std::atomic<WorkerThreads*> abandoned{nullptr};
     threads->abandoned_before_ = abandoned.load(std::memory_order_relaxed);
@@ -200,7 +199,7 @@ WorkerThreads& WorkerPool::threads() {
     if (threads != nullptr) WorkerThreads::abandon(threads);
     return *fresh.release();
   }
-  return *threads;  // another thread was faster
+  return *threads;  // another thread has set it first
 }
 
 }  // namespace qkv::detail
