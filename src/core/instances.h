@@ -10,8 +10,8 @@
 // The compiled instances of a user function, and the choice between them.
 namespace qkv::core {
 
-// Returns the best instance whose target is at most `wanted`. Tables ascend and begin with the
-// baseline.
+// Returns the best instance whose target is at most `wanted`. Tables are sorted by target and begin
+// with the baseline.
 template <class Instance>
 const Instance& instance_for(std::span<const Instance> table, detail::InstanceTarget wanted) {
   std::size_t best = 0;

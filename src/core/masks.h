@@ -20,7 +20,7 @@
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
-// One query of one head, with everything that a mask needs to know about it.
+// One query of one head: all that a mask reads of it.
 struct QueryAt {
   Index b = 0;
   Index h = 0;

@@ -29,7 +29,7 @@ inline constexpr int kPanelVectors = kPanel / kWordLanes;
 
 HWY_INLINE __m512 add_pairs(__m512 sum, __m512 a, __m512 b) {
 #if defined(__clang__)
-  // The vectorizer of clang 16 recurses without end when it sees a shuffle become BF16.
+  // Without this the vectorizer of clang 16 recurses without end if a shuffle makes a BF16 operand.
   __asm__("" : "+v"(a), "+v"(b));
 #endif
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));

@@ -7,7 +7,8 @@
 #include "core/order.h"
 
 // Highway compiles everything below once for each target. Its own dispatch is not used, so that
-// only its headers are needed. With gcc 12 its baseline has one lane; the reference runs there.
+// only its headers are needed. With gcc 12 Highway's baseline has one lane, and CPUs without better
+// targets run the reference.
 // NOLINTBEGIN(readability-identifier-naming): Highway reads them.
 #define HWY_DISABLED_TARGETS QKV_DISABLED_HIGHWAY_TARGETS
 #define HWY_DISABLE_PCLMUL_AES

@@ -63,7 +63,7 @@ struct Prepared {
   RowsOf<T> left;        // per query head
   RowsOf<T> right;       // per head of right_heads
   RowsOf<T> value;       // per key head
-  RowsOf<T> score_v;     // additive: v as a row of U values per query head, b ignored
+  RowsOf<T> score_v;     // the additive score's v: U values per query head, for all b
   bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
   core::StopPoint stop;  // polled in each row, since rows may be long
 

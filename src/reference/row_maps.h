@@ -41,7 +41,7 @@ void change_row(std::span<const RowMap> maps, const RowAt<T>& at, Index n, T* ro
   }
 }
 
-// Turns d, the gradient of the transformed row x, into that of x. `spare` holds n values per
+// Converts d, the gradient of the transformed row, to that of the row x. `spare` holds n values per
 // transform. The row's term of the gain's gradient is added to dg, unless that is null.
 template <class T>
 void change_back(std::span<const RowMap> maps, const RowAt<T>& at, const T* x, Index n, T* d,
