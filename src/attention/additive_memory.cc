@@ -222,7 +222,7 @@ struct AdditiveMemory::State {
   std::optional<kernels::Target> target;  // target of a fused path
   std::unique_ptr<attn::KeptKeys<float>> float32;
   std::unique_ptr<attn::KeptKeys<double>> float64;
-  // Sums of gradients on the reference path, where they are those of k and Wk themselves.
+  // The sums of dk and dWk on the reference path, which keeps no transformed keys.
   Tensor dk, dwk;
 
   // Calls f(kept) for the accumulator's type.

@@ -28,7 +28,8 @@ bool has_elements(const View& x) {
   return x.given() && std::find(x.shape().begin(), x.shape().end(), 0) == x.shape().end();
 }
 
-// False if there is nothing to compute, though B, H or a length may be any number.
+// Whether some output has elements. If none has, the pass is not run: one axis is 0, but loops over
+// the others could be very long.
 bool any_has_elements(const Outputs& x) {
   bool any = false;
   for_each_buffer(x,
@@ -43,7 +44,8 @@ core::Results bind_forward(const Inputs& inputs, const Options& options, const O
   return results;
 }
 
-// Without queries every gradient is 0, though B, H or Tk may be any number.
+// Whether there is a query. If there is none, every gradient is 0 and the pass is not run: one axis
+// is 0, but loops over the others could be very long.
 bool has_queries(const core::Problem& p) { return p.B > 0 && p.H > 0 && p.q_rows > 0; }
 
 void set_to_zero(const View& x, const core::StopPoint& stop) {
@@ -146,10 +148,10 @@ using Bound = std::pair<DType, Dims>;  // dtype and shape of an input
 struct Plan::State {
   Options options;
   Context* context = nullptr;
-  core::ResolvedProblem problem;  // of the last run; its shapes never change
+  core::ResolvedProblem problem;  // of the last call; its shapes never change
   const attn::Implementation* forward = nullptr;
-  const attn::Implementation* backward = nullptr;  // null when the forced one has none
-  std::array<Bound, 7> bound;                      // as views_of(inputs)
+  const attn::Implementation* backward = nullptr;  // null if there is no backward pass
+  std::array<Bound, 7> bound;                      // in the order of views_of(inputs)
   attn::ScratchSize forward_size, backward_size;
   // The arrays of the last run, and whether the next run may rely on what was checked then.
   bool repeats = false;
@@ -178,22 +180,22 @@ std::string shown(const Bound& x) {
                                  : core::text(name_of(x.first), " ", to_string(x.second));
 }
 
-// Everything that can be requested: an upper bound of the memory that any choice of results takes.
-// Only sizes matter.
+// Returns every result that can be requested, to measure an upper bound of the scratch memory. Only
+// sizes matter.
 core::Results every_result(const core::Problem& p) {
   core::Results all;
   core::for_each_operand(all, [&](const auto& result, core::ResultOperand& operand) {
     if (result.calls.without_values || p.v.given()) operand.dtype = p.accumulator;
   });
-  // No more cells are held at a time, whatever their number.
+  // A worker holds at most this many rows and columns of cells at a time.
   all.pooled.m = core::kGradientBlock;
   all.pooled.n = core::kKeyChunk;
   all.top.count = p.Tk;
   return all;
 }
 
-// An upper bound for the backward pass too, from arrays whose channels and keys lie next to each
-// other.
+// Returns every source of gradients, to measure the scratch memory of the backward pass: an upper
+// bound if the channels of dout are contiguous.
 core::GradientSources every_source(const core::Problem& p) {
   core::GradientSources all;
   if (p.v.given()) all.dout.dtype = p.dtype;
@@ -202,10 +204,10 @@ core::GradientSources every_source(const core::Problem& p) {
   return all;
 }
 
-// All gradients, into C-ordered buffers that are overwritten.
+// Returns all gradients, bound to C-ordered buffers that are overwritten.
 core::GradientResults every_gradient(const core::Problem& p, const Inputs& inputs,
                                      const Options& options) {
-  // The source itself stands for a buffer of its shape: only its size is looked at.
+  // The memory of the source stands for that of the gradient, which is not accessed.
   const auto like = [](const ConstView& x) {
     return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(),
                             contiguous_strides(x.shape()))
@@ -330,7 +332,7 @@ void Plan::backward(const Inputs& inputs, const Saved& saved,
                     const InputGradients& input_gradients) {
   State& s = *state_;
   runtime::Call call(*s.context, kBackward);
-  s.repeats = false;  // the problem becomes this pass's
+  s.repeats = false;  // backward() overwrites the problem
   expect_bound(kBackward, inputs, s.bound);
   attn::resolve(kBackward, call.stop_point(), inputs, s.options, s.problem);
   refuse_gradients(s.problem);

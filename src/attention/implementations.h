@@ -25,8 +25,8 @@ inline constexpr std::array kRealSums{DType::kFloat32, DType::kFloat64};
 
 struct Implementation;
 
-// The use that is made of a pass which an implementation has built: its scratch memory is measured
-// and, if there is a call, reserved in it, and the pass is run.
+// Measures the scratch memory of a pass that an implementation has built. If there is a call, it
+// also reserves that memory in the call and runs the pass.
 struct PassUse {
   runtime::Call* call = nullptr;
   ScratchSize scratch{};

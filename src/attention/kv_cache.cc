@@ -38,7 +38,7 @@ void expect_at_least(const char* name, Index came, Index least) {
   throw Error(kMakeCache, name, text("must be ", least, " or more, got ", came));
 }
 
-// The widest Window of attention() is 2^53.
+// Throws Error unless `came` is in `least` .. 2^53, the widest Window of attention().
 void expect_in(const char* name, Index came, Index least) {
   if (came >= least && came <= Index{1} << 53) return;
   throw Error(kMakeCache, name, text("must be in ", least, " to 2^53, got ", came));

@@ -104,7 +104,8 @@ KvCacheContents KvCache::contents() const {
       entry[n] = number->second;
     }
   }
-  // A window may have left no page; but tables hold a page that exists.
+  // A window may have dropped every page. One is kept then, because the table of a cache refers to
+  // page 0 where an entry has no page.
   if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
   to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)});

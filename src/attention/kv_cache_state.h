@@ -20,8 +20,8 @@
 #include "core/message.h"
 #include "core/stop.h"
 
-// The contents of a cache, and the steps that its functions are made of. Only steps that reserve
-// memory or can be stopped throw.
+// The contents of a cache, and the steps that its functions are made of. Only checks and steps that
+// reserve memory or can be stopped throw.
 namespace qkv {
 namespace attn {
 
@@ -49,7 +49,7 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes,
 }  // namespace attn
 
 struct KvCache::State {
-  explicit State(const KvCacheSizes& given)  // has been checked
+  explicit State(const KvCacheSizes& given)  // `given` has been checked
       : sizes(given),
         key_bytes(page_bytes(sizes.D)),
         value_bytes(page_bytes(sizes.E)),
@@ -60,7 +60,7 @@ struct KvCache::State {
     }
   }
 
-  // Makes a copy with its own pages, at equal page indices, and with equal room.
+  // Makes a copy with its own pages, at equal page indices, and with equal capacity.
   State(const State& other) : State(other.sizes) {
     key_memory.grow(other.key_memory.bytes());
     value_memory.grow(other.value_memory.bytes());
@@ -136,7 +136,8 @@ struct KvCache::State {
            (appends_to_shared(b) ? 1 : 0);
   }
 
-  // After these two calls, taking `wanted` pages and writing tables of `pages` columns cannot fail.
+  // After reserve_pages(wanted) and reserve_tables(pages), taking `wanted` pages and writing tables
+  // of `pages` columns cannot fail.
   void reserve_pages(Index wanted) {
     const Index missing = wanted - static_cast<Index>(free_pages.size());
     if (missing <= 0) return;
@@ -197,8 +198,8 @@ struct KvCache::State {
     const Index first = first_key_after(b, keys);
     return {b, length(b), keys, first, added > 0 && first <= length(b) && appends_to_shared(b)};
   }
-  // Calls f(n, row, j, rows) for each piece of a page n of the entry that keys j .. j + rows - 1
-  // fill, from row `row` on.
+  // Calls f(n, row, j, rows) for each page of the entry that gains keys: keys j .. j + rows - 1 go
+  // to page n of the entry, from row `row` on.
   template <class F>
   void for_each_piece(const Growth& by, const F& f) const {
     for (Index j = std::max(by.old, by.first), rows = 0; j < by.keys; j += rows) {
@@ -242,7 +243,7 @@ struct KvCache::State {
     const Index old_pages = attn::pages_of(by.old, sizes.page);
     const Index dropped = by.first / sizes.page;
     release(b, first_key(b) / sizes.page, std::min(dropped, old_pages));
-    // Keys that the window drops at once have no page; the table holds a page that exists.
+    // Keys that the window drops at once have no page; the table refers to page 0, which exists.
     for (Index n = old_pages; n < dropped; ++n) named(b, n) = 0;
     if (by.copies) release(b, old_pages - 1, old_pages);
     for_each_piece(by, [&](Index n, Index row, Index, Index) {

@@ -28,8 +28,7 @@ struct StepSources {
 
 class QKV_API AdditiveSteps {
  public:
-  // All arguments must outlive the object unchanged. At most `steps` steps can be computed
-  // backward.
+  // All arguments must outlive the object unchanged. The index of each step must be below `steps`.
   AdditiveSteps(const AdditiveAttention& layer, const StepSources& sources, Index steps,
                 Context& context);
 
@@ -38,7 +37,8 @@ class QKV_API AdditiveSteps {
   // Computes the backward pass of one step, once: adds to ds [1,B,Dq] from d_out [1,B,E].
   void undo(Index step, const ConstView& d_out, const View& ds);
 
-  // The arrays of all steps: s [steps,B,Dq] and d_out [steps,B,E], as undo() had them.
+  // The arrays of all steps: s [steps,B,Dq] as given to attend(), and d_out [steps,B,E] as given to
+  // undo().
   struct AllSteps {
     ConstView s{};
     ConstView d_out{};

@@ -41,7 +41,7 @@ void resize(Tensor& tensor, DType dtype, const Dims& shape) {
 void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
             const Dims& lse_shape, Context& context) {
   resize(lse, accumulator_of(inputs.q.dtype()), lse_shape);
-  // A buffer of the caller's is passed to attention(), which checks it.
+  // If the caller gave a buffer for lse, it is passed to attention(), which checks it.
   const bool asked = outputs.lse.given();
   if (!asked) outputs.lse = lse;
   attention(inputs, options, outputs, context);

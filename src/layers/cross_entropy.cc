@@ -53,7 +53,7 @@ void for_each_row(Call& call, Index rows, Index V, const F& f) {
   });
 }
 
-// Copies a row's logits, padded to whole panels with -inf, which softmax ignores.
+// Copies a row's logits, padded to a multiple of kPartialSums with -inf, which softmax ignores.
 template <class T>
 std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   const Index V = logits.channels();
@@ -173,7 +173,7 @@ struct Forward {
   T loss(Index n, T log_p) const {
     const T w = weights(targets[n]);
     const T own = w == 0 ? T(0) : -w * log_p;  // 0 even where p is 0: 0 * inf is NaN
-    if (label_smoothing == 0) return own;      // the mean may be infinite as well
+    if (label_smoothing == 0) return own;      // 0 times an infinite mean is NaN
     return (1 - label_smoothing) * own - label_smoothing * mean_log_probability(n);
   }
   // Writes the results of a row and returns exp(x_v - max), padded.

@@ -126,7 +126,7 @@ Gru::Packed Gru::pack(Context& context) const {
   return packed;
 }
 
-// With packed weights no backward pass follows, and only saved.x is used, for this call.
+// Runs a forward pass. With `packed` no backward pass follows, so states and gates are not saved.
 void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
                   const GruOutputs& outputs, Context& context) const {
   saved.lengths.clear();  // no backward pass if this one throws

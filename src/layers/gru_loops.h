@@ -102,7 +102,8 @@ struct GruLoops {
     const T* data;                       // [3 hidden,columns]
     Index columns;
   };
-  // Adds slopes W of some rows of the weight to `to`; packed or not, results are bit-identical.
+  // Adds slopes W to `to`, where W has `gates` rows of the weight, from row `first` on. Results are
+  // bit-identical with and without the packed transposed weight.
   void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& slopes,
                     Index rows, const RowsOf<T>& to) const {
     if (w.transposed.data != nullptr) {

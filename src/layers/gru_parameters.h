@@ -11,7 +11,8 @@
 
 namespace qkv::layers {
 
-// Returns zeros for one direction, after checks. Throws Error of `function`, a constructor.
+// Checks `config` and returns zero parameters for one direction. Throws Error that names
+// `function`, a constructor.
 GruParameters gru_parameters(std::string_view function, const GruConfig& config,
                              std::string suffix);
 

@@ -28,7 +28,7 @@ constexpr Index kLeastRows = 48;             // per task: eight tiles, worth rea
 constexpr Index kColumnsPerTask = 256;       // four panels
 constexpr Index kMostGradientColumns = 192;  // columns of dy in a task of the parameters' gradients
 constexpr Index kLeastGradientColumns = 24;  // four tiles
-constexpr Index kGradientNumbers = 128 << 10;  // the sums of such a task fit in the caches
+constexpr Index kGradientNumbers = 128 << 10;  // elements of dW in a task: they fit in the caches
 
 // Rows of an input in the form that tiles read: in place, or copied.
 template <class T>
@@ -197,11 +197,11 @@ struct ParameterSums {
   Kernels<T> by;
   const EvenRows<T>& x;
   const EvenRows<T>& dy;
-  // For each block of rows of x: whether it is finite, and its dense::copy_to_panels if it is, once
-  // for all tasks. Null: each task checks for itself.
+  // For each block of rows of x: whether it is finite, and if so its copy by dense::copy_to_panels.
+  // Made once for all tasks; `finite` is null if each task checks x itself.
   const char* finite;
   const T* panels;
-  bool by_panels;  // tiles go panel by panel
+  bool by_panels;  // dW is computed panel by panel
   bool copies;     // tiles read copies of x
   Write write;
   core::StopPoint stop;

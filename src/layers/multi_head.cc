@@ -247,7 +247,7 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   Options options = saved.options;
   options.sinks = sinks_of(config_, parameters_, zero);
   options.dropout = saved.dropout;
-  Tensor dbias;  // with a column for the learned key
+  Tensor dbias;  // with bias_kv it has a column for the learned key
   if (d.bias.given() && config_.bias_kv) dbias = Tensor(config_.dtype, options.bias.shape());
   Tensor dsinks = gradients.sinks.given() ? Tensor(config_.dtype, {config_.heads}) : Tensor();
   Tensor dq(config_.dtype, saved.q.shape());

@@ -14,7 +14,7 @@ namespace qkv::layers {
 template <class T>
 class RowKernels {
  public:
-  // The length of a row must be a multiple of this.
+  // The row length of softmax() and drop() must be a multiple of this.
   static constexpr Index kWhole = core::kPartialSums;
 
   // A null `by` means plain loops.

@@ -31,7 +31,7 @@ class AdditivePairs {
 
   Index columns() const { return columns_; }
 
-  // Loads the block of keys: rows as in AdditiveScores.
+  // Loads the block of keys, whose rows have the layout of AdditiveScores.
   void load_keys(const RowsOf<const T>& rows, Index count, ExponentialForm form) {
     key_form_ = form;
     keys_ = count;
@@ -58,7 +58,7 @@ class AdditivePairs {
                                 {sums_.left + left, sums_.weights + left, sums_.right + right});
   }
 
-  // Gets sum_j ds_ij (1 - t^2) of query r, per unit, or sum_i of key n.
+  // For each unit, get sum_j ds_ij (1 - t^2) of query r, and sum_i ds_ij (1 - t^2) of key n.
   void left_sums(Index r, T* to) const { unload(sums_.left, r, to); }
   void right_sums(Index n, T* to) const { unload(sums_.right, n, to); }
   // Gets sum_ij ds_ij t over the first `count` queries, per unit.

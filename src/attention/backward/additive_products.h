@@ -23,7 +23,7 @@ class AdditiveProducts {
     row_ = arena.template take<T>(call.width()).data();
   }
 
-  // Whether dq and dk, or the gradient of v, are such sums.
+  // Whether the score is additive and some requested gradient needs ds.
   bool are_needed() const { return call_.dot.additive != nullptr && call_.needs_score_gradients(); }
   // Begins with a block of keys, if the score is additive.
   void start(const GradientKeys<T>& keys);
@@ -113,7 +113,7 @@ void AdditiveProducts<T>::store_queries(const GradientPairs<T>& pairs,
   for (Index r = 0; r < queries.count(); ++r) {
     if (!pairs.is_live(r / kTileRows)) continue;
     sums_.left_sums(r, to.dq(r));
-    // allowed() is known where it matters: non-finite v takes the slow path.
+    // A head with a non-finite v takes the slow path, which has filled allowed(r).
     const KeyRange keys = pairs.keys_of(r / kTileRows);
     const std::uint8_t* const alive = pairs.allowed(r);
     const bool any_live =

@@ -29,7 +29,8 @@ class FusedGradientBlock {
         elementwise_(call, arena),
         additive_(call, arena) {}
 
-  // Runs keys block * kGradientBlock .. of a unit. Returns false if another task has failed.
+  // Processes the block of keys that starts at key block * kGradientBlock of a unit. Returns false
+  // if another task has failed.
   bool run(const KeyUnit& unit, Index block) {
     pairs_.start(unit, block);
     keys_.start(pairs_.keys.count());

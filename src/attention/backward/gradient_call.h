@@ -43,8 +43,8 @@ struct FusedGradientCall {
   T* factor = nullptr;        // [entries,H,q_rows]: core/weight_factor.h
   T* delta = nullptr;         // [entries,H,q_rows]: see backward.h
   T* alibi_rows = nullptr;    // [entries,H,q_rows]: the query's part of dalibi
-  T* bias_rows = nullptr;  // [entries,H,q_rows]: and of the gradient of a bias that all keys share
-  T* sink_sums = nullptr;  // [blocks()]: part of dsinks of each block of queries
+  T* bias_rows = nullptr;     // [entries,H,q_rows]: the query's part of dbias, if all keys share it
+  T* sink_sums = nullptr;     // [blocks()]: part of dsinks of each block of queries
   std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
   KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
   runtime::TaskOrder order;        // counters of blocks(), for ordered accumulation in their rows
@@ -55,7 +55,7 @@ struct FusedGradientCall {
   bool tells_live = false;           // compute row_live and key_live
   T* v_sums = nullptr;               // [key blocks][units]: parts of the gradient of v
   std::uint8_t* row_live = nullptr;  // [entries,H,q_rows]: whether it has an unmasked pair
-  std::uint8_t* key_live = nullptr;  // [entries,G,k_rows]: whether it has, or is finite
+  std::uint8_t* key_live = nullptr;  // [entries,G,k_rows]: has one, or its block is finite
 
   FusedGradientCall(const Problem& problem, const GradientSources& sources,
                     const GradientResults& results, kernels::Target target,
@@ -102,10 +102,11 @@ struct FusedGradientCall {
   // Whether dq and dk are products with ds.
   bool multiplies_queries() const { return to.q.given() && dot.additive == nullptr; }
   bool multiplies_keys() const { return to.k.given() && dot.additive == nullptr; }
-  // Whether dv is requested, and not 0.
+  // Whether dv is requested and dout is given, without which dv is 0.
   bool sums_values() const { return dout.given() && to.v.given(); }
   bool multiplies_values() const { return dout.given() && needs_score_gradients(); }
-  // Whether ds / d(score) is more than the scale.
+  // Whether the derivative of a score with respect to q . k is not just the scale, because of a
+  // soft-cap or mods.
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
   // Whether results need ds before it is multiplied by slopes or scale.
   bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }

@@ -28,7 +28,7 @@ class GradientKeys {
     if (call.dot.is_dot2) words_ = take(kGradientBlock / 2 * p_.Dk);
   }
 
-  // Goes to keys block * kGradientBlock .. of a unit.
+  // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
   void start(const KeyUnit& unit, Index block);
 
   const KeyUnit& unit() const { return unit_; }
@@ -38,7 +38,7 @@ class GradientKeys {
   Index count() const { return count_; }
   Index panels() const { return core::divide_up(count_, kPanel); }
 
-  // Panels for scores and for gradients into weights: kPanel keys, or values, transposed.
+  // Panels of kPanel keys for the scores, and of kPanel values for dw, transposed.
   const T* key_panel(Index n) const {
     return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
   }
@@ -150,8 +150,7 @@ void GradientKeys<T>::join_rows(Index offset) {
   }
 }
 
-// ---- non-finite keys
-// ------------------------------------------------------------------------------
+// ---- non-finite keys -----------------------------------------------------------------------
 
 template <class T>
 void GradientKeys<T>::find_non_finite() {

@@ -9,9 +9,9 @@
 
 namespace qkv::attn {
 
-// The part of step 2 that options change, row by row of a tile: between the products that give s
-// and dw and those with w and ds; and the sums of ds for dbias and dalibi. Its arrays, of a tile of
-// rows, belong to the block of keys.
+// Applies options in step 2, row by row of a tile: soft-cap, mods, bias, ALiBi and masks to the
+// scores s, dropout and dweights to dw, and the derivatives of scores and dropout to ds and w. It
+// also sums ds for dbias and dalibi. Its arrays, of a tile of rows, belong to the block of keys.
 template <class T>
 class GradientOptions {
  public:
@@ -24,16 +24,16 @@ class GradientOptions {
     factors_ = take(kTileRows * kGradientBlock);
   }
 
-  // Applies options to row r of tile t before weights are known; s and dw point to the scores and
-  // gradients into weights of the tile's first key.
+  // Applies options to row r of tile t before weights are known; s and dw point to the tile's first
+  // key.
   void change(GradientPairs<T>& pairs, Index t, Index r, T* s, T* dw) {
     change_scores(pairs, t, r, s);
     change_gradients(pairs, t, r, dw);
   }
   // Whether ds is needed before it is multiplied by the scale.
   bool keep_scale_apart() const { return call_.has_slopes() || call_.sums_score_gradients(); }
-  // Applies options to weights and ds of `count` keys, in whole registers, from the tile's first
-  // key on; w and ds point to those of the first.
+  // Applies options to weights and ds of row r, for `count` keys in whole registers; w and ds point
+  // to the tile's first key.
   void finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w, T* ds);
 
   // The parts that the block of keys adds to the sums of row r of a live tile: its ALiBi sum and
@@ -82,7 +82,7 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   const Index end = std::clamp(pairs.range(r).end, begin, keys.end);
   std::fill(s, s + (begin - keys.begin), kMasked);
   std::fill(s + (end - keys.begin), s + keys.size(), kMasked);
-  // 0 times a slope of NaN would be NaN.
+  // Masked keys get slope 0: their ds is 0, and 0 times a slope of NaN would be NaN.
   if (slopes != nullptr) g_.clear_masked(slopes, s, keys.size());
   if (!pairs.need_elementwise()) return;
   std::uint8_t* const alive = pairs.allowed(r);

@@ -11,9 +11,10 @@
 
 namespace qkv::attn {
 
-// The query-key pairs of a block of queries and a block of keys in step 2: which of them are live
-// (unmasked, as far as is known), tile by tile and panel by panel; bytes [queries][keys] where only
-// masks that are evaluated key by key, or scores, tell. Owned by the block of keys.
+// The query-key pairs of a block of queries and a block of keys in step 2. It tells which panels of
+// each tile are live: have an unmasked pair, as far as is known. Where interval masks alone do not
+// decide, it holds bytes [queries][keys], from element-wise masks or from scores. Owned by the
+// block of keys.
 template <class T>
 class GradientPairs {
  public:
@@ -23,12 +24,13 @@ class GradientPairs {
     live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
   }
 
-  // Goes to keys block * kGradientBlock .. of a unit.
+  // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
   void start(const KeyUnit& unit, Index block) {
     keys.start(unit, block);
     queries.start(unit);
   }
-  // Goes to queries block * kGradientBlock .. of head h; returns false if no pair is live.
+  // Moves to the block of queries that starts at query block * kGradientBlock of head h; returns
+  // false if no pair is live.
   bool go_to(Index h, Index block);
 
   // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
@@ -38,7 +40,7 @@ class GradientPairs {
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
-  // Whether no mask forbids a pair of the live panels.
+  // Whether the live panels are whole and no mask forbids any of their pairs.
   bool is_full(Index t) const { return full_[t]; }
   // Whether element-wise masks forbid some pairs of the live panels: then allowed(r) tells which.
   bool is_partial(Index t) const { return partial_[t]; }
@@ -47,8 +49,8 @@ class GradientPairs {
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
-  // The key after the tile's last live panel, or where keys are trimmed after the last key that
-  // interval masks allow some of its rows.
+  // The end of the keys that sums for the tile read: that of its last live panel or, if
+  // trims_keys(), of the keys that interval masks allow some of its rows.
   Index end_of(Index t) const {
     const Index last = std::min(keys_of(t).end, keys.count());
     if (!trims_keys() || full_[t]) return last;
@@ -65,8 +67,8 @@ class GradientPairs {
     for (Index t = t0; t < t1; ++t) end = std::max(end, end_of(t));
     return std::min(kPanel, end - n * kPanel);
   }
-  // Reduces `rows` to those from the first to the last that interval masks allow some of keys
-  // `some`.
+  // Reduces `rows` to the range from the first to the last row that interval masks let attend to a
+  // key of `some`.
   KeyRange rows_seeing(const KeyRange& some, KeyRange rows) const {
     const auto sees = [&](Index r) {
       return range_[r].begin < some.end && range_[r].end > some.begin;
@@ -75,15 +77,15 @@ class GradientPairs {
     while (!rows.empty() && !sees(rows.end - 1)) --rows.end;
     return rows;
   }
-  // Whether rows are left out because interval masks allow only some rows of tiles t0 .. t1-1 some
-  // keys.
+  // Whether sums over the rows of tiles t0 .. t1-1 leave out the rows that rows_seeing() excludes:
+  // keys are trimmed and some tile is not full.
   bool trims_rows(Index t0, Index t1) const {
     return trims_keys() && !std::all_of(full_ + t0, full_ + t1, [](bool x) { return x; });
   }
   // The keys that interval masks allow row r, counted from the block's first.
   const KeyRange& range(Index r) const { return range_[r]; }
-  // A byte for each key of the block: 1 if row r attends to it. In partial tiles masks tell; for
-  // the slow path the scores do, once they are known.
+  // A byte for each key of the block: 1 if row r attends to it. The bytes come from element-wise
+  // masks in partial tiles and, on the slow path, from the scores once these are computed.
   std::uint8_t* allowed(Index r) const { return live_ + r * kGradientBlock; }
   // Whether masks let row r attend to key n.
   bool may_see(Index r, Index n) const {
@@ -96,7 +98,7 @@ class GradientPairs {
   GradientQueries<T> queries;
 
  private:
-  // Whether keys that interval masks allow no row of a tile are left out within its panels.
+  // Whether sums leave out keys behind the last one that interval masks allow some row of a tile.
   bool trims_keys() const { return !call_.dot.is_dot2 && call_.dot.additive == nullptr; }
   void find_live(Index t);
   void ask_masks(Index t);
@@ -168,7 +170,7 @@ template <class T>
 void GradientPairs<T>::ask_masks(Index t) {
   const Index first = queries.tile_begin(t);
   const Index end = queries.tile_end(t);
-  // First, the classes that precomputed masks give without being evaluated.
+  // Precomputed masks tell the class of a panel without being evaluated.
   unsigned alive = 0;
   for (Index n = 0; n < kGradientPanels; ++n) {
     if (!is_live(t, n)) continue;

@@ -9,9 +9,9 @@
 
 namespace qkv::attn {
 
-// The block of 128 queries that a block of keys has come to in step 2: its place, its rows of q and
-// dout (or words of two channels), and with two-way dot products words of two rows. The rows are
-// shared memory or inputs; the words of two rows belong to the block of keys.
+// The block of 128 queries that step 2 combines with a block of keys: its place, its rows of q
+// and dout (or words of two channels), and with two-way dot products words of two rows. The rows
+// are shared memory or inputs; the words of two rows belong to the block of keys.
 template <class T>
 class GradientQueries {
  public:
@@ -27,7 +27,8 @@ class GradientQueries {
     unit_ = unit;
     offset_ = call_.p.diagonal_offset(unit.b, unit.s);
   }
-  // Goes to queries block * kGradientBlock .. of head h; their rows are found by find_rows().
+  // Moves to the block of queries that starts at query block * kGradientBlock of head h;
+  // find_rows() sets its rows.
   void go_to(Index h, Index block) {
     h_ = h;
     first_ = block * kGradientBlock;
@@ -50,7 +51,7 @@ class GradientQueries {
   // Whether the head has an r-th query after the block's first, in this block or a later one.
   bool reaches(Index r) const { return first_ + r < unit_.s.Tq; }
 
-  // Rows from r on for scores and for gradients into weights; with two-way dot products, words of
+  // Rows of q for the scores and of dout for dw, from row r on; with two-way dot products, words of
   // their channels.
   RowsOf<const T> q(Index r) const { return {q_.data + r * q_.stride, q_.stride}; }
   RowsOf<const T> dout(Index r) const { return {dout_.data + r * dout_.stride, dout_.stride}; }

@@ -52,7 +52,7 @@ class PlainRows {
   void take(AnyArena& arena, Index entries) {
     if (copied()) copy_ = arena.template take<T>(places_.count(entries) * values_).data();
   }
-  // Makes the copies those of the entries from b on.
+  // Reuses the memory of the copies for the batch entries from b on.
   void go_to(Index b) { places_ = places_.from(b); }
   // The rows from row `row` of (b, head) on.
   RowsOf<const T> from(Index b, Index head, Index row) const {
@@ -90,8 +90,8 @@ class GradientRows {
       : p_(&p), target_(&target), places_(places), target_heads_(target_heads), width_(width) {}
 
   bool given() const { return target_->given(); }
-  // Whether a row of the buffer is a sum of several rows, or of none: batch entries or heads of the
-  // call share the input's.
+  // Whether rows of the buffer are sums, because batch entries or heads of the call share a row of
+  // the input. A sum over an empty axis has no terms.
   bool is_summed() const {
     const core::ResultOperand& own = target_->own;
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
@@ -117,16 +117,17 @@ class GradientRows {
   void take(AnyArena& arena, Index entries) {
     rows_ = arena.template take<T>(places_.count(entries) * width_).data();
   }
-  // Makes this memory that of the entries from b on.
+  // Reuses the memory of take() for the batch entries from b on.
   void go_to(Index b) { places_ = places_.from(b); }
-  // The rows from row `row` of (b, head) on: in place, or in that memory.
+  // The rows from row `row` of (b, head) on: in the memory of take() if it was called, else in
+  // place.
   RowsOf<T> from(Index b, Index head, Index row) const {
     if (rows_ != nullptr) return {rows_ + places_.of(b, head, row) * width_, width_};
     const core::ResultOperand& to = target_->direct;
     return {static_cast<T*>(to.data) + offset(b, head, row), to.row_stride};
   }
-  // Stores `count` finished rows from row `row` on: in that memory if it was taken, else in the
-  // buffer.
+  // Stores `count` finished rows from row `row` on: in the memory of take() if it was called, else
+  // in the buffer.
   void put(Index b, Index head, Index row, Index count, const RowsOf<const T>& x,
            core::StopPoint stop) const {
     const Index first = rows_ != nullptr ? 0 : offset(b, head, row);
@@ -140,12 +141,12 @@ class GradientRows {
       }
     }
   }
-  // Copies one row from that memory to the buffer.
+  // Writes one row from the memory of take() to the buffer.
   void deliver(Index b, Index head, Index row) const {
     store(offset(b, head, row), rows_ + places_.of(b, head, row) * width_);
   }
-  // Adds one row of that memory to the sums `own`. Callers go over (b, head, row) in ascending
-  // order.
+  // Adds one row, x or that in the memory of take(), to the sums `own`. Callers go over (b, head,
+  // row) in ascending order.
   void add_to(const core::OwnGradients<T>& own, Index b, Index head, Index row) const {
     add_to(own, b, head, row, rows_ + places_.of(b, head, row) * width_);
   }

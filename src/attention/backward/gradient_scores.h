@@ -90,7 +90,8 @@ class GradientScores {
 template <class T>
 void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(pairs, t0, t1);
-  // The words of a row are made of all panels, so all need numbers.
+  // The words of a row are made from all kGradientPanels panels, so panels behind the last key are
+  // filled too.
   const Index panels = call_.dot.is_dot2 ? kGradientPanels : pairs.keys.panels();
   for (Index n = 0; n < panels; ++n) {
     // The end of the run of live tiles from t.
@@ -144,7 +145,7 @@ void GradientScores<T>::score_panel(const GradientPairs<T>& pairs, Index t0, Ind
                    {scores(r) + n * kPanel, kGradientStride});
 }
 
-// Computes gradients into the weights of panel n, for live tiles t0 .. t1-1.
+// Computes dw of panel n, before dropout and dweights, for live tiles t0 .. t1-1.
 template <class T>
 void GradientScores<T>::value_panel(const GradientPairs<T>& pairs, Index t0, Index t1, Index n) {
   call_.dot.stop();

@@ -155,8 +155,9 @@ bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));
 }
 
-// Computes dout . out of some rows, in the order of the scores: if one weight is 1 and all others
-// are 0, delta is bit-identical with dout . v, and the gradients of queries and keys are 0.
+// Computes dout . out of some rows, summing channels in the order of the scores: if one weight is 1
+// and all others are 0, delta is bit-identical to dout . v, and the gradients of queries and keys
+// are 0.
 template <class T>
 void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows, T* delta) const {
   const Operand& x = call_.from.out;

@@ -24,8 +24,8 @@ using core::kGradientBlock;
 using core::ResultOperand;
 using core::Results;
 
-// The last step of the forward pass, if such results are requested. A worker's arrays hold one
-// chunk of keys.
+// The last step of the forward pass, if column sums, value sums, pooled weights or entropy are
+// requested. A worker's arrays hold one chunk of keys.
 template <class T>
 class ColumnPass {
  public:
@@ -324,7 +324,7 @@ Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
       continue;
     }
     add(r);
-    if (!std::isnan(sum)) continue;  // no live key: the maximum is -inf, or an infinite sink
+    if (!std::isnan(sum)) continue;  // no unmasked key: max is -inf, or a NaN or +inf sink
     for (Index c = 0; c < n; ++c) {
       if (s[c] == -std::numeric_limits<T>::infinity()) continue;
       to.columns[keys.begin + c] = sum;

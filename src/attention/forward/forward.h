@@ -290,7 +290,7 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
       const T* max = partial.max + first;
       if (std::all_of(partial.sum + first, partial.sum + first + rows,
                       [](T sum) { return sum == T(0); })) {
-        continue;  // no live key, and no weighted sum
+        continue;  // no row has a live key, and acc was not written
       }
       std::copy_n(max, rows, state.chunk.max);
       std::copy_n(partial.sum + first, rows, state.chunk.sum);
@@ -324,8 +324,8 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
   write(block, empty);
 }
 
-// Merges the sinks: one more score per row, whose value is 0. -inf means no sink. NaN or +inf makes
-// rows with live keys NaN and is the lse of rows without.
+// Merges the sinks: one more score per row, whose value is 0. A sink of -inf counts as none. A sink
+// of NaN or +inf makes rows with live keys NaN and is the lse of rows without live keys.
 template <class T>
 void FusedForward<T>::add_sinks(FusedBlock<T>& block, const bool* empty) {
   const QueryRows<T>& queries = block.queries();

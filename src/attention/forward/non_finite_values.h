@@ -13,9 +13,9 @@ namespace qkv::attn {
 
 // The slow path of the weighted sum: keys of a chunk whose value is non-finite (NaN or infinite in
 // some channel). Such a value reaches only the rows that attend to its key. A masked key has weight
-// 0, and 0 times NaN or infinity is NaN: so non-finite values show in the sums, which is when keys
-// are searched for them (docs/performance.md#non-finite-values). A live key, panel or tile has an
-// unmasked query-key pair.
+// 0, and 0 times NaN or infinity is NaN. Keys are therefore searched for non-finite values only
+// when a sum is NaN (docs/performance.md#non-finite-values) or an earlier chunk had one. A live
+// key, panel or tile has an unmasked query-key pair.
 template <class T>
 class NonFiniteValues {
  public:
@@ -35,7 +35,7 @@ class NonFiniteValues {
     found_ = {};
     has_looked_ = false;
   }
-  // Whether an earlier chunk may have had such keys.
+  // Whether a chunk so far had a NaN in its sums, so that further chunks are searched first.
   bool are_expected() const { return are_expected_; }
   bool has_looked() const { return has_looked_; }
   const KeySet& found() const { return found_; }
@@ -101,8 +101,8 @@ bool NonFiniteValues<T>::is_non_finite(const BlockScores<T>& scores, Index n) co
 }
 
 // The second key of a word is added first (core/bfloat16_dot2.h). If masks let a row attend to a
-// non-finite value whose weight is 0 (by rounding, dropout or a score of -inf), only the scores
-// tell which it is: the tile is ambiguous.
+// non-finite value whose weight is 0, only the score tells whether the pair is masked (a score of
+// -inf) or not (rounding or dropout): the tile is ambiguous.
 template <class T>
 void NonFiniteValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
   const QueryRows<T>& queries = scores.queries;

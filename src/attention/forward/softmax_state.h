@@ -46,18 +46,18 @@ class SoftmaxState {
     reset_softmax(rows);
   }
 
-  // Prepares for the chunk's results of the tiles that begin with row `first`.
+  // Called before the results of the tiles that begin with row `first` are written to `chunk`.
   void begin_tiles(Index first) {
     if (!merges_) chunk = {max + first, sum + first, acc + first * width_};
   }
-  // Replaces these results if the tiles have no live key.
+  // Called instead if the tiles have no live key: sets weighted sums that are not merged to 0.
   void skip_tiles(Index rows) {
     if (!merges_) std::fill_n(chunk.acc, rows * width_, T(0));
   }
   // Merges the chunk's results of the tiles that begin with row `first` into the rows' state.
   void absorb(Index first, Index rows, bool with_values) {
     if (!merges_) return;
-    // merge() takes whole registers: the rows behind the tiles' get the state of a chunk without
+    // merge() takes whole registers: the rows behind the last one get the state of a chunk without
     // live keys, which changes nothing.
     for (Index r = rows; r % kMostLanes != 0; ++r) {
       chunk.max[r] = -std::numeric_limits<T>::infinity();

@@ -30,7 +30,7 @@ class AdditiveKeys {
   std::size_t worker_bytes() const { return keys_.worker_bytes(key_product_.padded_units()); }
   // Packs the parameters. `tools` must be those of the problem given to the constructor.
   void prepare(const FusedCall<T>& tools, runtime::Call& call);
-  // Computes the rows of these entries, replacing those of earlier ones.
+  // Computes the rows of `entries`, which replace those of earlier calls.
   void make(const FusedCall<T>& tools, const Entries& entries, runtime::Call& call);
 
   // The scores with their key arrays set; those of queries are not set.

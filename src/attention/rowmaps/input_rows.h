@@ -33,8 +33,9 @@ core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places,
   return x;
 }
 
-// The address that entry 0 would have in an array whose first entry is places.first. Only its rows
-// are accessed. It is computed as an integer, since no pointer may lie before its array.
+// The address that entry 0 would have in an array whose first entry is places.first. Only rows of
+// the array are accessed. The address is computed as an integer, since no pointer may lie before
+// its array.
 template <class T>
 T* origin(T* rows, const RowPlaces& places, Index width) {
   if (places.packed || places.first == 0) return rows;

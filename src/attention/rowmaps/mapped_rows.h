@@ -14,8 +14,8 @@ namespace qkv::attn {
 template <class T>
 class MappedRows {
  public:
-  // `made`, if given, are prepared keys of this problem. `with` says for what there has to be
-  // memory: the transformed rows, or also their gradients.
+  // `made`, if given, are prepared keys of this problem. `with` tells which rows of a batch entry
+  // have to fit in memory and caches: the transformed rows, or also their gradients.
   enum class With { kRows, kRowsAndGradients };
   MappedRows(const Problem& p, kernels::Target target, With with,
              const AdditiveKeys<T>* made = nullptr)
@@ -60,8 +60,8 @@ class MappedRows {
   // entry; all if rows cannot be divided by entry.
   Index entries() const { return entries_; }
   void prepare(runtime::Call& call);
-  // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads, when
-  // their transformed rows have replaced those of earlier entries.
+  // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads,
+  // after it has computed their transformed rows, which replace those of earlier entries.
   template <class F>
   void for_each_entries(runtime::Call& call, const F& f);
 

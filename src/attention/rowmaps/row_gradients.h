@@ -60,15 +60,15 @@ class RowGradients {
   static Index gain_values(const Problem& p, const InputRows<T>& input, Index entries) {
     return input.places.entries(entries) * input.places.heads * gain_blocks(p, input) * input.width;
   }
-  // Computes dW_rc = sum over rows of first_r second_c: over blocks of rows in ascending order,
-  // each from zero. First: which of the two vectors indexes the rows of W.
+  // Computes dW_rc = sum over rows of a_r b_c: over blocks of rows in ascending order, each from
+  // zero. `first` says whether a is dy or the input of the projection; b is the other.
   enum class First { kGradients, kInput };
   void parameter(const MadeGradients<T>& made, First first, const GradientTarget& to,
                  runtime::Call& call);
   // Computes db = sum over rows of dy: over blocks of rows in ascending order, each from zero.
   void sum_rows(const MadeGradients<T>& made, const GradientTarget& to, runtime::Call& call);
-  // Computes sums of rows as wide as dy: f(b, h, spare, to) adds those of one head; `spare` holds
-  // `width` elements.
+  // Computes sums of rows of `width` elements: f(b, h, spare, to) adds the rows of one head of a
+  // batch entry to `to`; `spare` holds `width` elements.
   template <class F>
   void head_sums(const Entries& entries, const GradientTarget& to, Index width, runtime::Call& call,
                  const F& f);
@@ -143,9 +143,8 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) continue;
     T* d = to.data + r * to.stride;
-    // A masked key counts as live if all keys of its block are finite. Its gradient is +0 whatever
-    // the key holds, as it is when the key does not count as live: the transforms would make some
-    // zeros -0.
+    // A masked key counts as live if all keys of its block are finite. Its gradient has to be +0 in
+    // both cases, but the transforms would make some zeros -0.
     if (std::all_of(d, d + input.width, [](T value) { return value == T(0); })) {
       std::fill_n(d, input.width, T(0));
       continue;

@@ -64,7 +64,7 @@ class BlockScores {
     }
   }
   // Computes the scaled scores of the chunk at key j0, two tiles at a time; after each two calls
-  // use(first row, rows), which reads the scores with row(), piece() by piece().
+  // use(first row, rows), which reads the scores with row() and piece().
   template <class Use>
   void go_through(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles, nullptr);
@@ -160,9 +160,9 @@ void BlockScores<T>::compute(Index t0, Index t1) {
   }
 }
 
-// Prefetches what the options of panel n read once from far memory: the bias of tiles t0 .. t1-1
-// and the masks of the next tiles' rows. It is called panel by panel because few cache lines can be
-// outstanding at a time.
+// Prefetches the arrays that options of panel n read once from main memory: the bias of tiles t0 ..
+// t1-1 and the masks of the next tiles' rows. It is called panel by panel because few cache lines
+// can be outstanding at a time.
 template <class T>
 void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
   const Index end = queries.tile_end(t1 - 1);

@@ -25,9 +25,9 @@ struct Tile {
   }
 };
 
-// The live tiles of a block for the current chunk: which panels of 64 keys each of the kBlockTiles
-// tiles computes, and for the two current tiles the bytes [kRowsAtOnce][kKeyChunk] of element-wise
-// masks. Used before scores are computed (forward.h); owned by BlockScores.
+// The live tiles of a block for the current chunk: the panels of 64 keys for which each of the
+// kBlockTiles tiles computes scores, and the bytes [kRowsAtOnce][kKeyChunk] of element-wise masks
+// for the two current tiles. Used before scores are computed (forward.h); owned by BlockScores.
 template <class T>
 class BlockTiles {
  public:

@@ -53,7 +53,7 @@ struct FusedCall {
   bool is_dot2 = false;  // scores and sums use BF16 two-way dot products: kernels/dot2_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // some option is applied between the product and the softmax
-  bool only_intervals = false;  // these are only interval masks (causal, window, lengths)
+  bool only_intervals = false;  // no option but interval masks changes scores
   bool key_masks = false;       // some mask is element-wise: evaluated key by key
   bool reads_keys = false;      // keys are read as they are stored (few queries)
   bool reads_values = false;    // values are read as they are stored

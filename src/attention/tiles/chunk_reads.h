@@ -8,10 +8,10 @@
 #include "core/head_rows.h"
 #include "core/integers.h"
 
-// Where a block reads keys and values of a chunk as they are stored, and what it prefetches
-// meanwhile. Rows are read in this order: the chunk's keys, its values, and the next chunk's keys.
-// Each loop prefetches the rows that are read some KiB later, also when they belong to the next
-// array.
+// The addresses of the keys and values of a chunk that a block reads as they are stored, and of the
+// rows that it prefetches meanwhile. Rows are read in this order: the chunk's keys, its values, and
+// the next chunk's keys. Each loop prefetches the rows that are read some KiB later, also when they
+// belong to the next array.
 namespace qkv::attn {
 
 using core::Operand;
@@ -20,8 +20,7 @@ using kernels::StoredRows;
 
 class ChunkReads {
  public:
-  // Distance between a read and its prefetch. Chosen by measurement on memory that is
-  // read once.
+  // Distance between a read and its prefetch, chosen by measurement on memory that is read once.
   static constexpr Index kBytesAhead = Index{8} << 10;
   // The distance for q8, whose keys take more time per byte: docs/decisions/0028.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;

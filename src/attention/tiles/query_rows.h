@@ -20,7 +20,8 @@ struct QueryRow {
 
 // The queries of a block (up to kBlockRows rows of the query heads that share a key head): the
 // place of each row, the keys that interval masks allow it, and its channels, copied [rows][Dk] or
-// read in place. First part of a block's work, in the forward pass and in its second passes.
+// read in place. First part of a block's work, in the forward pass and in all passes that recompute
+// scores.
 template <class T>
 class QueryRows {
  public:

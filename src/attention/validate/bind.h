@@ -11,8 +11,8 @@
 // and against each other. The first half is resolve.h.
 namespace qkv::attn {
 
-// Throws Error for a wrong shape or dtype, for listed rows out of range, and if nothing is
-// requested.
+// Make operands of the buffers. Throw Error for a wrong shape or dtype, for listed rows out of
+// range, and if no buffer is given.
 core::Results bind_outputs(const core::Problem& p, const Outputs& outputs);
 
 core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
@@ -27,7 +27,7 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);
 
-// Whether any option is an array.
+// Whether any option holds an array.
 bool reads_arrays(const Options& options);
 
 // ---- plans that run again -------------------------------------------------------------------
@@ -39,7 +39,7 @@ bool has_values_to_check(const Inputs& inputs, const Options& options, const Out
 // How much two calls with equal options have in common, if neither has values to check.
 enum class Repeat {
   kNone,    // anything may differ
-  kLayout,  // dtypes, shapes and strides of all arrays are equal: memory may overlap
+  kLayout,  // dtypes, shapes and strides of all arrays are equal: only overlaps are left to check
   kArrays,  // the memory of all arrays is the same too: nothing is left to check
 };
 Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& inputs_before,

@@ -13,8 +13,8 @@ using core::GradientTarget;
 using core::ParameterName;
 using core::text;
 
-// A gradient has the shape and dtype of its source. `like` is the source's operand: an axis that
-// has stride 0 because it was broadcast is an axis over which the gradient is summed.
+// Checks the buffers of gradients: each has the shape and dtype of its source, the array of which
+// it is the gradient.
 class Binder {
  public:
   explicit Binder(const Problem& p) : p_(p) {}
@@ -59,7 +59,8 @@ class Axes {
   Dims strides_;
 };
 
-// `fill` sets the strides of an operand from those of an array.
+// Makes the target of a buffer. `fill` sets an operand's strides, once from the buffer's and once
+// from those of a C-ordered array of its shape.
 template <class Fill>
 GradientTarget target(const View& buffer, const Fill& fill) {
   GradientTarget to{buffer, {}, {}};
@@ -103,7 +104,7 @@ GradientTarget parameter_target(const Problem& p, const View& buffer, int count)
   });
 }
 
-// Arrays [H], or [B,H] with B counting all batch axes.
+// The target of alibi or sinks: [H], or [B,H] where B counts all batch axes.
 GradientTarget per_head_target(const Problem& p, const View& buffer) {
   return target(buffer, [&](const Axes& axes, core::ResultOperand& to) {
     to.head_stride = axes.from_end(1);
@@ -126,7 +127,7 @@ void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
   to = parameter_target(binder.problem(), buffer, axes);
 }
 
-// Where the gradient of a parameter goes, and how many axes it has besides the head axis.
+// The target of a parameter's gradient, and the number of its axes besides the head axis.
 struct ParameterTarget {
   GradientTarget* to;
   int axes;

@@ -75,7 +75,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
   }
 }
 
-// `rows` lists the queries that a result is restricted to.
+// Makes the operand of `rows`, the list of queries to which a result is restricted.
 core::Operand bind_indices(const Problem& p, std::string_view list, const ConstView& rows) {
   expect_integer(p, list, rows);
   if (rows.rank() != 1) {
@@ -205,8 +205,8 @@ core::PooledResult bind_pooled(const Problem& p, const View& view) {
   return to;
 }
 
-// Binds the results in the order of the list. Absent ones stay as they are: most are, and the time
-// of small calls is spent here.
+// Binds the results in the order of the list. Absent results are skipped early: most are absent,
+// and small calls spend their time here.
 class OutputBinder {
  public:
   OutputBinder(const Problem& p, const Outputs& outputs, Results& to)
@@ -224,7 +224,7 @@ class OutputBinder {
     const View& view = outputs_.*result.member;
     if (view.given()) to = bind_pooled(p_, view);
   }
-  // All results by key, because they share the list of queries, which is checked last.
+  // Binds all results by key together: they share the list of queries, which is checked last.
   void operator()(const Result<ColumnSums>& result, core::ColumnSumsResult& to) const {
     const ColumnSums& columns = outputs_.*result.member;
     bind_numbers(p_, {result.name, nullptr, result.axes, result.calls}, columns.sums, to.sums);

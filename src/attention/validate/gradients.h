@@ -11,12 +11,13 @@
 
 namespace qkv::attn {
 
-// The list of gradients: f(name, gradient, source) for each, with the array that it is the gradient
-// of; either may be absent. `gradients` are InputGradients, const or not.
+// Calls f(name, gradient, source) for each gradient, where source is the array of which it is the
+// gradient. Either may be absent. `gradients` are InputGradients, const or not.
 template <class Gradients, class F>
 void for_each_gradient(Gradients& gradients, const Inputs& inputs, const Options& options,
                        const F& f) {
-  auto& [q, k, v, qk_norm, score, bias, alibi, sinks, write] = gradients;  // one more: an error
+  // The binding names every member: one more does not compile until it is here.
+  auto& [q, k, v, qk_norm, score, bias, alibi, sinks, write] = gradients;
   static_cast<void>(write);
   f("input_gradients.q", q, inputs.q);
   f("input_gradients.k", k, inputs.k);

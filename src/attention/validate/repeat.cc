@@ -29,7 +29,7 @@ auto views_of(const Outputs& outputs) {
   return views;
 }
 
-// The numbers in lists of rows are checked in each run.
+// Whether an output lists rows, whose indices are checked in each run.
 bool lists_rows(const Outputs& outputs) {
   bool any = false;
   for_each_row_list(outputs,

@@ -17,8 +17,8 @@ enum class Complex { kRefused, kAllowed };
 
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
 // be valid at this point; cu_seqlens, context_lens and block_tables are copied, since the sizes of
-// memory and the places of keys depend on them. `stop` is polled during these loops, which may be
-// long. Allocates nothing if `p` was filled before with as many masks and sequences.
+// memory and the places of keys depend on them. `stop` is polled while they are read, which may
+// take long. Allocates nothing if `p` was filled before with as many masks and sequences.
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
              const Options& options, core::ResolvedProblem& p, Complex complex = Complex::kRefused);
 

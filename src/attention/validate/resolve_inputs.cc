@@ -179,7 +179,7 @@ Index row_stride_of(const ConstView& x, int axis) { return x.size(axis) == 1 ? 0
 Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   if (!x.given()) return {};
   Operand to{x.data(), x.dtype(), {}, 0, row_stride_of(x, -2), x.stride(-1)};
-  const int above_heads = p.head_axis ? 3 : 2;  // batch axis n is n places before this one
+  const int above_heads = p.head_axis ? 3 : 2;  // from the end: the axis after the batch axes
   for (int axis = 0; axis < p.batch.rank(); ++axis) {
     const int from_end = above_heads + p.batch.rank() - axis;
     const bool own = x.rank() >= from_end && x.size(-from_end) != 1;
@@ -222,8 +222,8 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
 
 namespace {
 
-// The sequences of a cu_seqlens array: integers [B+1], non-decreasing from 0 to `total`. Each is
-// read once, into `own`; the result says where they are, and how long the longest sequence is.
+// The sequences of a cu_seqlens array, integers [B+1] that do not decrease from 0 to `total`. They
+// are copied to `own`, to which `starts` refers, since the caller may change the array.
 struct Sequences {
   Operand starts;  // rows = sequences
   Index longest = 0;

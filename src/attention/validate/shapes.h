@@ -56,9 +56,10 @@ core::BasicOperand<Void> plain_operand(const Problem& p, const BasicView<Void>& 
   return x;
 }
 
-// Makes the operand of a required parameter of shape `sizes` (-1: any), or [heads, sizes...];
-// letters are those of its own axes and of the heads. Rank 1 becomes the column, rank 2 row and
-// column. Throws Error if the parameter is absent or has another shape.
+// Makes the operand of a required parameter of shape `sizes` (-1: any), or [heads, sizes...]. In
+// messages `letters` stand for its own axes and `head_letter` for the heads. One axis of its own
+// becomes the column, two become row and column. Throws Error if the parameter is absent or has
+// another shape.
 Operand parameter_operand(const Problem& p, std::string_view name, const ConstView& x,
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");
@@ -85,7 +86,7 @@ void expect_real(const Problem& p, std::string_view argument, const ConstView& v
 void expect_integer(const Problem& p, std::string_view argument, const ConstView& view,
                     bool or_bool = false);
 
-// Throws Error unless both views are given; `who` needs both.
+// Throws Error unless both views are given; the message says that `who` need both.
 void expect_both(const Problem& p, const char* a_name, const ConstView& a, const char* b_name,
                  const ConstView& b, const char* who);
 
