@@ -68,7 +68,7 @@ void set_to_zero(const View& x, const core::StopPoint& stop) {
   }
 }
 
-// Keys in pages and keys of q8 serve inference only.
+// Whether there is a backward pass: keys in pages and q8 keys are for inference only.
 bool has_gradients(const core::Problem& p) { return !p.paged() && p.k.dtype != DType::kQ8; }
 
 void refuse_gradients(const core::Problem& p) {
@@ -303,7 +303,7 @@ void Plan::run(const Inputs& inputs, const Outputs& outputs) {
   runtime::Call call(*s.context, kRun);  // before any line that writes to the plan
   const attn::Repeat repeat =
       s.repeats ? attn::compare(inputs, outputs, s.inputs, s.outputs) : attn::Repeat::kNone;
-  s.repeats = false;  // until all is valid
+  s.repeats = false;  // until the call has been validated
   switch (repeat) {
     case attn::Repeat::kArrays:
       s.problem.stop = call.stop_point();

@@ -15,7 +15,7 @@ using kernels::kUnitLanes;
 using kernels::RowsOf;
 
 // Plain loops with the interface of kernels/additive_kernels.h. Where the kernels keep exponentials
-// of a number, these keep the number itself.
+// of a number, the loops keep the number itself.
 template <class T>
 ExponentialForm keep(const T* a, Index n, T* x, T* power) {
   std::copy_n(a, n, x);

@@ -50,7 +50,8 @@ class FusedBackward {
     x_.tells_live = true;
     x_.sums_v = sums_v;
   }
-  // After run_entries(): the results that ask_for_maps() requested, of these entries.
+  // The shared state. After run_entries() it holds the results that ask_for_maps() requested, of
+  // the entries that were run.
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:

@@ -52,8 +52,9 @@ class GradientKeys {
   bool have_non_finite() const { return !finite_ && leaves_out_non_finite(); }
   // If have_non_finite(): the first non-finite key in begin .. end-1, or `end`.
   Index next_non_finite(Index begin, Index end) const { return non_finite_.next(begin, end); }
-  // If have_non_finite(): prepares values and words for a block of queries: with the rows of
-  // non-finite keys if one of the queries attends to such a key (`keep`), else with zeros for them.
+  // If have_non_finite(): prepares values and words for a block of queries. With `keep`, because a
+  // query attends to a non-finite key, they hold the rows of non-finite keys, else zeros in their
+  // place.
   void keep_non_finite(bool keep);
 
  private:

@@ -61,7 +61,7 @@ class GradientPairs {
     return std::min(end, last);
   }
   // Number of keys of panel n, which is live in tiles t0 .. t1-1, up to the largest end_of() of
-  // these.
+  // these tiles.
   Index keys_of_panel(Index t0, Index t1, Index n) const {
     Index end = 0;
     for (Index t = t0; t < t1; ++t) end = std::max(end, end_of(t));

@@ -8,10 +8,10 @@
 
 namespace qkv::attn {
 
-// The part of dq that a block of keys adds to a block of queries: dq = ds k [queries][width] over
-// these keys alone, from zero. Last product of step 2; the array belongs to the block of keys, and
-// deliver() adds it to the shared rows of dq. A live key, panel or tile has an unmasked query-key
-// pair.
+// The part of dq that a block of keys adds to a block of queries: dq = ds k [queries][width],
+// summed from zero over the keys of the block. Last product of step 2; the array belongs to the
+// block of keys, and deliver() adds it to the shared rows of dq. A live key, panel or tile has an
+// unmasked query-key pair.
 template <class T>
 class QueryGradients {
  public:

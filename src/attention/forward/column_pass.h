@@ -89,7 +89,7 @@ class ColumnPass {
   const RowStates<T>& states_;
   T* log_sums_ = nullptr;            // [B,H,q_rows]: ln of each row's sum, for entropy
   KeyRange* live_chunks_ = nullptr;  // chunks that masks allow each block of queries
-  runtime::TaskOrder order_;         // the counters of these blocks, for ordered accumulation
+  runtime::TaskOrder order_;         // counters of the blocks, for ordered accumulation
   T* lengths_ = nullptr;             // [B,G,k_rows]: Euclidean length of each value
 };
 

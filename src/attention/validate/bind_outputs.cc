@@ -58,8 +58,8 @@ void expect_accumulator(const Problem& p, std::string_view name, const ConstView
   if (view.given()) expect_dtype(p, name, view, p.accumulator, "q", p.dtype);
 }
 
-// Results by key, and those that need a second pass over all queries, are not computed for keys in
-// pages.
+// Refuses a result that is not computed for keys in pages: one by key, or one that needs a second
+// pass over all queries.
 void refuse_paged(const Problem& p, std::string_view name, const ConstView& view) {
   if (!p.paged() || !view.given()) return;
   throw Error(p.function, name, "is not available with keys in pages (block_tables)");
