@@ -15,9 +15,10 @@
 // common to all formats (array_checks.cc).
 namespace qkv::files {
 
+// The number of bytes at the start of a file that identify its format.
+inline constexpr std::size_t kArrayFileHead = 16;
 // Whether a file that starts with `head` claims to be of the format. `head` is the file's first
 // kArrayFileHead bytes, or all of a shorter file.
-inline constexpr std::size_t kArrayFileHead = 16;
 bool is_npy(std::string_view head);
 bool is_npz(std::string_view head);
 bool is_safetensors(std::string_view head);

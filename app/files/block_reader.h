@@ -12,7 +12,7 @@
 namespace qkv::files {
 
 // A callback that gets the bytes read so far and the bytes in total (-1 if unknown). It is called
-// at most once per block.
+// about once per block.
 using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
 
 // Reads a file through one block, so that memory does not depend on the file's size.

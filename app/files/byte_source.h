@@ -17,7 +17,7 @@ namespace qkv::files {
 // The bytes of a file or of a member of an archive, which are read sequentially.
 struct ByteSource {
   std::string name{};  // the source's name in messages
-  // Reads until it has `bytes` or the source ends; returns how many it got.
+  // Reads `bytes` bytes, fewer only at the end of the source; returns how many it has read.
   std::function<std::size_t(void* target, std::size_t bytes)> read{};
   Index size = 0;      // bytes the source is known to hold
   Index position = 0;  // bytes read so far
@@ -30,9 +30,9 @@ struct ByteSource {
   void look_ahead(Index bytes);
 
   Index left() const noexcept { return size - position; }
-  // Reads exactly `bytes` bytes; throws InputError if the source ends before.
+  // Reads exactly `bytes` bytes; throws InputError if the source has fewer.
   void read_all(void* target, std::size_t bytes);
-  // Reads and discards `bytes` bytes; throws InputError if the source ends before.
+  // Reads and discards `bytes` bytes; throws InputError if the source has fewer.
   void skip(Index bytes);
   [[noreturn]] void fail(std::string_view detail) const;
 };

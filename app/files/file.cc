@@ -112,7 +112,7 @@ std::size_t InputFile::take_ahead(void* target, std::size_t bytes) {
   return known;
 }
 
-// Reads from the operating system: all of `bytes`, or what is available if `wait` is kForAny.
+// Reads `bytes` bytes from the operating system, or those that are available if `wait` is kForAny.
 std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
   std::size_t done = 0;
   while (done < bytes) {

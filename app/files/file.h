@@ -14,8 +14,8 @@
 
 #include "files/descriptor.h"
 
-// Files of the operating system. The readers and writers of this folder open theirs by these
-// classes.
+// Files of the operating system. The readers and writers in this folder open their files
+// with these classes.
 namespace qkv::files {
 
 // The system's message for an errno value.
@@ -37,7 +37,7 @@ class InputFile {
   // A duplicate of the file descriptor for a library that reads and closes it itself. Throws
   // InputError.
   int duplicate() const;
-  // Reads until it has `bytes` or the file ends; returns how many it got.
+  // Reads `bytes` bytes, fewer only at the end of the file; returns how many it has read.
   std::size_t read(void* target, std::size_t bytes);
   // Reads up to `bytes` bytes without waiting for more than are available; returns how many, 0 at
   // the end. A regular file is always available in full.

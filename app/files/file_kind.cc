@@ -70,7 +70,7 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-// How many numbers a line ends in, not counting its first field.
+// Counts the numbers at the end of a line. Its first field, which is a word, is not counted.
 Index count_numbers(std::string_view line) {
   constexpr std::string_view kBlanks = " \t";
   Index count = 0;
@@ -95,7 +95,7 @@ bool is_vector_text(std::string_view head) {
   return count_numbers(first) >= 2;
 }
 
-// How many numbers a line consists of; 0 if it contains anything else.
+// Counts the numbers in a line; 0 if the line contains anything else.
 Index only_numbers(std::string_view line) {
   constexpr std::string_view kBlanks = " \t";
   Index count = 0;
@@ -109,8 +109,8 @@ Index only_numbers(std::string_view line) {
 }
 
 // Whether all lines, up to the one that the window cuts off, consist of two or more numbers. A file
-// that begins with a header and a line of its width is not a table but word vectors whose first
-// words are numbers; without a header, numbers appear among other words.
+// that begins with a header and a line of its width is not a table: it holds word vectors whose
+// first words are numbers. In word vectors without a header, not all words are numbers.
 bool is_number_table(std::string_view head) {
   const bool cut = head.size() + kLongestCharacter > kWindow;
   Index rows = 0;

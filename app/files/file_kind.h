@@ -12,11 +12,11 @@ namespace qkv::app {
 
 // The kinds of files that file_kind() recognises.
 enum class FileKind {
-  kNpy,  // this and the next two: <qkv/app/array_file.h>
+  kNpy,  // kNpy, kNpz and kSafetensors are read by <qkv/app/array_file.h>
   kNpz,
   kSafetensors,
-  kWordVectors,  // <qkv/app/word_vectors.h>
-  kColumns,      // files/parallel_text.h: UTF-8 text with tabs
+  kWordVectors,  // read by <qkv/app/word_vectors.h>
+  kColumns,      // UTF-8 text with tabs, read by files/parallel_text.h
   kText,         // other UTF-8 text
   kNumbers,      // a table of numbers, separated by blanks or tabs
 };

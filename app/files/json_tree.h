@@ -29,7 +29,7 @@ struct JsonMember {
   std::string name{};
   Index byte = 0;  // offset in the text, just after the name
   Json value{};
-  std::vector<std::string> names{};  // of a value that is an object: its members, in file order
+  std::vector<std::string> names{};  // member names of a value that is an object, in file order
 };
 
 struct JsonTree {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kFormat = "qkv KvCache 1";
 
-// Calls visit(name, array) for each array of a KvCacheContents; the name in files is the member's.
+// Calls visit(name, array) for each array of a KvCacheContents. Files use the members' names.
 template <class AnyContents, class Visit>
 void for_each_array(AnyContents& contents, const Visit& visit) {
   visit("k_pages", contents.k_pages);
@@ -100,7 +100,7 @@ DType dtype_named(Fields& fields) {
                                    app::quoted(name)));
 }
 
-// ---- blocks as bytes, since safetensors has no type of blocks -----------------------------------
+// ---- blocks as bytes, since safetensors has no type for blocks ----------------------------------
 
 constexpr auto kBlockBytes = static_cast<Index>(sizeof(BlockQ8));
 

@@ -19,8 +19,8 @@ void LineReader::fail(std::string_view detail) const {
   throw app::InputError::at_line(name(), number_, detail);
 }
 
-// Reads on and looks for a NUL byte in the new bytes. A search in each line would cost as much as
-// finding its end.
+// Reads more bytes and looks for a NUL byte in them. A search in each line would cost as much
+// as finding its end.
 bool LineReader::more() {
   const std::size_t before = blocks_.rest().size();
   if (!blocks_.more()) return false;

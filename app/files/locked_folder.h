@@ -17,8 +17,8 @@ std::vector<std::string> names_in(const std::string& folder);
 
 // A folder that one process has locked for writing. The constructor creates it if it is missing,
 // and no other process can lock it during the object's lifetime (the lock ends with the process,
-// however that ends). The destructor removes a folder that it created and that is still empty.
-// Throws OutputError if the folder cannot be created, or another process holds it.
+// however that ends). The destructor removes the folder if it is empty and the constructor created
+// it. Throws OutputError if the folder cannot be created, or another process holds it.
 class LockedFolder {
  public:
   explicit LockedFolder(std::string path);

@@ -16,7 +16,8 @@ namespace qkv::files {
 // must then outlive the image.
 class NpyImage {
  public:
-  // Throws Error (of `function`, naming the array) for an array that a file cannot hold.
+  // Throws Error in the name of `function`, for the argument `name`, if a file cannot hold the
+  // array.
   NpyImage(std::string_view function, std::string_view name, const app::ArrayView& array);
   NpyImage(const NpyImage&) = delete;  // data() may point into the image
   NpyImage& operator=(const NpyImage&) = delete;

@@ -43,7 +43,7 @@ std::string message_of(int code) {
 // libzip fails.
 bool add_member(zip_t* archive, const std::string& name, const files::NpyImage& image,
                 Compression compression) {
-  // The bytes may be const, since libzip only reads them.
+  // The cast from const is safe, since libzip only reads the bytes.
   const auto bytes = [](const void* data) {
     return static_cast<zip_uint8_t*>(const_cast<void*>(data));
   };

@@ -26,7 +26,7 @@ struct ParallelTextOptions {
   Index least_columns = 1;  // the fewest columns that a row may have
   EmptyLines empty_lines = EmptyLines::kRefused;
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
-  // Called at most once per MiB with the bytes read so far and the bytes in total (-1 if unknown).
+  // Called about once per MiB with the bytes read so far and the bytes in total (-1 if unknown).
   std::function<void(Index bytes_read, Index bytes_total)> progress{};
 };
 

@@ -39,8 +39,8 @@ class VectorText {
   // number of words.
   bool next(std::string_view& line);
   Cut cut(std::string_view line) const;
-  // Converts the numbers of a line. Throws InputError unless float32 can hold all of them and the
-  // word does not end in a number: "cat 0.5" is not a word.
+  // Converts the numbers of a line. Throws InputError unless float32 can hold all of them. The
+  // word must not end in a number with a decimal point: "cat 0.5" is not a word.
   void parse(const Cut& line, std::vector<float>& numbers) const;
 
   Index width() const noexcept { return width_; }

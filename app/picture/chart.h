@@ -57,7 +57,7 @@ struct Chart {
 
 // Each function throws Error for a chart without a point and for a series whose run does not exist.
 // Equal charts give equal bytes on every machine. Zoom, flag and errors of draw_png() and
-// draw_pdf() are those of a Picture's.
+// draw_pdf() are as for a Picture.
 QKV_API std::string draw_svg(const Chart& chart);
 QKV_API std::string draw_terminal(const Chart& chart, const TerminalStyle& style);
 QKV_API std::string draw_png(const Chart& chart, double zoom = 2,

@@ -58,8 +58,8 @@ constexpr Bar kTerminalBar{{
     {235, 237, 109},
 }};
 
-// The bar for terminals with 256 colours. The nearest of 256 to the bar above would repeat colours
-// and include greys, so others are chosen: lightness (CIE L*) rises by at least 2.5 at each step,
+// The bar for terminals with 256 colours. Those nearest to kTerminalBar would repeat colours and
+// include greys, so others are chosen: lightness (CIE L*) rises by at least 2.5 at each step,
 // from 44 to 97, and neighbours are at least 15 apart (CIE 1976). Lightness leaps by 10 where green
 // steps up, because of the steps of xterm's cube.
 constexpr std::array<Rgb, kStepsOf256> kTerminalSteps{{

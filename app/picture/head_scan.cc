@@ -12,8 +12,8 @@ namespace {
 // Weights up to this one count as 0: they are rounding residue, far below any weight that matters.
 constexpr double kNothing = 1e-6;
 constexpr double kNearlyAll = 0.9;
-// Weights that differ by this part count as equal: rounding makes equal weights differ, by 2^-11
-// for float16.
+// Weights that differ by at most this fraction count as equal, since rounding makes equal weights
+// differ: by 2^-11 for float16.
 constexpr double kAlike = 1e-3;
 
 void note(Leaks& leaks, double weight, Index row, Index key) {

@@ -74,10 +74,10 @@ Labels side_by_side(const Axis& axis, double cell) {
   return labels;
 }
 
-constexpr double kBetweenLevel = 6;  // the least gap between two level labels
+constexpr double kBetweenLevel = 6;  // the least gap between two horizontal labels
 
-// The largest font size at which level words fit side by side, each above its own key; 0 if there
-// is none. A long word between short ones may be wider than its cell by half.
+// The largest font size at which horizontal words fit side by side, each above its own key; 0 if
+// there is none. A long word between short ones may be wider than its cell by half.
 double level_size(const Axis& axis, double cell) {
   constexpr double kSmallestLevel = 9;
   double widest = longest(axis) / 1.5;  // the width that a cell needs, in ems
@@ -88,7 +88,7 @@ double level_size(const Axis& axis, double cell) {
   return size < kSmallestLevel ? 0 : size;
 }
 
-// The style of key labels, which are level if they fit, since rotated ones are hard to read.
+// The style of key labels, which are horizontal if they fit, since rotated ones are hard to read.
 Labels key_labels(const Axis& axis, double cell) {
   Labels labels;
   if (axis.numbered && axis.size() > 1) {
@@ -115,7 +115,7 @@ void share_step(const Model& model, Layout& layout) {
   layout.queries.step = layout.keys.step = step;
 }
 
-// The smallest cell width of from, from + 1, ..., most that has room for level labels, or 0.
+// The smallest cell width of from, from + 1, ..., most that has room for horizontal labels, or 0.
 double readable_width(const Axis& axis, double from, double most) {
   for (Index more = 0; from + static_cast<double>(more) <= most; ++more) {
     const double width = from + static_cast<double>(more);

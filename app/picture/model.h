@@ -73,7 +73,7 @@ class Model {
   std::string high_end() const { return ends_of(all_.highest, false); }
   // The bar's label: the name of the numbers, the scale, and the numbers clipped at the ends.
   std::string bar_label() const;
-  // The bar's label without the name of the numbers if they are weights, as usual. May be empty.
+  // The bar's label, without the name of the numbers if it is the usual "weight". May be empty.
   std::string bar_remark() const;
 
   // Whether a kind of cell occurs: the legend explains only those that do.

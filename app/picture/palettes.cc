@@ -4,7 +4,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// Viridis (Van der Walt and Smith, 2015). All tables here are at t = 0, 1/16, ..., 1.
+// Viridis (Van der Walt and Smith, 2015). All tables in this file are at t = 0, 1/16, ..., 1.
 constexpr Bar kViridis{{
     {68, 1, 84},
     {72, 24, 106},
@@ -26,7 +26,7 @@ constexpr Bar kViridis{{
 }};
 
 // Cividis (Nunez, Anderton and Renslow, "Optimizing colormaps with consideration for color vision
-// deficiency", 2018), which looks the same to nearly everybody.
+// deficiency", 2018), which looks nearly the same with and without colour blindness.
 constexpr Bar kCividis{{
     {0, 34, 78},
     {0, 46, 106},

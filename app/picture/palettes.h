@@ -8,8 +8,9 @@
 
 namespace qkv::app::picture {
 
-// The colours of numbers and of exact zeros, on paper and on terminals. A sequence keeps its
-// inventors' low end on paper; on terminals the low end is dark.
+// The colours of numbers and of exact zeros, on paper and on terminals. All palettes but
+// red-blue have a dark low end on terminals. On paper it is light, but in viridis and cividis dark,
+// as published.
 struct Palette {
   const Bar& paper;
   const Bar& terminal;

@@ -315,7 +315,7 @@ class Drawing {
     }
     svg_.open_named_group("notes");
     double y = svg_.bottom() + 16;
-    // The line ends where the drawing does: a narrow map has room for wider notes than it may have.
+    // The line ends where the drawing or the widest note does: the room for notes may be wider.
     const double right = std::max(svg_.right(), kMargin + widest * kSmallSize);
     svg_.path(fmt::format("M{} {}h{}", unit(kMargin), unit(y),
                           unit(std::min(layout_.text_width, right - kMargin))),

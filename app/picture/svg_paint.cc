@@ -6,7 +6,7 @@
 namespace qkv::app::picture {
 namespace {
 
-// The gradient of a bar. Both interpolate linearly between the points of the table.
+// The gradient of a bar. An SVG viewer interpolates it linearly, as colour_at() does the bar.
 std::string gradient(const Bar& bar) {
   std::string stops;
   for (int n = 0; n <= kBarSteps; ++n) {

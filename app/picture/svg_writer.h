@@ -40,7 +40,6 @@ class SvgWriter {
   // Opens a group whose origin is at (x, y) and whose units are `width` by `height`.
   void open_group(std::string_view id, const Box& origin_and_scale);
   void path(std::string_view data, std::string_view paint);
-  // A path with an id.
   void named_path(std::string_view id, std::string_view data, std::string_view paint);
   // A circle. Its title, unless empty, is shown when the pointer is on it.
   void dot(double x, double y, double radius, std::string_view paint, std::string_view title);
@@ -56,7 +55,7 @@ class SvgWriter {
   double right() const { return right_; }
   double bottom() const { return bottom_; }
 
-  // The whole document; its right and bottom margins are `margin`, too.
+  // The text of a document: its width and height exceed right() and bottom() by `margin`.
   struct Head {
     std::string definitions{};
     std::string title{};

@@ -56,7 +56,7 @@ struct Resampling {
 // own.
 class QKV_API Signature {
  public:
-  // Adds a sentence that has so many references.
+  // Adds a sentence with the given number of references.
   void add(Index references);
 
   // The text of the signature, such as
@@ -83,8 +83,8 @@ struct PairedTest {
 // Evaluation"): both systems are scored on the same samples, each of as many sentences as the
 // corpus, drawn with repetition. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
 // samples whose absolute difference, less the mean of the absolute differences, is larger than the
-// difference on the corpus. If that is 0, p is 1, where sacreBLEU gives its least p. Both spans
-// must count the same sentences. The result is the same on every machine.
+// difference on the corpus. If the latter is 0, p is 1, where sacreBLEU gives its least p. Both
+// spans must count the same sentences. The result is the same on every machine.
 QKV_API PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
                                     std::span<const SentenceCounts> other,
                                     const Resampling& resampling);

@@ -28,18 +28,17 @@ constexpr int kByteCount = 256;
 // far smaller; sums of accepted scores are finite.
 constexpr float kLargestScore = 1e9F;
 
-// ---- the messages of sentencepiece_model.proto
-// ---------------------------------------------------
+// ---- the messages of sentencepiece_model.proto --------------------------------------------------
 
 // The values of ModelProto.SentencePiece.Type.
 enum class PieceType : std::uint32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
-constexpr std::uint32_t kPieces = 1;      // this and the next two: fields of ModelProto
-constexpr std::uint32_t kTrainer = 2;     // TrainerSpec
-constexpr std::uint32_t kNormalizer = 3;  // NormalizerSpec
-constexpr std::uint32_t kPieceText = 1;   // this and the next two: fields of its SentencePiece
-constexpr std::uint32_t kPieceScore = 2;
-constexpr std::uint32_t kPieceType = 3;
+constexpr std::uint32_t kPieces = 1;      // ModelProto.pieces
+constexpr std::uint32_t kTrainer = 2;     // ModelProto.trainer_spec
+constexpr std::uint32_t kNormalizer = 3;  // ModelProto.normalizer_spec
+constexpr std::uint32_t kPieceText = 1;   // ModelProto.SentencePiece.piece
+constexpr std::uint32_t kPieceScore = 2;  // ModelProto.SentencePiece.score
+constexpr std::uint32_t kPieceType = 3;   // ModelProto.SentencePiece.type
 
 void put_piece(std::string& to, std::string_view text, float score, PieceType type) {
   std::string piece;
@@ -166,13 +165,13 @@ SubwordModel parse_subword_model(std::string_view bytes) {
     if (!message) refuse_other();
     LearnedPiece piece = piece_from(*message);
     const bool is_learned = given >= Vocabulary::kSpecials + kByteCount;
-    if (!is_learned) piece.score = 0;  // not checked here: the comparison below does
+    if (!is_learned) piece.score = 0;  // the comparison below checks the score
     check_piece(piece, seen);
     if (is_learned) model.pieces.push_back(std::move(piece));
   }
   if (given > 0 && model.pieces.empty()) refuse_model("must have learned pieces, got none");
-  // The remaining parts and the types of the pieces are checked by comparison with the bytes of the
-  // same pieces: nothing that was not understood here may reach SentencePiece.
+  // The types of the pieces and all other parts must equal those that bytes_of() writes for the
+  // learned pieces, so that no part that was not parsed here reaches SentencePiece.
   for (const SubwordAlgorithm algorithm : {SubwordAlgorithm::kUnigram, SubwordAlgorithm::kBpe}) {
     model.algorithm = algorithm;
     if (bytes_of(model) == bytes) return model;

@@ -30,7 +30,8 @@ std::string with_short_words(std::string_view text) {
   std::string result;
   std::size_t length = 0;
   for (const char byte : text) {
-    const bool begins = (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;  // of a character
+    // True if the byte begins a character.
+    const bool begins = (static_cast<unsigned char>(byte) & 0xC0U) != 0x80U;
     if (byte == ' ') {
       length = 0;
     } else if (begins && ++length > kLongestWord) {

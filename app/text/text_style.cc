@@ -56,8 +56,8 @@ class Joiner {
     return found == style_.spaces.end() ? english_spaces(token) : found->second;
   }
 
-  // The spaces around a straight quotation mark. A mark opens only if another one that closes
-  // follows: else it is an apostrophe, as in "two weeks' time".
+  // The spaces around a straight quotation mark. If none is open, a mark opens if another one
+  // follows or it is the first token; else it is an apostrophe, as in "two weeks' time".
   Spaces quote_spaces(std::size_t n) {
     bool& is_open = tokens_[n] == "'" ? single_is_open_ : double_is_open_;
     const auto later = tokens_.subspan(n + 1);
@@ -83,8 +83,8 @@ class SentenceStarts {
     if (!is_punctuation_token(token)) {
       return std::exchange(at_start_, false) ? Token::kStart : Token::kWithin;
     }
-    // Three dots may be a pause, and so begin no sentence; quotation marks and brackets change
-    // nothing.
+    // The token "..." may be a pause, so unlike "…" it ends no sentence. Quotation marks and
+    // brackets change nothing.
     if (token == "." || token == "!" || token == "?" || token == "…") at_start_ = true;
     if (token == "," || token == ";") at_start_ = false;
     return Token::kMark;

@@ -24,10 +24,10 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// Each step below passes over the bytes once, from left to right, and its matches do not overlap
-// (of "..." after a letter, the first step of stops matches the first dot, and the second step the
-// second). Bytes of longer UTF-8 sequences are neither digits nor stops, so that the bytes can be
-// examined one at a time.
+// Each with_..._apart function below is one step of the tokenizer. It passes over the bytes once,
+// from left to right, and its matches do not overlap: with_stops_apart_on_the_left() matches "a."
+// and ".." in "a...". Bytes of longer UTF-8 sequences are neither digits nor stops, so that the
+// bytes can be examined one at a time.
 
 std::string with_punctuation_apart(std::string_view text) {
   std::string result;

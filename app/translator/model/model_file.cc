@@ -170,7 +170,7 @@ class StoredParameters {
   const std::vector<NamedView>& views() const { return views_; }
 
  private:
-  // Views stay valid while it grows: moving a tensor moves no memory.
+  // The views stay valid while this vector grows, since moving a tensor moves no elements.
   std::vector<Tensor> rounded_{};
   std::vector<NamedView> views_{};
 };

@@ -34,7 +34,7 @@ Additive additive_score(const AdditiveAttention& layer) {
   return {.wq = p.w_q, .wk = p.w_k, .v = p.v};
 }
 
-// Copies the gradients that the caller requested.
+// Copies the parameters, or gradients, of a layer.
 template <class P>
 void copy_parameters(const P& from, P& to) {
   for_each_parameter(from, to, [](const auto& p, Tensor& target) { copy(p.value, target); });
@@ -188,7 +188,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
     out = entry(kept_.heads.view(), step);
     dq = entry(kept_.d_query.view(), step);
     d_out = entry(kept_.d_heads.view(), step);
-    merge_->backward_input(d_seen, entry(kept_.d_heads.view(), step));  // undoes merge_
+    merge_->backward_input(d_seen, entry(kept_.d_heads.view(), step));
   }
   const Index heads = head_count(config_);
   InputGradients gradients;  // for the backward pass of attend()
@@ -200,7 +200,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
   const qkv::Saved saved{split_steps(out, heads), lse_of(entry(kept_.lse.view(), step))};
   attention_backward(inputs(q), options(), saved, {.out = split_steps(d_out, heads)}, gradients,
                      context_);
-  if (merge_) query_->backward_input(dq, ds, Write::kAccumulate);  // undoes query_
+  if (merge_) query_->backward_input(dq, ds, Write::kAccumulate);
 }
 
 void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const View& d_states,

@@ -28,8 +28,8 @@ Index head_count(const TranslatorConfig& config);
 
 class SourceMemory {
  public:
-  // All arguments must outlive the memory unchanged. `steps` is the number of steps that can be
-  // undone, 0 if there is no backward pass.
+  // All arguments must outlive the memory unchanged. `steps` is the number of steps that have
+  // a backward pass, 0 for none.
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
@@ -37,8 +37,8 @@ class SourceMemory {
   // [B,heads,n,Ts] may be absent; it is not filled for kNone.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Attends in decoder step `step` with s [1,B,hidden], so that look_back() can undo it. s and seen
-  // must not change until then.
+  // Attends in decoder step `step` with s [1,B,hidden], and saves what look_back() needs. s and
+  // seen must not change before look_back().
   void look(Index step, const ConstView& s, const View& seen);
   // The backward pass of look() in that step: adds to ds [1,B,hidden], and accumulates the
   // gradients of the sources and of the parameters.
@@ -54,10 +54,10 @@ class SourceMemory {
   // Arrays that the steps save for their backward pass.
   struct Kept {
     Tensor lse;      // [steps,B,heads]
-    Tensor query;    // [steps,B,hidden] projected queries, with heads
+    Tensor query;    // [steps,B,hidden] projected queries of multi-head attention
     Tensor heads;    // [steps,B,hidden] the heads' outputs
-    Tensor d_query;  // gradients of `query` and of `heads`
-    Tensor d_heads;
+    Tensor d_query;  // [steps,B,hidden] gradient of `query`
+    Tensor d_heads;  // [steps,B,hidden] gradient of `heads`
   };
 
   bool none() const { return config_.attention == TranslatorAttention::kNone; }
@@ -75,11 +75,11 @@ class SourceMemory {
   EncodedSources sources_;
   Context& context_;
   Tensor projected_keys_;    // [B,Ts,hidden]
-  Tensor projected_values_;  // [B,Ts,hidden] with heads
+  Tensor projected_values_;  // [B,Ts,hidden]; only for multi-head attention
   ConstView keys_, values_;  // the projections, or the encoder's states
   Linear::Saved saved_key_, saved_value_;
-  std::optional<AdditiveMemory> additive_;               // of look() without a step
-  std::optional<layers::AdditiveSteps> additive_steps_;  // of look() with a step
+  std::optional<AdditiveMemory> additive_;               // for look() without a step
+  std::optional<layers::AdditiveSteps> additive_steps_;  // for look() with a step
   std::optional<PackedLinear> query_, merge_;
   Kept kept_;
   Tensor d_keys_, d_values_;  // absent with additive_steps_, which keeps its own

@@ -45,8 +45,8 @@ AnyView rows_of(const AnyView& view) {
   return reshape(view, {view.size(0) * view.size(1), view.size(2)});
 }
 
-// Writes the larger of pairs[n,2c] and pairs[n,2c+1] to `to`: [N,2 C] -> [N,C]. A NaN in a pair
-// wins.
+// Writes the larger of pairs[n,2c] and pairs[n,2c+1] to `to`: [N,2 C] -> [N,C]. If a pair
+// has a NaN, the result is NaN.
 void larger_of_pairs(const ConstView& pairs, const View& to);
 // The backward pass of larger_of_pairs() in place: the gradient d goes to the larger number of each
 // pair, of two equal ones to the first; the other one becomes 0.

@@ -46,8 +46,8 @@ class Best {
   std::vector<Continuation> all_{};
 };
 
-// A bound: no logit below it gives a log-probability above `worst`. Rounding errors of that
-// log-probability are a hundred-millionth of the bound's margin for them.
+// A lower bound: no logit below it gives a log-probability above `worst`. The margin
+// is more than 10^8 times the rounding errors of the log-probability.
 template <class T>
 T least_logit(double worst, double so_far, double log_sum) {
   const double size = std::abs(worst) + std::abs(so_far) + std::abs(log_sum);

@@ -23,13 +23,13 @@ class Hypotheses {
   // The count of live hypotheses, which are in order, best first; at most the beam.
   Index live() const noexcept { return static_cast<Index>(live_.size()); }
   std::int32_t last_token(Index hypothesis) const;
-  // The row index that the hypothesis of the previous step had which this one continues.
+  // The row index of the hypothesis of the previous step that this hypothesis continues.
   Index parent(Index hypothesis) const;
 
   double log_probability(Index hypothesis) const;
 
-  // The number of continuations that a step needs, so that enough stay live if each hypothesis may
-  // end.
+  // The number of continuations that a step needs. With twice the beam, `beam` hypotheses stay
+  // live although each may also end.
   static Index continuations(const SearchOptions& options) noexcept;
   // Takes one step with the `best` continuations, at most continuations() of them, best first. Row
   // k of `attention` [live,Ts] belongs to hypothesis k. It may be absent unless the options request
@@ -63,7 +63,8 @@ class Hypotheses {
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  // Unreachable nodes are removed when there are twice as many nodes.
+  // The most nodes that a removal of unreachable nodes has kept, at least 1024. Twice as many
+  // nodes start the next removal.
   std::size_t looked_at_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;

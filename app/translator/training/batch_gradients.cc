@@ -15,7 +15,8 @@ namespace {
 
 constexpr Index kMostShards = 8;
 constexpr Index kLeastPairs = 32;
-// The last counter word of these random numbers; batches use 16 and 17, layers lower ones.
+// The last counter word of the draws of micro-batch seeds; epoch_batches() uses 16 and 17, layers
+// lower ones.
 constexpr std::uint32_t kStream = 18;
 
 std::uint64_t shard_seed(std::uint64_t seed, Index update, Index shard) {
@@ -58,7 +59,7 @@ TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::u
   const auto size = std::ssize(pairs);
   const Index count = shard_count(size);
   add_shards(count);
-  // For all micro-batches.
+  // The packed weights of the decoder's cell, which all micro-batches share.
   const GruCell::Steps decoder(translator_.parameters().decoder, context_);
   std::deque<TranslatorPass> passes;
   std::vector<std::int32_t> targets;

@@ -14,10 +14,10 @@
 // Checkpoints: the parameters at some updates of a run, kept in its folder as model files
 // "checkpoint-1500.safetensors", which `qkv average` averages.
 //
-// A checkpoint is written at its update, and those that are too many are removed after the next
-// save. If the process is killed in between, none is missing of those before the last save. There
-// may be some from updates after it; a resumed run removes them and writes its own, which differ
-// only where a clock decides.
+// A checkpoint is written at its update. The next save removes the oldest ones beyond the number to
+// keep, so that a killed process leaves all checkpoints that the last save kept. It may also leave
+// some of later updates: a resumed run removes them and writes its own, which differ only where a
+// clock decides.
 namespace qkv::app {
 
 std::string checkpoint_name(Index update);

@@ -14,7 +14,7 @@ namespace qkv::app {
 // A line of train.jsonl. A member that the line lacks is empty; a non-finite number is NaN.
 struct CurvePoint {
   Index update = 0;
-  // With the fraction of the current epoch; empty if no epoch is complete.
+  // Epochs so far, with the fraction of the current one; empty if no epoch is complete.
   std::optional<double> epochs{};
   double seconds = 0;            // of all runs in the folder together
   std::optional<double> loss{};  // mean training loss since the line before
@@ -26,10 +26,10 @@ struct CurvePoint {
 // The path of train.jsonl, where `path` is that file or its folder.
 QKV_API std::string training_log_of(const std::string& path);
 
-// Reads the progress of a run: one point for each line of training_log_of(path), in their order. A
-// line that marks the end of one run in the folder keeps only its validation, unless all lines are
-// such ends: its loss is the mean over few updates, which the next line includes too. Such a line
-// is not the best if the run was resumed, since resuming discards that validation. Throws
+// Reads the progress of a run: one point for each line of training_log_of(path), in their order.
+// The point of a line that marks the end of a run has no `loss`, which is the mean over few updates
+// that the next line includes too; only if all lines mark ends, the last one keeps it. If the run
+// was resumed, such a line is not the best, since resuming discards its validation. Throws
 // InputError for a file that is missing or empty, and with the line for a line that training does
 // not write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);

@@ -10,11 +10,11 @@
 // The file config.json: the settings that determine a run.
 namespace qkv::app {
 
-// A fingerprint of a data file. `hash` is that of all its sentence pairs, empty without a file.
+// A fingerprint of a data file.
 struct DataFacts {
   Index pairs = 0;     // sentence pairs that are used
   Index left_out = 0;  // sentence pairs that are too long
-  std::string hash{};  // of all sentence pairs; "": no file
+  std::string hash{};  // of all sentence pairs; empty without a file
 };
 
 // All settings of a run: those of the user and those derived from the data.

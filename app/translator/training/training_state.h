@@ -33,10 +33,10 @@ inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFil
 struct Counts {
   Spent spent{};
   Index batch = 0;  // batches of the current epoch that are done
-  // The line of train.jsonl that is due after this update and not yet written: 1, or 2 with
-  // validation; 0 if none is due.
+  // The kind of line of train.jsonl that is due after this update and not yet written: 1 without
+  // a validation, 2 with one; 0 if none is due.
   Index line_due = 0;
-  // The line of train.jsonl that this update already has: 0 none, 1 a line, 2 one with validation.
+  // The kind of line of train.jsonl that this update already has: 0 for none, else 1 or 2.
   Index line_done = 0;
   Index tokens = 0;      // target tokens since the last line
   double loss = 0;       // sum of the loss over these tokens

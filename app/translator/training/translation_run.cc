@@ -56,7 +56,7 @@ std::string kept_path(const std::string& path) {
 // Accepts a run, or a folder that is empty except for files that a killed process left.
 void check_folder(const LockedFolder& folder) {
   for (const char* name : kRunFiles) folder.remove_leftovers(name);
-  // Throws for symbolic links.
+  // file() throws for symbolic links.
   for (const char* name : kRunFiles) static_cast<void>(folder.file(name));
   if (folder.holds(kConfigFile)) return;
   const auto names = folder.names();

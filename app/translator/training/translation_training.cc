@@ -90,7 +90,8 @@ void Training::finish() {
   if (!is_saved_) save();
 }
 
-// Writes the line that marks the run's end, unless this update already has a line with as much.
+// Writes the line that marks the run's end, unless this update already has a line. If `validated`,
+// only a line with a validation counts.
 void Training::write_end_line(bool validated) {
   Counts& counts = state_.counts;
   const Index kind = validated ? kValidation : kLine;
@@ -204,7 +205,7 @@ void Training::ask_for_line() {
   if (due && !validate) counts.valid_seconds = counts.spent.seconds;
 }
 
-// Writes a checkpoint, at once and not after a validation, which may be interrupted.
+// Writes a checkpoint. It is called before the validation, which may be interrupted.
 void Training::keep() {
   if (options_.keep == 0) return;
   check_finite();

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Trains the date model that is linked into the library: dates.safetensors, beside this script.
 # Usage: app/translator/model/dates/train.sh [FOLDER]    from a checkout, after `make run`; FOLDER keeps the run
-# A budget in epochs: the same CPU target gives the same bytes again.
+# The budget is in epochs, not in time, so that the same CPU target gives the same bytes again.
 set -euo pipefail
 cd "$(dirname "$0")/../../../.."
 export PATH=$PWD/build/release/bin:$PATH

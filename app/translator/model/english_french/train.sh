@@ -4,9 +4,9 @@
 # script.
 # Usage: app/translator/model/english_french/train.sh PAIRS [FOLDER]   from a checkout, after `make run`; PAIRS is
 # English, tab, French: fra.txt of fra-eng.zip from https://www.manythings.org/anki; FOLDER keeps the run
-# A budget in updates: the same version of qkv, CPU target and version of SentencePiece give the same
-# bytes again. The linked file is of 2026-11-24; versions since then add gradients up in another order.
-# The sizes are those that stay below 4 MB in 16 bits.
+# The budget is in updates, not in time, so that the same versions of qkv and SentencePiece give the same
+# bytes again on the same CPU target. The linked file is of 2026-11-24; later versions sum gradients in
+# another order. The sizes keep the file below 4 MB with 16-bit numbers.
 set -euo pipefail
 pairs=$(realpath "${1:?usage: app/translator/model/english_french/train.sh PAIRS [FOLDER]}")
 folder=${2:-$(mktemp -d)}
