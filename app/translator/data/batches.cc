@@ -20,7 +20,7 @@ namespace {
 enum class Order : std::uint32_t { kPairs = 16, kBatches = 17 };
 
 // Shuffles by Fisher-Yates, from the end; unlike std::shuffle it is equal everywhere. An index is
-// the upper half of a random word times the bound, which is non-uniform by at most bound / 2^32.
+// the high half of the product of a random word and the bound, non-uniform by at most bound / 2^32.
 template <class T>
 void shuffle(std::vector<T>& values, std::uint64_t seed, Index epoch, Order order) {
   for (std::size_t i = values.size(); i > 1; --i) {

@@ -162,7 +162,7 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
-    const View ds = states(d_rows_, t, 1);  // of the step's input state; holds the readout's part
+    const View ds = states(d_rows_, t, 1);  // gradient of state t, now the readout's part
     cell_->backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
                     rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
                     rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));

@@ -23,7 +23,8 @@ class Hypotheses {
   // The count of live hypotheses, which are in order, best first; at most the beam.
   Index live() const noexcept { return static_cast<Index>(live_.size()); }
   std::int32_t last_token(Index hypothesis) const;
-  // The row index of the hypothesis of the previous step that this hypothesis continues.
+  // The hypothesis of the previous step that this one continues, as its index among the live
+  // hypotheses of that step.
   Index parent(Index hypothesis) const;
 
   double log_probability(Index hypothesis) const;
