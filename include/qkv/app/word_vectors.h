@@ -24,7 +24,7 @@ struct WordVectorOptions {
   // requested words.
   int near = 5;
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
-  // Called at most once per MiB with the bytes read and the bytes in total, or -1 if unknown. The
+  // Called about once per MiB with the bytes read and the bytes in total, or -1 if unknown. The
   // count starts again at 0 if the file is read twice.
   std::function<void(Index bytes_read, Index bytes_total)> progress{};
 };
