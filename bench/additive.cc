@@ -33,7 +33,7 @@ ScoreCase large(const Session& session, Index D, Index U) {
   return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
 }
 
-// The large call with whose rate those of other shapes are compared.
+// The large call with whose rate the rates of other shapes are compared.
 ScoreCase standard(const Session& session) {
   ScoreCase one = large(session, 64, 256);
   one.forward = 25e9;

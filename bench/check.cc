@@ -72,7 +72,7 @@ double forward_bound(const Problem& problem, double largest) {
   return largest * unit * (1 + 2 * scores);
 }
 
-// The allowed error of gradients: eight times as much, since terms of their sums cancel.
+// The allowed error of gradients: eight times that of `out`, since terms of their sums cancel.
 double backward_bound(const Problem& problem, double largest) {
   return 8 * forward_bound(problem, largest);
 }
@@ -136,7 +136,7 @@ Options options_of(const Problem& problem, const Part& part) {
 enum class Know {
   kDistance,  // the distance between query and key
   kPair,      // an element of an array [Tq,Tk], which can be sliced
-  kNumbers,   // their indices, which only the first part keeps
+  kNumbers,   // their indices, which only parts from index 0 keep
   kCount,     // the number of keys, which no part keeps
 };
 
@@ -278,7 +278,8 @@ std::string fault_in(const Problem& problem, const std::vector<View>& results, c
 }  // namespace
 
 std::string fault_of(const Problem& problem, const std::vector<View>& results) {
-  // The reference computes so much in less than a tenth of a second, with tanh in about one second.
+  // For these amounts of work the reference takes less than a tenth of a second, or about one
+  // second with tanh.
   const double most_work = units_of(problem) > 0 ? 0x1p24 : 0x1p26;
   const Know know = knowledge_of(problem.options);
   const Know most = problem.pass == Pass::kForward ? Know::kDistance : Know::kNumbers;

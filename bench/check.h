@@ -15,9 +15,9 @@ double most_of(const ConstView& view);
 std::string difference(const ConstView& got, const ConstView& want, double bound);
 
 // Compares results, in the order of Problem::results(), with those of the path "reference". Checks
-// all numbers if the problem is small or its options do not allow to compute a part of it alone;
-// else some rows of the first and the last batch entry, of gradients those of some queries and some
-// keys. Returns the first difference, or "".
+// all numbers if the problem is small or its options do not allow a part of it to be computed
+// alone. Otherwise it checks the results of some queries and, for gradients, of some keys, in the
+// first and the last batch entry. Returns the first difference, or "".
 std::string fault_of(const Problem& problem, const std::vector<View>& results);
 
 }  // namespace qkv::bench

@@ -34,7 +34,8 @@ void run_many(Session& session) {
       for (const Index heads : kHeads) {
         // Long heads are measured by other groups.
         if (T == 512 && heads > 8) continue;
-        // In a quick run the others are left out, since they run the same code.
+        // A quick run has only the shortest length and up to 8 heads, since the others run the same
+        // code.
         if (session.is_quick() && (T != 16 || heads > 8)) continue;
         run_case(session, T, heads, 1, backward);
         if (heads > 1 && session.threads() > 1) {

@@ -51,9 +51,9 @@ struct Summary {
 double median_of(std::vector<double> values);
 Summary summarise(const Series& series, Clock clock);
 
-// The clock by which the spreads of these series are smaller in sum. It is CPU time if wall time is
-// longer by more than 1 %, since other processes had the processor too, and wall time for work on
-// several threads, of which the CPU time of one thread says nothing.
+// The clock by which the sum of the spreads of these series is smaller. It is CPU time if wall time
+// is longer by more than 1 %, since other processes then had the processor too. It is wall time for
+// work on several threads, of which the CPU time of one thread says nothing.
 Clock steadier(std::span<const Series> series, int threads);
 
 // The largest spread of a peak, or of a ratio, from which a figure is computed.

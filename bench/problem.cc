@@ -21,7 +21,7 @@ std::uint64_t next(std::uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// The type from which a T is rounded.
+// The type in which a number is computed before it is rounded to T.
 template <class T>
 using Number = std::conditional_t<std::is_same_v<T, double>, double, float>;
 

@@ -89,7 +89,7 @@ void score_additive(Problem& problem, Index U);
 void score_bilinear(Problem& problem);
 // The gradients of parameters that are given, in the order of for_each_parameter().
 std::vector<View> views_of(const ScoreGradient& gradient);
-// Makes a problem the backward pass of its call, for a random dout. Set the options before.
+// Makes a problem the backward pass of its call, for a random dout. The options must be set before.
 void turn_backward(Problem& problem);
 
 // The offset o of the options' diagonal, j = i + o.

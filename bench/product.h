@@ -30,7 +30,7 @@ struct Product {
   Linear::Parameters gradients{};  // has dW alone, and only for kWeightGradient
 
   Product(Gives which, Index row_count, Index inputs, Index outputs);
-  // The array of the result, as of the enum.
+  // The array to which the product is written.
   View to() { return gives == Gives::kWeightGradient ? gradients.weight.view() : result.view(); }
 };
 

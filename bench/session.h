@@ -101,13 +101,13 @@ class Session {
   // one supports it.
   void share_of_peak(const Wanted& wanted, Problem& problem);
   void share_of_peak(const Wanted& wanted, const Task& task);
-  // Compares with a plain read of the problem's keys and values.
+  // Compares the call with a plain read of the problem's keys and values.
   void share_of_read(const Wanted& wanted, Problem& problem);
-  // Compares with the call `base`, which has fewer options or another shape.
+  // Compares the call with the call `base`, which has fewer options or another shape.
   void against(const Wanted& wanted, Problem& problem, Problem& base, Figure figure);
   // Compares the speedup over one thread with that of the multiply-add peak.
   void threads_share(const Wanted& wanted, Problem& problem);
-  // Compares with nothing; times `call` or, if it is empty, the problem's plan.
+  // Makes no comparison; times `call` or, if it is empty, the problem's plan.
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
   // Reports units of an additive score per second, with a peer if one supports it; times `calls`
   // or, if it is null, the problem's plan.

@@ -6,7 +6,7 @@
 
 namespace qkv::python {
 
-// The words that error messages have of an argument: function, argument, and accepted types.
+// The words with which error messages refer to an argument: its function, its name and its types.
 struct Name {
   const char* function;  // "attention"
   const char* argument;  // "q"

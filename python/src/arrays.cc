@@ -132,7 +132,7 @@ Array view_of_plain(nb::handle object, const Name& name) {
 
 Array view_of_numpy(nb::handle object, const Name& name) {
   if (numpy().is_plain_array(object)) return view_of_plain(object, name);
-  // First, since is_masked() fails for dtypes that view_of_plain() rejects.
+  // view_of_plain() comes first, since is_masked() fails for dtypes that view_of_plain() rejects.
   Array array = view_of_plain(numpy().as_array(object), name);
   check_unmasked(object, name);
   return array;

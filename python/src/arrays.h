@@ -29,8 +29,8 @@ struct Array {
 // Returns a view of a CPU array; None gives an absent view. Throws TypeError for other objects.
 Array array_of(nb::handle object, const Name& name);
 
-// As array_of(), but also takes lists and tuples of numbers, which are converted to the dtype
-// `real` unless that is kNone.
+// Returns a view as array_of() does, and also takes lists and tuples of numbers, which are
+// converted to the dtype `real` unless that is kNone.
 Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
 // Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.

@@ -15,7 +15,7 @@
 namespace qkv::python {
 namespace {
 
-constexpr std::size_t kResultsPlace = kRequests.size();  // where the tuple has the function
+constexpr std::size_t kResultsPlace = kRequests.size();  // the place of the function in the tuple
 
 consteval std::size_t place_of(std::string_view request) {
   std::size_t place = 0;
@@ -169,7 +169,7 @@ void Extras::make_scores(const Dims& shape, DType dtype, Outputs& outputs) {
   }
 }
 
-// The argument is False, True, or the queries.
+// Reads return_column_sums: False, True, or the indices of the queries whose weights are summed.
 void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
   const nb::handle sums = at(kColumnSums);
   const Name name{function_, kRequests[kColumnSums], kIntegers};
@@ -188,7 +188,7 @@ void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
   add("column_sums", dtype, keys, outputs.column_sums.sums);
 }
 
-// The argument is None, or how many cells.
+// Reads return_pooled: None, or the numbers (m, n) of cells along queries and keys.
 void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtype,
                          Outputs& outputs) {
   const nb::handle cells = at(kPooled);

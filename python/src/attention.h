@@ -47,10 +47,11 @@ class Extras {
   // The tuple `wanted` has the arguments in kRequests, and the function that builds the result from
   // names and values (see _results.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
-  // Makes the requested buffers and sets them in `outputs`. `sequences`: how many, if packed.
+  // Makes the requested buffers and sets them in `outputs`. `sequences` is the number of packed
+  // sequences, or 0.
   void make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs);
-  // Once all are filled: `first` (out as returned by the maker; may be invalid) alone, or with the
-  // requested results.
+  // The object to return to Python once all buffers are filled: `first` (out as returned by the
+  // maker; may be invalid) alone, or a named tuple of it and the requested results.
   nb::object with(const nb::object& first) const;
   // The queries whose rows matrices contain; absent for all.
   const Array& rows() const { return rows_; }
@@ -77,11 +78,11 @@ class Extras {
   Array column_rows_;  // the queries that results by key sum over
   std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as returned by the maker
-  std::size_t top_ = 0;  // where the keys of the top are in results_, after its weights; 0: nowhere
+  std::size_t top_ = 0;  // index of the keys of the largest weights, after the weights; 0: none
 };
 
 // Makes the results of a call, of the type of `like`, has run(work, outputs) fill them and returns
-// them to Python. `wanted` as in Extras.
+// them to Python. `wanted` is as in Extras.
 nb::object attend(const char* function, const CallArguments& call, nb::handle like,
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run);

@@ -25,7 +25,7 @@ nb::object from_dlpack_of(nb::handle like) {
   if (nb::hasattr(like, "__array_namespace__")) {
     return like.attr("__array_namespace__")().attr("from_dlpack");
   }
-  // The package of its class, or of one of its base classes.
+  // Looks for the package of the class of `like`, then for those of its base classes.
   const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(like.ptr())));
   const nb::object modules = nb::module_::import_("sys").attr("modules");
   for (const nb::handle base : nb::tuple(type.attr("__mro__"))) {

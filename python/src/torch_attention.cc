@@ -70,7 +70,8 @@ bool reads_mask(nb::handle object, const Inputs& inputs, Options& options) {
   return mask->dtype() == inputs.q.dtype();
 }
 
-// Computes out for the arguments of PyTorch's function; None if an argument is not as above.
+// Computes out for the arguments of PyTorch's function. Returns None, so that the caller takes the
+// general path, if an argument is not of the kinds that are read here or the call fails.
 nb::object torch_attention(nb::handle query, nb::handle key, nb::handle value, nb::handle attn_mask,
                            nb::handle dropout_p, nb::handle is_causal, nb::handle scale,
                            nb::handle enable_gqa) {

@@ -211,7 +211,7 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
       memory.key_gradients(sum.k, sum.wk);
       expect_close(sum, want, eps, "round " + std::to_string(round));
     }
-    // No step has added anything since.
+    // No step has run since the sums were read, which set them to 0.
     KeyGradients none(x);
     memory.key_gradients(none.k, none.wk, Write::kOverwrite);
     for (const Tensor* t : {&none.k, &none.wk}) {
@@ -220,8 +220,8 @@ TEST(AdditiveMemory, GradientsOfStepsAddUpOnEveryPath) {
   });
 }
 
-// A step that requests no gradients of its own counts; each sum may be requested alone, in any
-// memory layout, and accumulated.
+// A step that requests no gradients itself still adds to the sums of dk and dWk. Each sum may be
+// requested alone, in any memory layout, and accumulated.
 TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);

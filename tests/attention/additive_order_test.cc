@@ -8,9 +8,8 @@
 
 #include "tests/attention/path_runner.h"
 
-// Exponentials of projections overflow their type: rows whose powers are stored separately take a
-// different loop from ordinary ones. No row depends on its neighbours or on masked keys, bit for
-// bit.
+// Rows of projections whose exponentials would overflow their type store the powers separately, and
+// are read by a loop of their own. No row depends on its neighbours or on masked keys, bit for bit.
 namespace qkv::test {
 namespace {
 
@@ -62,8 +61,8 @@ PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
                 {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
-// Numbers beyond small values, just and far beyond the exponentials that are stored whole, and
-// beyond every exponential.
+// Numbers beyond the bound of small values (16), just and far beyond those whose exponentials are
+// stored whole, and beyond every exponential; and non-finite numbers.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
   const double inf = std::numeric_limits<double>::infinity();
@@ -122,8 +121,8 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
   });
 }
 
-// Expects that all of a [2,2,T,..] result is bit-identical except entry (1, 1), or, if `but` is a
-// row, except that row of it.
+// Expects that the results a and b [2,2,T,..] are bit-identical except in entry (1, 1) or, if `but`
+// is not negative, except in row `but` of that entry.
 void expect_others_same(const Tensor& a, const Tensor& b, Index but, const std::string& what) {
   for (Index n = 0; n < kEntries; ++n) {
     for (Index h = 0; h < kEntries; ++h) {
@@ -164,8 +163,8 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
   });
 }
 
-// Rows of every size among each other, and each alone against the keys that it attends to, both
-// equal a row of one prefill.
+// Rows of every size are in one prefill. Each query alone, with only the keys that it attends to,
+// equals its row of the prefill.
 TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;

@@ -119,13 +119,13 @@ struct Arrays {
   Tensor q, k, v, dout, wq, wk, score_v, score_b;
 };
 
-// Gradients by name in kNames, and for each the largest sum of absolute terms.
+// The gradients, in the order of kNames, and for each the largest sum of absolute terms.
 struct Plain {
   std::array<Values, kNames.size()> values;
   std::array<double, kNames.size()> sizes{};
 };
 
-// The formulas, computed in sums of T.
+// Computes the gradients by their formulas, with sums of type T.
 template <class T>
 class PlainGradients {
  public:
@@ -270,9 +270,8 @@ double score_error(const Arrays& x, const std::string& path) {
       scores_of(x.q, x.k, score, std::string(kReferencePath), DType::kFloat64));
 }
 
-// Allows three times the naive computation's error and 4 ulp of the largest gradient, and the
-// effects of errors of scores and of tanh, since those of small arguments have a further error in 1
-// - 2r:
+// Allows three times the naive computation's error and 4 ulp of the largest gradient, and adds the
+// effects of errors of scores and of tanh, since 1 - 2r has a further error for small arguments:
 // - scores off by e change each weight by 2 e of it, and so terms ds_ij x by at most
 //   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums;
 // - tanh off by 2^-22 changes dscore_v by 2^-22 sum |ds|.

@@ -176,7 +176,8 @@ class Judge {
     if (name == "out" && call_.has("infinity in v") && !std::isfinite(want)) {
       return std::isnan(got) || got == want || (std::isnan(want) && std::isinf(got));
     }
-    // A sum of subnormal weights may be 0, and is then not multiplied.
+    // A sum of subnormal weights may be 0 on one path, which then does not multiply it by the
+    // value.
     const bool odd_value = call_.has("infinity in v") || call_.has("NaN in v");
     if (name == "value_sums" && odd_value && (got == 0 || want == 0)) return true;
     if (std::isnan(want)) return std::isnan(got);
@@ -198,7 +199,8 @@ class Judge {
     if (name == "column_sums") {
       return sum_bound(size, std::max(call_.Tq, call_.column_rows().element_count()), 96);
     }
-    // Counts in units of the longest value; the products may be subnormal.
+    // The weights are counted in units of the longest value, and their products with it may be
+    // subnormal.
     if (name == "value_sums") {
       const double longest = std::max(largest_norm(call_.inputs().v), smallest_);
       const Index queries = std::max(call_.Tq, call_.column_rows().element_count());

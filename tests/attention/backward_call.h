@@ -22,12 +22,12 @@ namespace qkv::test {
 // The paths other than the reference whose backward pass supports a plain call with a score of this
 // kind.
 std::vector<std::string> fast_backward_paths(ScoreKind kind = ScoreKind::kDot);
-// These paths and the reference.
+// The paths of fast_backward_paths(), and the reference.
 std::vector<std::string> all_backward_paths(ScoreKind kind = ScoreKind::kDot);
 // Whether the path has a backward pass for this call.
 bool takes_backward(std::string_view path, const Inputs& inputs, const Options& options);
 
-// A call, except for the results saved by the forward pass.
+// A call of attention_backward(), without the results that the forward pass saves.
 struct BackwardCall {
   // A requested gradient: of "q", "k", "v", "bias", "alibi", "sinks", of a parameter of the score:
   // "w", "wq", "wk", "score_v", "score_b", or of a gain: "norm_q", "norm_k".
@@ -84,9 +84,9 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, with random row maps of q and k, and random choices of the results that have
-// gradients, the gradients that are requested, their layout, and whether they are accumulated. It
-// depends on (seed, index) alone.
+// A random call, with random input transforms of q and k, and random choices of the results that
+// have gradients, the gradients that are requested, their layout, and whether they are accumulated.
+// It depends on (seed, index) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index,

@@ -19,7 +19,8 @@
 
 // Compares the backward pass of every path with the reference's: random calls over all shapes,
 // memory layouts, options, gradients given and requested, and special values. A failure prints a
-// line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, SEED other calls.
+// line; QKV_CONFORMANCE=SEED:INDEX runs that call alone, QKV_CONFORMANCE=SEED the calls of another
+// seed.
 namespace qkv::test {
 namespace {
 
@@ -37,7 +38,7 @@ std::string_view asked_of(ScoreKind kind) {
 // bounds.
 class Reference {
  public:
-  // `is_dot2`: the reference with BF16 two-way dot products.
+  // If `is_dot2`, the reference is the one with BF16 two-way dot products.
   Reference(const BackwardCall& call, bool overflows, bool is_dot2)
       : call_(call),
         overflows_(overflows),
@@ -86,7 +87,7 @@ std::string touched(const Gradients& gradients) {
   return "";
 }
 
-// Checks all these paths on one call.
+// Checks one call on each of `paths`.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
                  Findings& findings, bool is_dot2 = false) {
@@ -225,8 +226,8 @@ TEST(BackwardSizesConformance, OnBothSidesOfBlocks) {
   }
 }
 
-// The bounds also hold between the reference in float32 and the same formulas in float64, given
-// what the reference saved in float32.
+// Runs the reference's formulas in float64 with the results that it saved in float32. The bounds
+// also hold between these gradients and the reference's in float32.
 void run_in_double(const BackwardCall& call, const Saved& saved, const Gradients& gradients) {
   core::ResolvedProblem p;
   attn::resolve("bounds", {}, call.inputs, call.options, p);

@@ -9,8 +9,8 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/compare.h"
 
-// Continues path_order_test.cc: gradients do not depend on packing or on other requested ones, and
-// masked non-finite numbers affect neither results nor gradients.
+// Continues path_order_test.cc: gradients do not depend on packing or on other requested gradients,
+// and masked non-finite numbers affect neither results nor gradients.
 namespace qkv::test {
 namespace {
 
@@ -108,8 +108,7 @@ TEST(BackwardPathOrder, AddingIsOneAddition) {
   });
 }
 
-// ---- non-finite numbers
-// ---------------------------------------------------------------------------
+// ---- non-finite numbers ---------------------------------------------------------------------
 
 // A mask of some kind, and whether it lets query i attend to key j.
 struct Masking {
@@ -127,7 +126,8 @@ bool lengths(Index i, Index j) { return j < (i % 3 == 0 ? 0 : 129 + i); }
 bool causal(Index i, Index j) { return j <= i - 20; }
 bool window(Index i, Index j) { return j >= i + 200 - 30 && j <= i + 200 + 2; }
 
-// Fills the places of x for which dead(row, column) holds with NaN and infinities, or with zeros.
+// Fills the places of x for which dead(row, column) holds: if `odd` with NaN and infinities,
+// otherwise with zeros.
 template <class Dead>
 void poison(Tensor& x, bool odd, const Dead& dead) {
   const double kOdd[] = {std::nan(""), std::numeric_limits<double>::infinity(),
@@ -141,7 +141,7 @@ void poison(Tensor& x, bool odd, const Dead& dead) {
   }
 }
 
-// Masked values may be anything: in k, v, q, dout, dlse, dweights and bias.
+// Masked values in k, v, q, dout, dlse, dweights and bias have no effect, whatever they are.
 TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;

@@ -17,7 +17,7 @@
 // Seeded tensors, and bitwise equality.
 namespace qkv::test {
 
-// The standard library's normal numbers: bounds of precision were measured on them.
+// Returns normal numbers of the standard library, on which the bounds of precision were measured.
 inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> distribution;

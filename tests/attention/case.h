@@ -65,7 +65,7 @@ class CaseCall {
 
 // All expected forward results of a case, computed by attention().
 std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
-// The Outputs that request them; the tensors stay in `results`.
+// The Outputs that request all expected forward results, whose tensors are in `results`.
 Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
 
 // All expected gradients, computed by attention_backward on `out` and `lse` of `forward`.

@@ -144,8 +144,9 @@ TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
   }
 }
 
-// Projected rows are not visible, but their scores are: the plain loops' rows under an identity
-// have equal scores and equal gradients of projected rows, from which dq and dk follow.
+// A call does not return its projected rows. So a second call, with the plain loops' projected rows
+// and the identity as projection, gives the gradients of projected rows, from which plain loops
+// compute dq and dk.
 TEST(ChannelPathOrder, BilinearProjectionsAreSummedInBlocks) {
   const Tensor q = normal({3, 300}, 1);
   const Tensor k = normal({5, 260}, 2);

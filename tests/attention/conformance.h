@@ -16,7 +16,7 @@
 #include "tests/attention/scores.h"
 #include "tests/support/scale.h"
 
-// Running of random calls: which ones, the features that they must have, and their differences.
+// Runs random calls, with the features that they must have, and collects differences between paths.
 namespace qkv::test {
 
 // Features that calls of every path must have, forward and backward, separated by ", ".
@@ -43,7 +43,7 @@ inline constexpr std::string_view kCoveredGradients =
     "[Tq,1], dbias [1,1], dbias per head, added, threads 1, threads 2, threads 3, NaN in dout, "
     "infinity in dout";
 
-// Maps of the rows of q and k before the score, and their gradients.
+// Input transforms of the rows of q and k (row maps), and their gradients.
 inline constexpr std::string_view kCoveredMaps =
     "norm, norm_q, norm_q per head, norm_k, norm_k per head, asks norm_q, asks norm_k, halves, "
     "neighbours, frequencies, positions, positions by entry";
@@ -100,9 +100,10 @@ struct Findings {
   }
 };
 
-// Runs check(seed, index, again) for the calls of a part, of kParts that ctest may run in parallel,
-// or for the calls that QKV_CONFORMANCE names: one call as SEED:INDEX, or those of SEED. If `again`
-// is true the reference runs the call too. Returns whether the calls should have met all features.
+// Runs check(seed, index, again) for the calls of one of the kParts parts, which ctest may run in
+// parallel, or for the calls that QKV_CONFORMANCE names: one call as SEED:INDEX, or those of SEED.
+// If `again` is true the reference runs the call too. Returns whether the calls should have met all
+// features.
 inline constexpr int kParts = 4;
 template <class Check>
 bool run_part(std::uint64_t seed, int part, int calls, Findings& findings, const Check& check) {

@@ -11,7 +11,7 @@
 
 // Compares every path with the reference: random calls over all shapes, memory layouts, options,
 // outputs and special values. A failure prints a line; QKV_CONFORMANCE=SEED:INDEX runs that call
-// alone, SEED other calls.
+// alone, QKV_CONFORMANCE=SEED the calls of another seed.
 namespace qkv::test {
 namespace {
 

@@ -16,8 +16,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Decoding over a large cache does not read keys that masks hide. These have no memory here: to
-// read one ends the program.
+// Decoding over a large cache does not read keys that masks hide. Masked keys have no memory here,
+// so that reading one ends the program.
 namespace qkv::test {
 namespace {
 

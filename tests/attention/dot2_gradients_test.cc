@@ -101,7 +101,8 @@ class HeadOfDot2 {
   Floats q_, k_, v_, dout_, dlse_, out_, lse_;
 };
 
-// Computes to[r] = sum of factor(n, r), rounded, times row n of x: blocks of terms, each from zero.
+// Computes row r of the result, the sum over n of factor(n, r), rounded, times row n of x. Blocks
+// of terms are summed from zero, and then added.
 template <class Factor>
 Floats sums(Index rows, const Tensor& x, const Factor& factor) {
   const Floats values = floats_of(x);

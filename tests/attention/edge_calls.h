@@ -125,8 +125,8 @@ struct EdgeCall : SeededCall {
   PathRunner run;
 };
 
-// Calls test(call) with few queries, whose keys are read as they are stored, and with many; with
-// many only for float32 and not for the reference, where the loops are equal.
+// Calls test(call) with few queries, whose keys are read as they are stored, and with many. Only
+// float32 on paths other than the reference runs many, since the loops are equal elsewhere.
 template <class F>
 void for_each_call(const F& test) {
   for_each_walk([&](const Walk& walk) {

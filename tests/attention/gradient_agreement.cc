@@ -245,7 +245,7 @@ class GradientBounds::Pass {
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
-  // The change that its own rounding makes in a factor of a product.
+  // The change of a factor by its rounding to BF16 before a two-way dot product; 0 on other paths.
   double rounding(double size, double change) const {
     return is_dot2_ ? 0x1p-8 * (size + change) + kSmallest : 0;
   }

@@ -37,7 +37,7 @@ TEST(Interface, ReadsAsProse) {
             {.softcap = 30, .masks = {Causal{}, KeyLengths{lengths}}, .dropout = {0.1, 7}},
             {.out = out, .lse = lse});
 
-  // inspect, in linear memory: pass a buffer
+  // Results for inspection, in memory that grows linearly, are written to buffers of the caller.
   Tensor mass(DType::kFloat32, {B, H, Tk}), weight(DType::kFloat32, {B, H, Tq, 8});
   Tensor key(DType::kInt64, {B, H, Tq, 8}), w(DType::kFloat32, {B, H, R, Tk});
   const std::vector<Index> rows{4, 0};
@@ -45,7 +45,8 @@ TEST(Interface, ReadsAsProse) {
       {q, k, v}, {.masks = {Causal{}}},
       {.out = out, .lse = lse, .column_sums = mass, .top = {8, weight, key}, .weights = {rows, w}});
 
-  // gradients: output shapes in, input shapes out; a score's gradient has the score's shape
+  // Gradients of outputs go in, gradients of inputs come out; a score's gradient has its
+  // parameters.
   const Tensor Wq = normal({U, D}, 5), Wk = normal({U, D}, 6), u = normal({U}, 7);
   Tensor dq(DType::kFloat32, {B, H, Tq, D}), dk(DType::kFloat32, {B, G, Tk, D});
   Tensor dv(DType::kFloat32, {B, G, Tk, E}), dWq(DType::kFloat32, {U, D});
@@ -56,7 +57,7 @@ TEST(Interface, ReadsAsProse) {
                      {.q = dq, .k = dk, .v = dv, .score = AdditiveGradient{dWq, dWk, du}});
   const std::vector<float> by_function = out_data;
 
-  // your own
+  // Score and mask functions of the user.
   const std::vector<float> slope{1, 2, 3, 4};
   const std::vector<int> doc{0, 0, 0, 1, 1, 1, 1};
   auto decay = score_mod([=](auto s, At at) {
@@ -68,7 +69,7 @@ TEST(Interface, ReadsAsProse) {
   attention({q, k, v}, {.mods = {decay}, .masks = {Causal{}, same}}, {.out = out});
   EXPECT_NE(out_data, by_function);
 
-  // bind once, run often, on your threads
+  // A plan is bound once and runs often, on the user's threads.
   int my_pool = 0;
   Context context{Executor{my_parallel_for, &my_pool, 8}};
   Plan plan({q, k, v}, bahdanau, context);

@@ -74,7 +74,7 @@ void expect_same_future(KvCache a) {
   expect_equal(d.contents(), before);
 }
 
-// Pages keep their indices, and the copy has the room that was reserved.
+// In a copy, pages keep their indices, and as many pages are reserved.
 TEST(KvCacheContents, ACopyHasTheSamePagesAndRoom) {
   KvCache cache(sizes(2));
   append(cache, {0, 1}, 40, 1);

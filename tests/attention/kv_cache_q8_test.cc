@@ -240,7 +240,7 @@ TEST(KvCacheQ8, RejectedCallsChangeNothing) {
   EXPECT_EQ(error_of([&] { plain.append(k, quantized(v)); }),
             "TypeError: KvCache::append: v must be float32, float64, bfloat16 or float16, got q8 "
             "[1,2,3,1]");
-  // The last number of v is checked when k would fit.
+  // v is checked to its last number, even if k is valid.
   Tensor odd = contiguous(v);
   odd.values<float>().back() = std::numeric_limits<float>::infinity();
   EXPECT_EQ(appending(k, odd),

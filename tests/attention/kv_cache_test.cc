@@ -202,8 +202,8 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
   }
 }
 
-// With a window, exactly so many keys can be taken back that the query at the last key still has
-// all keys that it attends to, and never fewer than `queries` keys.
+// With a window, truncate() succeeds exactly if the query at the last remaining key still has all
+// keys that it attends to. The last `queries` keys can always be removed.
 TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
   std::mt19937 random(5);
   const auto below = [&](Index n) {
@@ -264,7 +264,8 @@ TEST(KvCache, RejectsWrongSizes) {
             "bytes");
 }
 
-// In an entry that has dropped no key no query begins too early, however many queries there are.
+// In an entry that has dropped no key, no query needs a dropped one, however many queries there
+// are: the error is that of attention().
 TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
   const KvCache cache({.B = 1, .G = 1, .D = 1, .E = 1, .page = 16, .window = 20});
   float x = 0;

@@ -29,7 +29,7 @@ class Arrays {
     Random random(std::hash<std::string>{}(name));
     Guarded plain(dtype, shape, repeat_first ? Layout::kBroadcast : Layout::kContiguous);
     if (is_integer(dtype)) {
-      plain.fill_whole(random, 1, 2);  // row numbers and lengths, all below Tq = 3
+      plain.fill_whole(random, 1, 2);  // row indices and lengths, all below Tq = 3
     } else if (dtype == DType::kBool) {
       plain.fill_whole(random, 0, 1);
     } else {

@@ -41,8 +41,8 @@ struct Batch {
       lengths.view().at<std::int32_t>({b}) = static_cast<std::int32_t>(kRows - b);
       offsets.view().at<std::int64_t>({b}) = b % 7 - 3;
     }
-    // In one entry exponentials of a query need their powers, in another those of a key, and in a
-    // third those of a query are whole.
+    // In one entry the exponentials of a query need separate powers, in another those of a key; in
+    // a third those of a query are stored whole.
     if (which != Maps::kAdditive) return;
     q.view().at<float>({12, 1, 48, 0}) = 1e3F;
     k.view().at<float>({22, 0, 20, 0}) = 1e3F;
@@ -103,8 +103,8 @@ void for_each_result(const EntryResults& all, Index b, const EntryResults& one, 
   }
 }
 
-// The results that an entry has alone: every entry on a path and, since both calls may be wrong,
-// some on the reference.
+// The results of entries in calls of their own: of every entry on a path and, since both calls may
+// be wrong, of some on the reference.
 class Entries {
  public:
   explicit Entries(const Batch& batch) : batch_(batch) {
@@ -164,7 +164,8 @@ TEST(MappedEntries, AnEntryHasTheBitsThatItHasAlone) {
   }
 }
 
-// The keys of the whole batch are stored; its queries are transformed for some entries at a time.
+// An additive memory stores the keys of the whole batch; queries are transformed for some entries
+// at a time.
 TEST(MappedEntries, QueriesOfAnAdditiveMemoryToo) {
   const Batch batch(Maps::kAdditive);
   Entries entries(batch);

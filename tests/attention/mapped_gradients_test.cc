@@ -25,15 +25,15 @@ namespace {
 constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
-// More threads transform more entries at a time: one thread two to five, two four to ten, and
-// kThreadsForAll all of them.
+// The number of entries that are transformed at a time grows with the threads: two to five on one
+// thread, four to ten on two, and all on kThreadsForAll.
 constexpr int kThreads[] = {1, 2};
 constexpr int kThreadsForAll = 6;
 
-// Input transforms of each kind, with enough rows in each entry; in a wide one so many that there
-// is memory for eight entries only, of which one to six are transformed at a time.
+// Kinds of calls with input transforms, with enough rows in each entry. kWide has so many units
+// that there is memory for eight entries only, of which one to six are transformed at a time.
 enum class Maps { kAdditive, kWide, kBilinear, kNormAndRotary };
-// Whether each entry has its keys and values, or all have the same.
+// Whether each entry has keys and values of its own, or all entries share them.
 enum class Keys { kOwn, kShared };
 
 struct Batch {
@@ -64,7 +64,7 @@ struct Batch {
     lengths.view().at<std::int32_t>({9}) = 0;
     q.view().at<float>({9, 1, 30, 2}) = NAN;
     if (!is_additive()) return;
-    // In one entry exponentials of a query need their powers, in another those of a key.
+    // In one entry the exponentials of a query need separate powers, in another those of a key.
     q.view().at<float>({5, 1, 48, 0}) = 1e3F;
     if (!shares_keys) k.view().at<float>({10, 0, 20, 0}) = 1e3F;
   }
@@ -172,8 +172,8 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
   });
 }
 
-// The keys of the whole batch are stored; its queries are transformed and all gradients computed
-// for some entries at a time.
+// An additive memory stores the keys of the whole batch; queries are transformed and all gradients
+// computed for some entries at a time.
 TEST(MappedGradients, OfAnAdditiveMemoryToo) {
   for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
     const Batch batch(Maps::kAdditive, keys);

@@ -168,7 +168,7 @@ TEST(PathEdges, MixedRanksAlignFromTheRight) {
   });
 }
 
-// ---- rows without a live key ----------------------------------------------------------------
+// ---- rows without an unmasked key -----------------------------------------------------------
 
 // Options for every way to mask all keys of all queries.
 std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
@@ -267,8 +267,7 @@ TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
   });
 }
 
-// ---- non-finite numbers
-// ---------------------------------------------------------------------------
+// ---- non-finite numbers ---------------------------------------------------------------------
 
 // Query 0 attends to a NaN or +inf among three keys, the others to the first key alone.
 TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
@@ -406,8 +405,8 @@ TEST(PathEdges, ASumThatUnderflowsIsZeroWithoutASign) {
   });
 }
 
-// An lse of more keys than are given is left as it is; one that is merely rounded does not give
-// weights whose sum is not 1.
+// If lse covers more keys than are given, weights are left as they are. If it is merely rounded,
+// they are divided by their sum, so that their sum is 1.
 TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
   using core::weight_factor;
   EXPECT_EQ(weight_factor(15.0F, 1.000001), 1.0F);  // not large

@@ -285,8 +285,7 @@ TEST(PathMemory, ALongCallWithAWindowIsManyShortOnes) {
   }
 }
 
-// ---- calls that end early
-// -------------------------------------------------------------------------
+// ---- calls that end early -------------------------------------------------------------------
 
 // Whichever array is watched, the call stops within a few more rows (a page holds 16), in
 // projections (of q and k, and back to dq) as well as among query-key pairs (v).

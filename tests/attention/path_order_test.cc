@@ -256,8 +256,8 @@ TEST(PathOrder, WhatElseIsAskedDoesNotMatter) {
   });
 }
 
-// A call is too large to be processed at once: it has more key heads, or more of their memory, than
-// are held at a time. Keys and values are equal for all batch entries.
+// The calls are too large to be processed at once: they have more key heads, or more memory of key
+// heads, than are held at a time. Keys and values are equal for all batch entries.
 TEST(PathOrder, BatchEntriesOfManyAreThoseOfAFew) {
   struct Size {
     Index B, Tq, Tk, D, E;

@@ -55,7 +55,7 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
   return names;
 }
 
-// These paths and the reference.
+// The paths of fast_paths(), and the reference.
 inline std::vector<std::string> all_paths(ScoreKind kind = ScoreKind::kDot,
                                           DType dtype = DType::kFloat32) {
   std::vector<std::string> names = fast_paths(kind, dtype);

@@ -16,8 +16,8 @@
 // the bounds are multiples.
 namespace qkv::test {
 
-// The arrays of a head, float32. Of a call with many keys of which only some matter, the sink
-// replaces the others.
+// The arrays of a head, float32. If a head has only some keys of a call, the sink stands for the
+// others.
 struct Head {
   Index Tq, Tk, D, E;
   Tensor q, k, v, dout;
@@ -64,7 +64,7 @@ PlainResults plain_results(const Head& x, DType dtype = DType::kNone) {
     if (dtype == DType::kFloat16) return static_cast<T>(static_cast<float>(Float16(float(y))));
     return y;
   };
-  // Columns become rows.
+  // Transposes [Tk,columns] to [columns,Tk].
   const auto transposed = [&](const float* rows, std::size_t columns) {
     Values y(Tk * columns);
     for (std::size_t n = 0; n < y.size(); ++n) y[n % columns * Tk + n / columns] = T(rows[n]);

@@ -44,7 +44,7 @@ class RandomCall {
   // All arrays that must not be written to.
   const std::deque<Guarded>& arrays() const { return arrays_; }
 
-  // A requested output: its name in Results, its array and its layout.
+  // A requested output: its array, and the rows of a matrix.
   struct Wanted {
     DType dtype;
     Dims shape;

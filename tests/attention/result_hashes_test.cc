@@ -37,8 +37,9 @@ constexpr const char* kColumns[] = {"drawn", "avx512bf16", "avx512", "avx2", "ss
 constexpr int kCallsOfARow = 4;
 constexpr std::uint64_t kSeed = 13;  // one with which TheRowsDrawEverything
 
-// FNV-1a, 64 bits, of bytes in C order. All NaNs are one: which of two a sum has is up to the
-// compiler, and so is the sign of a maximum of -0 and 0, where zeros are one.
+// The 64-bit FNV-1a hash of bytes in C order. All NaNs count as one, because the compiler decides
+// which of two NaNs a sum has. It also decides the sign of a maximum of -0 and 0; `one_zero` makes
+// both zeros count as one.
 struct Hash {
   void add(const ConstView& x, bool one_zero = false) {
     if (!x.given()) return;
@@ -332,8 +333,8 @@ TEST(ResultHashes, TheTableHasTheRowsThatThereAre) {
   EXPECT_LE(have.size(), 100U);
 }
 
-// Some row has each alternative of the lists of options, each type of keys, each result and
-// gradient, and all that conformance tests count.
+// Each alternative of the lists of options, each type of keys, each result and gradient, and each
+// feature that conformance tests count occurs in some row.
 TEST(ResultHashes, TheRowsDrawEverything) {
   std::set<std::string> drawn;
   const auto note = [&](const char* list, std::string_view x) {

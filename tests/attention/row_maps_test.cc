@@ -192,7 +192,7 @@ class Comparison {
         continue;
       }
       const bool is_row = rows.contains(name);
-      // Several rows that are summed into one are transformed back first.
+      // Where several rows share a gradient, each is transformed back before they are summed.
       if (is_row && array.view().shape() != want.arrays().at(name).view().shape()) continue;
       if (name == "k" && p_.key_maps.product.given() && p_.G != p_.H) continue;
       Values expected = is_row ? rows[name] : values_of(want.arrays().at(name).view());

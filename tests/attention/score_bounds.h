@@ -22,8 +22,8 @@ using core::GradientTarget;
 using core::Problem;
 using core::Sequence;
 
-// The numbers that two paths have in common, bit-identical. Paths with fused multiply-adds have
-// equal scores, and so equal out and lse, if one is given what the other saved. Since tanh differs
+// The numbers that are bit-identical on two paths. Paths with fused multiply-adds have equal
+// scores, and so equal out and lse, if one is given what the other saved. Since tanh differs
 // between paths, of an additive score only the projections are equal.
 enum class Same { kScores, kProjections, kNothing };
 
@@ -112,7 +112,7 @@ struct Spread {
     value[static_cast<std::size_t>(place)] += x;
     change[static_cast<std::size_t>(place)] += by;
   }
-  // The bound of this element in a sum of this error.
+  // The bound of an element of a sum whose relative error is `error`.
   double bound(Index place, double error) const {
     const auto n = static_cast<std::size_t>(place);
     return change[n] + error * (std::fabs(value[n]) + change[n]);
@@ -186,7 +186,7 @@ class ScoreBounds {
     return finite(static_cast<double>(width + 2) * (kEps * w * x + kTiny));
   }
   void set_projections();
-  // The bound of the difference of the argument of a tanh, as far as it is visible.
+  // The bound of the difference of the argument of a tanh; 0 where tanh does not show it.
   double moved(double argument, double change) const {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }

@@ -43,7 +43,7 @@ inline ScoreKind kind_of(const core::Problem& p) {
   return ScoreKind::kDot;
 }
 
-// Whether queries and keys must have one width.
+// Whether queries and keys must have the same width.
 inline bool has_one_width(ScoreKind kind) {
   return kind == ScoreKind::kDot || kind == ScoreKind::kCosine;
 }

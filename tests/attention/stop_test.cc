@@ -61,7 +61,7 @@ TEST(Stop, IsHeardWhileArgumentsAreChecked) {
   }
 }
 
-// Of many sequences only the first has rows; the flag is set when its keys have been packed and its
+// Only the first of many sequences has rows; the flag is set when its keys have been packed and its
 // queries processed.
 TEST(Stop, IsHeardAmongSequencesWithoutRowsOnEveryPath) {
   constexpr Index kRows = 60;  // too many for one task per sequence
@@ -110,7 +110,7 @@ TEST(Stop, LeavesACacheAsItWas) {
       const auto append = [&](Context& context) { asked.append(k, v, context); };
       EXPECT_EQ(cancelled_by(true, append), Cancelled("KvCache::append").what());
       expect_equal(asked.contents(), cache.contents());
-      // The flag is set after about as much as is copied between two polls, for each of two heads.
+      // 20 pages are about as much as is copied between two polls, for each of two heads.
       for (TouchedArray* x : {&k, &v}) {
         EXPECT_EQ(cancelled_midway(*x, 20, append), Cancelled("KvCache::append").what());
         expect_equal(asked.contents(), cache.contents());

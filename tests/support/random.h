@@ -20,23 +20,23 @@ class Random {
   static constexpr result_type min() { return 0; }
   static constexpr result_type max() { return std::numeric_limits<result_type>::max(); }
 
-  // Mixed, so that the sequences of neighbouring seeds have nothing in common.
+  // The seed is mixed, so that the sequences of neighbouring seeds have nothing in common.
   explicit Random(std::uint64_t seed) : state_(mix(seed)) {}
 
   result_type operator()() { return mix(state_ += kStep); }
-  // From low to high, both included.
+  // Returns an integer from low to high, both included.
   Index whole(Index low, Index high) {
     return low + static_cast<Index>((*this)() % static_cast<std::uint64_t>(high - low + 1));
   }
-  // Below 1, at least 0.
+  // Returns a number of at least 0 and below 1.
   double fraction() { return static_cast<double>((*this)() >> 11) * 0x1p-53; }
   bool chance(double p) { return fraction() < p; }
   template <class T, std::size_t n>
   T one_of(const T (&list)[n]) {
     return list[static_cast<std::size_t>(whole(0, static_cast<Index>(n) - 1))];
   }
-  // Nearly normal, of mean 0 and deviation 1: the sum of four uniform 16-bit numbers, and a
-  // fraction below one such number, so that all bits of a float64 are used.
+  // Returns a nearly normal number of mean 0 and deviation 1: the sum of four uniform 16-bit
+  // numbers, and a fraction below one such number, so that all bits of a float64 are used.
   double normal() {
     constexpr double kDeviation = 37837.22;  // of the sum
     const std::uint64_t x = (*this)();

@@ -147,7 +147,7 @@ void add_numbers(const Command& command, AttendOptions& options) {
       .type_name("LEFT,RIGHT");
 }
 
-// Sets how many cells there are, and saves them.
+// Sets the M x N cells of --pool, and requests the result `pooled`.
 void set_pool(AttendOptions& options, const std::string& text) {
   options.pool = whole_numbers("--pool", text);
   if (options.pool.size() != 2 || std::ranges::min(options.pool) < 1) {

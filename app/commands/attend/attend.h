@@ -32,7 +32,7 @@ inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", 
 
 // ---- results that may be saved --------------------------------------------------------------
 
-// A result as the command line has it.
+// A result of attention, and its names on the command line and in the library.
 struct ResultKind {
   std::string_view name;      // on the command line and in files
   std::string_view argument;  // in qkv::kResults and in the library's messages
@@ -47,7 +47,8 @@ struct ResultKind {
     return axes;
   }
 };
-// In the order of the report and of files. --top stands for the largest weights.
+// All results except the largest weights, which --top requests, in the order of the report and of
+// files.
 inline constexpr ResultKind kResultKinds[] = {
     {"out", "out", "weighted sums of v"},
     {"weights", "weights", "weights before dropout"},
@@ -64,7 +65,7 @@ inline constexpr ResultKind kResultKinds[] = {
 };
 inline constexpr std::size_t kResultKindCount = std::size(kResultKinds);
 
-// Whether each result of the library has an entry above, or is that of --top.
+// Whether kResultKinds has an entry for each result of the library except that of --top.
 consteval bool has_every_result() {
   bool has = true;
   qkv::for_each_result([&](const auto& result) {
@@ -133,11 +134,11 @@ struct AttendCall {
   qkv::Options options{};
   qkv::Tensor slopes{};                     // those of --alibi auto
   std::map<std::string, Origin> origins{};  // by the library's name of the argument
-  nlohmann::ordered_json settings{};        // the options that were given, in words
+  nlohmann::ordered_json settings{};        // the options that the reports show
   std::vector<std::string> warnings{};
 };
 
-// The sizes from which the shapes of results follow, of a call whose inputs fit together.
+// The sizes of a call from which the shapes of its results follow. The inputs must fit together.
 struct CallShape {
   qkv::Dims lead{};  // batch and heads
   bool heads = false;
@@ -170,7 +171,7 @@ void check_results(const AttendOptions& options, const AttendCall& call);
 
 AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common);
 
-// The report and the forms of files; `call` and `results` must outlive it, and may be filled later.
+// The results in the output forms. `call` and `results` must outlive them, and may be filled later.
 Results attend_forms(const AttendOptions& options, const AttendCall& call,
                      const AttendResults& results);
 

@@ -43,8 +43,8 @@ Dims with(Dims lead, std::initializer_list<Index> tail) {
   return lead;
 }
 
-// Results that cannot be computed (out without v, matrices of packed sequences) get an arbitrary
-// shape, so that the library is called and reports why.
+// The shape of a result. One that cannot be computed (out without v, a matrix of packed sequences)
+// gets an arbitrary shape, so that the library is called and reports why.
 Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
   const auto rows = static_cast<Index>(options.rows.size());
   switch (kind.axes) {
@@ -87,7 +87,8 @@ class Room {
   double bytes_ = 0;
 };
 
-// True where a score after masks is not -inf, so that attention was possible. Must be in C order.
+// True where a score after masks is not -inf, so that the pair is unmasked. `scores` must be in C
+// order.
 template <class T>
 Tensor not_minus_infinity(const ConstView& scores) {
   Tensor allowed(DType::kBool, scores.shape());
@@ -101,7 +102,8 @@ bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
 
-// The results other than those of --top: those of --save, else the defaults, or none with --top.
+// The results to compute besides those of --top: those that --save names. Without --save these are
+// the defaults, or none if --top is given.
 std::vector<ResultKind> kinds_of(const AttendOptions& options, const AttendCall& call) {
   const bool none = std::ranges::find(options.save, true) == options.save.end();
   const bool only_top = none && options.top.has_value();
@@ -148,8 +150,8 @@ class Call {
       masked_ = reserve_apart("masked");
     }
   }
-  // Which pairs are allowed: weights do not show it, since a weight of 0 may be masked or only
-  // small.
+  // True for each pair that is unmasked. The weights alone do not show it, since a weight of 0 may
+  // be masked or only small.
   Tensor allowed() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
@@ -202,7 +204,7 @@ class Call {
     outputs_.top = {count, weights, results_.arrays.back().tensor};
   }
 
-  // A matrix that was not requested by name.
+  // Allocates and requests a matrix that the command line does not name.
   Tensor reserve_apart(std::string_view name) {
     const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
     Tensor tensor = room_.make(name, accumulator_, shape_for(kind, results_.shape, options_));

@@ -204,7 +204,8 @@ struct Labels {
   const qkv::app::Strings* queries = nullptr;
 };
 
-// The queries are labelled by tgt, or by src if there is no tgt of the right length but src has it.
+// The labels of keys are src. Queries are labelled by tgt or, if only src has the right length, by
+// src.
 Labels labels_of(const AttendOptions& options, const AttendCall& call,
                  const AttendResults& results) {
   Labels labels{tokens(call, "src", results.shape.keys), nullptr};

@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Adds one command; it runs while the command line is read to its end. `common` must outlive the
-// application.
+// Adds one command to the program; the command runs when the command line has been parsed. `common`
+// must outlive the parsing.
 void add_attend(const Command& program, const Common& common);
 
 #endif  // QKV_COMMANDS_ATTEND_COMMANDS_H_

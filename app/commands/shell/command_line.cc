@@ -93,8 +93,9 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
   return name + (more ? ": given twice" : " needs a value");
 }
 
-// The word for what an option expects if it takes a name that must not be empty: its type, such as
-// "FILE", or "a name" for an argument, whose own name begins the message. "" for other options.
+// The word that messages use for the value of an option that must not be empty: the option's type,
+// such as "FILE", or "a name" for a positional argument, whose own name begins the message. "" for
+// other options.
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
   const bool is_text = type == "TEXT";  // a text may be empty

@@ -28,7 +28,8 @@ extern "C" void on_signal(int number) {
   stop.store(true);
 }
 
-// The value of an environment variable, "" if it is unset: those read here treat both alike.
+// The value of an environment variable, "" if it is unset. For the variables that are read here,
+// unset and empty mean the same.
 std::string_view variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;

@@ -21,7 +21,7 @@ bool is_enabled(const Common& common) {
   return common.progress == ProgressMode::kAlways;
 }
 
-// The width of the terminal that standard error is; 80 if it is unknown.
+// The width of the terminal to which standard error goes; 80 if it is unknown.
 int columns() {
   struct winsize size {};
   constexpr int kFewest = 20;

@@ -11,7 +11,8 @@
 
 namespace {
 
-// The width of the terminal that standard output is, else that of the variable COLUMNS, else 80.
+// The width of the terminal to which standard output goes; without one, the number in COLUMNS, or
+// 80.
 int terminal_columns() {
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;

@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Each function adds one command to `program`; the command runs from the parser's callback.
-// `common` must outlive the application.
+// Each function adds one command to the program; the command runs when the command line has been
+// parsed. `common` must outlive the parsing.
 void add_gen(const Command& program, const Common& common);
 void add_split(const Command& program, const Common& common);
 void add_train(const Command& program, const Common& common);

@@ -30,8 +30,8 @@ struct Rival {
   qkv::app::Resampling resampling{};
 };
 
+// All results of one call of `qkv score`.
 struct Scores {
-  // All results of one call.
   qkv::Index pairs = 0;
   std::optional<qkv::app::TranslationLoss> loss{};  // of a model, on all sentence pairs
   qkv::app::CorpusScore score{};

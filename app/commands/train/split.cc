@@ -252,8 +252,8 @@ void write_parts(const SplitOptions& options, const Table& table, const qkv::app
   for (StagedFile& file : files) file.commit();
 }
 
-// Called before anything is read: checks that the files can be written without overwriting the
-// table, and that no file of an earlier split would be left among them.
+// Checks, before anything is read, that the files can be written without overwriting the table and
+// that no file of an earlier split would be left among them.
 void check_folder(const SplitOptions& options) {
   std::error_code failed;
   if (!std::filesystem::exists(options.folder, failed)) return check_place(options.folder);

@@ -38,8 +38,8 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
                           const CheckPair& check, const Common& common);
 
 // Reads translations of the sentences, one per line. A file has either a line for each sentence, in
-// the order of their first sentence pairs, or a line for each sentence pair, of which a sentence's
-// first is used. Throws InputError for any other number of lines.
+// the order of their first sentence pairs, or a line for each sentence pair, where the line of a
+// sentence's first pair is used. Throws InputError for any other number of lines.
 std::vector<std::string> read_translations(const std::string& path, const TestPairs& pairs);
 
 #endif  // QKV_COMMANDS_TRAIN_TEST_PAIRS_H_

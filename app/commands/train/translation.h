@@ -35,10 +35,11 @@ void check_search(const qkv::app::SearchOptions& search);
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, qkv::Index line);
 
-// The purpose of lines or sentence pairs that are given to the model together.
+// The purpose for which a batch of lines or sentence pairs is given to the model.
 enum class Batch {
-  kPass,  // one pass of the model, which takes memory for all their tokens
-  // A search: the model takes more lines as others end, but fewer than fit at the end.
+  kPass,  // one pass of the model, which takes memory for all tokens of the batch
+  // A search, which begins a line when another has ended. It runs fewer lines than fit only at the
+  // end of a batch, so batches are larger.
   kSearch,
 };
 // True if `lines` lines with `tokens` tokens are a full batch.

@@ -49,7 +49,7 @@ qkv::app::AttentionFile read(const AttentionInput& input);
 // Whether the stored array has this axis; an axis that it lacks has size 1 in AttentionFile::attn.
 bool has_axis(const qkv::app::AttentionFile& file, qkv::app::LeadingAxis axis);
 
-// The place of a head in the file, of the axes that it has: "layer 0, head 3"; "" for a single map.
+// The place of a head along the axes that the file has: "layer 0, head 3"; "" for a single map.
 std::string place_of(const qkv::app::AttentionFile& file, const qkv::app::HeadStatistics& head);
 
 // The warnings of the reports, as lines such as "head 0: masked pairs receive weight ...". Each

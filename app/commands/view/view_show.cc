@@ -155,7 +155,7 @@ Shown part_of(const AttentionFile& file, const ViewOptions& options) {
   return shown;
 }
 
-// The part of the file that is subtracted, reduced as the other one is.
+// The part of the subtracted file that corresponds to the one shown, after the same reductions.
 Shown other_part(const AttentionFile& file, const ViewOptions& options, Index example) {
   ViewOptions other = options;
   other.input.spec = options.minus;

@@ -77,7 +77,8 @@ Tensor parameter_copy(const Tensor& tensor) { return qkv::contiguous(tensor.view
 
 using Parameters = std::vector<Parameter>;
 
-// The parameters of a score, in float64: from the file, or drawn from the seed if it is null.
+// The parameters of a score, in float64: from the parameter file or, if it is null, drawn from the
+// seed.
 template <class S>
   requires(!qkv::has_parameters<S>())
 Parameters parameters_of(const S&, const ParameterFile*, Index, std::uint64_t) {

@@ -84,8 +84,8 @@ struct WordScreen {
 };
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const WordScreen& screen = {});
-// The most words, and the most heads, that a terminal shows a map of. Of more heads the first are
-// shown; of longer texts there is no map.
+// The most words and the most heads of a map on a terminal. If there are more heads, the first are
+// shown; longer texts have no map.
 inline constexpr qkv::Index kLongestMap = 100;
 inline constexpr qkv::Index kMostMaps = 12;
 
