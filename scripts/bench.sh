@@ -5,7 +5,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-# "intel-r-xeon-r-processor-6-167"; "unknown" if the system does not say.
+# The CPU in the form of a file name: "intel-r-xeon-r-processor-6-167"; "unknown" without a name.
 cpu_slug() {
   awk -F': ' '
     /^model name/ && !name { name = $2 }
@@ -15,12 +15,12 @@ cpu_slug() {
     tr '[:upper:]' '[:lower:]' | tr -cs 'a-z0-9\n' '-' | sed 's/^-*//; s/-*$//; s/^$/unknown/'
 }
 
-# The commit, and whether files differ from it.
+# The commit, followed by "-dirty" if files differ from it.
 commit() {
   git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown
 }
 
-# Keeps the test settings; only adds the peers.
+# Adds the peers to the release build. An existing build keeps its tests, a new one has none.
 cmake --preset release -DQKV_BENCH_PEERS=ON \
   $([ -f build/release/build.ninja ] || echo -DQKV_TESTS=OFF) >/dev/null
 cmake --build --preset release --target qkv_bench

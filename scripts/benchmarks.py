@@ -161,7 +161,7 @@ def decode(r):
         own, float32 = share(n, suffix), share(n)
         return "noisy" if own is None or float32 is None else f"{size / 4 * float32 / own:.2f}"
 
-    # The bytes of a number; the 34 bytes of a q8 block hold 32.
+    # The bytes of a number; the 34 bytes of a q8 block hold 32 numbers.
     for dtype, suffix, size in (("float32", "", 4), ("bfloat16", "-bfloat16", 2),
                                 ("float16", "-float16", 2), ("q8", "-q8", 34 / 32)):
         rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 4, 8))
@@ -233,8 +233,8 @@ def rendered(name, results):
 
 
 def updated(text, machine, root=ROOT):
-    """A page's text with the tables that the measurements give. Raises KeyError for a name that
-    is no table's."""
+    """A page's text with the tables that the measurements give. Raises KeyError for the name of
+    an unknown table."""
     results = Results(machine, root)
     return TABLE.sub(lambda found: found[1] + rendered(found[2], results) + found[4], text)
 

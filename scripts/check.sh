@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check.sh [--quick | STEP...]
-# One step: runs it; its last line has a count, and a count of zero is a failure.
-# Several, or none for all: runs each, and prints a table at the end. A run of all steps writes it
-# to docs/last-check.txt, with the commit and the date.
-# --quick: what a change must pass besides `make test`; continuous integration runs these.
+# One STEP is run alone; its last line has a count, and a count of zero is a failure.
+# Several steps are run one after the other, and a table is printed at the end. Without a STEP all
+# steps are run, and the table is written to docs/last-check.txt, with the commit and the date.
+# --quick runs what a change must pass besides `make test`; continuous integration runs these steps.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -15,7 +15,7 @@ readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
 
-# "N things", and failure for none.
+# Prints "N things". Fails if N is 0.
 counted() {
   echo "$1 ${*:2}"
   (($1 > 0))
@@ -52,7 +52,8 @@ step_rules() {
   .venv/bin/python scripts/check/include_rules.py
 }
 
-# The first line, the second after #!, the third in JSON, which has no comments.
+# Checks that the licence is in the first line, in the second after #!, or in the third in JSON,
+# which has no comments.
 step_spdx() {
   local file line count=0 failed=0
   while read -r file; do
@@ -68,16 +69,16 @@ step_spdx() {
   ((failed == 0))
 }
 
-# The table of docs/contributing/building.md against the lines of today.
+# Compares the table of docs/contributing/building.md with the present numbers of lines.
 step_rooms() { .venv/bin/python scripts/rooms.py --check; }
 
-# The documents against bench/results/; the last line counts what was compared.
+# Compares the figures in the documents with bench/results/; the last line counts them.
 step_figures() {
   .venv/bin/python scripts/check/figures.py --self-test
   .venv/bin/python scripts/check/figures.py
 }
 
-# Format and lint of the package, its tests, its examples.
+# Checks format and lint of the Python package, its tests, its examples and bench/.
 step_python() {
   scripts/python_env.sh
   .venv-python/bin/ruff format --quiet --diff
@@ -87,7 +88,8 @@ step_python() {
 
 # ---- compilers ----------------------------------------------------------------------------------
 
-# Each public header alone, twice (its guard), with nothing but include/.
+# Compiles each public header alone, included twice to test its guard, with only include/ on the
+# path.
 step_headers() {
   local count
   count=$(find include -name '*.h' | wc -l)
@@ -98,8 +100,8 @@ step_headers() {
   counted "$count" headers
 }
 
-# Each file alone, without the precompiled header: a missing #include goes unnoticed in a unity
-# build. Also finds sources that no list names. All tests with all of their repetitions.
+# Compiles each file alone, without the precompiled header, since a unity build does not notice a
+# missing #include. Finds sources that no list names. Runs all tests with all of their repetitions.
 step_apart() {
   local forgotten
   scripts/build.sh apart
@@ -115,23 +117,25 @@ step_apart() {
   QKV_TEST_SCALE=100 scripts/test.sh apart
 }
 
-# Additions as docs/contributing/recipes.md describes them, made in a copy; the last line counts them.
+# Makes the additions that docs/contributing/recipes.md describes in a copy; the last line counts
+# them.
 step_recipes() { scripts/check/recipes.sh; }
 
-# Every block of the documents, C++ blocks compiled separately; the last line counts them.
+# Runs every block of the documents, with C++ blocks compiled separately; the last line counts them.
 step_docs() {
   scripts/build.sh release qkv_tool
   scripts/python_package.sh
   .venv/bin/python scripts/check/docs_blocks.py --separately build/release
 }
 
-# The Python package without its build environment; the last line counts its objects.
+# Makes the wheel of the Python package and tests it without its build environment; the last line
+# counts its objects.
 step_wheel() {
   scripts/wheel.sh
   scripts/check/wheel.sh
 }
 
-# The tests of qkv.torch with the oldest PyTorch; the last line counts them.
+# Runs the tests of qkv.torch with the oldest PyTorch; the last line counts them.
 step_oldest_torch() { scripts/check/oldest_torch.sh; }
 
 step_clang() {
@@ -139,15 +143,15 @@ step_clang() {
   QKV_TEST_SCALE=100 scripts/test.sh clang
 }
 
-# clang-tidy, a component at a time; the last line counts the files. Files of the Python package as
-# compiled, if they were.
+# Runs clang-tidy, a component at a time; the last line counts the files. The Python package is
+# built first if it never was, since its files are linted as they were compiled.
 step_lint() {
   [ -f build/python/compile_commands.json ] || scripts/python_package.sh
   .venv/bin/python scripts/check/lint.py --self-test
   .venv/bin/python scripts/check/lint.py "$@"
 }
 
-# With the analyzer, which doubles the time.
+# Runs the lint with clang's analyzer, which doubles the time.
 step_analyze() { step_lint --analyze; }
 
 # ---- other builds -------------------------------------------------------------------------------
@@ -162,49 +166,52 @@ step_shared() {
   counted "$count" users of the library
 }
 
-# The other compiler and its sanitizers together: addresses everywhere, undefined behaviour in the
-# libraries, neither in the kernels.
+# Runs tests of a clang build with two sanitizers: of addresses everywhere and of undefined
+# behaviour in the libraries, but of neither in the kernels.
 step_sanitize() {
   scripts/build.sh sanitize
   QKV_TEST_SCALE=2 scripts/test.sh sanitize
 }
 
-# Both sanitizers of the first compiler, in everything.
+# Runs tests of a gcc build with both sanitizers in all code.
 step_asan() {
   scripts/build.sh asan
   QKV_TEST_SCALE=8 scripts/test.sh asan
 }
 
-# gcc 12's thread sanitizer cannot handle the address space randomisation of newer kernels; may go
-# with gcc 14.
+# gcc 12's thread sanitizer cannot handle the address space randomisation of newer Linux kernels.
+# gcc 14 may not need this function.
 test_tsan() {
   local fixed_addresses=()
   ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R)
   "${fixed_addresses[@]}" scripts/test.sh tsan "$@"
 }
 
-# Tests of code that starts threads, or must not depend on them. Without the mask tests, minutes of
-# the same loops; and on one CPU target, like the preset, whose filter this one replaces.
+# Runs the tests of code that starts threads or must not depend on them, with the thread sanitizer.
+# The filter leaves out the mask tests, which run the same loops for minutes, and all CPU targets
+# but one, as does the preset's filter, which it replaces.
 step_threads() {
   scripts/build.sh tsan test_runtime test_order
   QKV_TEST_SCALE=2 test_tsan -R '^(runtime|order)[.]' \
     -E '[.](WhatIsMasked|AMaskedKey)|^order[.](avx512|avx2|sse4|reference)[.]'
 }
 
-# The library alone (QKV_APP=OFF): only it starts threads, and it has to build without the rest.
+# Runs the tests of the library alone (QKV_APP=OFF) with the thread sanitizer: only the library
+# starts threads, and it has to build without the rest.
 step_tsan() {
   scripts/build.sh tsan
   QKV_TEST_SCALE=8 test_tsan
 }
 
-# The fuzzers' seeds and their findings so far, once each: no new inputs.
+# Runs the fuzzers on their seeds and on the corpus of earlier runs, without new inputs.
 step_fuzz() {
   scripts/fuzz.sh 0
 }
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
-# "ok" or "FAILED", the user and system seconds and the count, for a step that has run.
+# Runs a step and adds a row to the table: "ok" or "FAILED", its CPU seconds, and its last line,
+# which has the count.
 run_step() {
   local step=$1 log=build/check/$1.log cpu verdict=ok outcome
   local TIMEFORMAT='%U %S'
@@ -232,7 +239,7 @@ run_all() {
   ((failed == 0))
 }
 
-# The full table, for the record.
+# Writes the table of all steps to docs/last-check.txt.
 write_last_check() {
   {
     echo "# SPDX-License-Identifier: Apache-2.0"

@@ -16,7 +16,8 @@ if python_env_is_ready; then exit 0; fi
 
 try_install() { "${pip[@]}" install --no-deps --requirement "$@"; }
 
-# One small package distinguishes an unreachable index from one that lacks something.
+# Whether the index answers: one small package shows whether it cannot be reached or lacks a
+# package.
 index_answers() {
   "${pip[@]}" download --no-deps --dest .venv-python/asked \
     "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1

@@ -12,7 +12,8 @@ shift
 readonly log=build/logs/${name// /-}.log
 mkdir -p build/logs
 
-# The errors of a failed command: ctest and pytest list them at the end, compilers where they occur.
+# Prints the errors of a failed command: ctest and pytest list them at the end, compilers where they
+# occur.
 show_errors() {
   grep -vE '^(\[[0-9]+/[0-9]+\] |ninja: (Entering|job)| *(Start +)?[0-9]+(/[0-9]+ Test +#[0-9]+)?: .*( Passed |\*\*\*Skipped|[A-Za-z_]$))' \
     "$log" | tail -n 200 || true

@@ -76,7 +76,7 @@ COUNTS = {".h": count_cpp, ".cc": count_cpp, ".py": count_python, ".pyi": count_
 
 
 def room_of(path):
-    """(room, whether the file is one of its tests), or None."""
+    """(the room of a file, whether the file is one of its tests), or None."""
     best, found = -1, None
     for room, (code, tests) in ROOMS.items():
         for folders, is_test in ((code, False), (tests, True)):

@@ -16,8 +16,9 @@ case $level in
     ;;
 esac
 
-# One list: level, what shows that it is installed, Debian's package. Each level includes those
-# before it; bench is run plus its own, which no other level needs.
+# The packages: the level that needs each, what shows that it is installed, and its name in Debian.
+# Each level includes those before it, except that bench has those of run and its own, which no
+# other level needs.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -111,12 +112,12 @@ if ((${#missing[@]})); then
   ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
 fi
 
-# A virtual environment that sees Debian's NumPy: no package index is used.
+# Makes a virtual environment that sees Debian's NumPy, without a package index.
 if [[ $level != run && $level != bench ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2
   /usr/bin/python3 -m venv --clear --system-site-packages .venv
   .venv/bin/python -c 'import numpy'
 fi
 
-# Another, from a package index, for the Python package.
+# Makes the environment of the Python package, from a package index.
 if [[ $level == test || $level == check ]]; then scripts/python_env.sh; fi

@@ -90,9 +90,9 @@ class Runner:
     def __init__(self, root, compiler, document, directory):
         self.root, self.compiler, self.document = root, compiler, document
         self.directory = pathlib.Path(directory)
-        self.session = None  # of the python blocks
-        self.imports = set()  # those of IMPORT that they import
-        self.unwritten = set()  # files that python blocks name which were not run
+        self.session = None  # the process that runs the python blocks
+        self.imports = set()  # the packages of IMPORT that python blocks import
+        self.unwritten = set()  # files that are named by python blocks that were not run
         for entry in root.iterdir():
             if not entry.name.startswith("."):
                 (self.directory / entry.name).symlink_to(entry)
@@ -232,7 +232,7 @@ def check(root, build, separately=False, patterns=("README.md", "docs/**/*.md"))
         if not separately:
             programs = list(programs_of(root, documents))
             compiler.together = pool.submit(compiler.compile_together, programs)
-        # Those that wait for the compiler come last.
+        # Documents that wait for the compiler come last.
         order = sorted(documents, key=lambda name: has_cpp(documents[name]))
         done = dict(zip(order, pool.map(
             lambda name: check_document(root, compiler, name, documents[name]), order)))

@@ -21,7 +21,7 @@ class Block:
 
 
 def finish(command, directory, environment):
-    """A command that has ended, with its stdout and stderr."""
+    """Runs a command to its end and returns it, with its stdout and stderr."""
     try:
         return subprocess.run(command, cwd=directory, env=environment, check=False,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
@@ -31,7 +31,7 @@ def finish(command, directory, environment):
 
 
 def call(command, directory, environment):
-    """A command's stdout."""
+    """Runs a command and returns its stdout. Raises Wrong if it fails."""
     done = finish(command, directory, environment)
     if done.returncode:
         raise Wrong(f"exit {done.returncode}\n{done.stdout}{done.stderr}")

@@ -67,7 +67,7 @@ class Program:
         return self.here() + self.block.code
 
     def obstacle(self):
-        """Why it cannot be compiled together with others, or None."""
+        """Why the block cannot be compiled together with others, or None."""
         if DIRECTIVE.search(INCLUDE.sub("", self.block.code)):
             return "it has directives for the preprocessor"
         if not MAIN.search(self.block.code):
@@ -100,12 +100,12 @@ class Compiler:
     def __init__(self, root, build, directory):
         self.root, self.build, self.directory = root, build, pathlib.Path(directory)
         self.binaries = itertools.count()
-        self.commands = {}  # by the names of the programs that were compiled together
-        self.reasons = {}  # why the others were not
+        self.commands = {}  # commands by the names of the programs that were compiled together
+        self.reasons = {}  # by name, why other programs were not
         self.together = None  # the future of compile_together, if requested
 
     def compile(self, text):
-        """The binary of a program."""
+        """Compiles the text of a program and returns the path of the binary."""
         cache = (self.build / "CMakeCache.txt").read_text(encoding="utf-8")
         compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
         libraries = [self.build / "libqkv.a", "-pthread"]

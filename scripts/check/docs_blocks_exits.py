@@ -51,7 +51,7 @@ def read_steps(block):
 
 
 def files_below(directory):
-    """{path: what changes if it is written to}; not below links."""
+    """{path: a state that differs after a file was written to}; not below links."""
     found = {}
     for folder, folders, files in os.walk(directory):
         for name in folders + files:
@@ -90,7 +90,7 @@ def compare_lines(wanted, printed):
 
 
 def check_exits(document, block, directory, environment):
-    """Runs the commands; all faults are told, each with its file and line."""
+    """Runs the commands. Raises Wrong with all faults, each with its file and line."""
     faults = []
     for step in read_steps(block):
         for number, command in step.commands.items():

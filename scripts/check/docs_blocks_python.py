@@ -59,13 +59,13 @@ def is_installed(package):
 
 
 class Printed:
-    """What a process writes to a file, read in pieces."""
+    """A file to which a process writes its output, which is read in pieces."""
 
     def __init__(self):
         self.file, self.end = tempfile.TemporaryFile(), 0
 
     def since_last(self):
-        # pread: the process shares the file offset.
+        # pread() is used because the process shares the file offset.
         size = os.fstat(self.file.fileno()).st_size
         piece = os.pread(self.file.fileno(), size - self.end, self.end)
         self.end = size
@@ -89,7 +89,7 @@ class Session:
         os.close(writes)
 
     def run(self, document, block):
-        """What a block prints on stdout."""
+        """Runs a block and returns what it prints on stdout."""
         if self.over:
             raise Wrong(f"not run: {self.over}")
         code = "\n" * (block.line - 1) + block.code  # errors have the document's line
@@ -102,7 +102,7 @@ class Session:
         return out
 
     def answer(self, block):
-        """The exit status of a block."""
+        """Waits for the end of a block and returns its exit status."""
         if not select.select([self.answers], [], [], SECONDS)[0]:
             self.over = f"{block} was not done after {SECONDS} s"
             self.process.kill()

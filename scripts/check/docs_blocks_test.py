@@ -102,7 +102,7 @@ TOGETHER = [
      ["cpp: 2 compiled together, 3 alone", "alone: README.md:2: it has directives",
       "alone: README.md:6: its main has arg", "alone: README.md:9: it does not compile tog",
       " 0 failures"]),
-    # Only those that do not compile or link are named, and the others run.
+    # Only the blocks that do not compile or link are named, and the others run.
     ("```cpp\n#include <cstdio>\nint main() {\n  return undeclared;\n}\n```\n" + PUTS_A * 2,
      ["cpp: 2 compiled together, 1 alone", "FAILED README.md:2: cpp:", "README.md:4:",
       " 1 failures"]),

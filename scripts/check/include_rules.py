@@ -31,8 +31,9 @@ QKV = {
     "attention/backward attention/rowmaps",
     "layers": "core reference kernels runtime dense attention",
 }
-# The components of app/: of qkv_app, and the program. Commands are a family a folder: a family may include
-# the shared one, but no other, except where demos show one.
+# The components of app/: those of qkv_app, and those of the program. Each folder in commands/ is a
+# family of commands, which may include the shared one (shell) but no other; the demos of
+# commands/about include the families that they show.
 APP = {
     "text": "core",
     "files": "text",
@@ -55,7 +56,7 @@ APP = {
 }
 COMPONENTS = QKV | APP
 
-# Places that see the promise in include/ and, but for their own files, nothing else.
+# Places that may include only the public headers in include/ and their own files.
 OUTSIDE = set("python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
 SEE_BENCH = {"commands/about"}
@@ -73,13 +74,13 @@ HEADERS = [
     (r"CLI/.*", "commands/shell commands/main bench"),
     (r"fmt/.*", "app bench"),
     (r"nanobind/.*", "python"),
-    # Peers in the benchmarks, in a program of their own.
+    # The peers of the benchmarks, which are in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
     # Only one component starts threads, except the one where Python waits for signals; only
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
-    (r"dlfcn\.h|pthread\.h", "python"),  # workers of a library that is there; they end by fork()
+    (r"dlfcn\.h|pthread\.h", "python"),  # workers of a loaded library; fork() ends them
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),

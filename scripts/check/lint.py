@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "UnifiedSource"
 PYTHON_BUILD = ROOT / "build" / "python"
 
-# For other compilers or libraries than those of the linted builds.
+# Files that need other compilers or libraries than those of the linted builds.
 NOT_LINTED = re.compile(r"bench/peers/.*|python/src/files_absent\.cc")
 
 CLANG_TIDY = [
@@ -117,7 +117,7 @@ def tidy(unit, analyze):
 
 # ---- unused names -------------------------------------------------------------------------------
 
-# Compilers and clang-tidy check this only in the compiled file, not in files it includes.
+# Compilers and clang-tidy report unused names only in the compiled file, not in files it includes.
 NAMES = re.compile(
     r"^ *using +(?:typename +)?(?:\w*::)*(?:\w+::)+(\w+);"
     r"|^using +(\w+) *="

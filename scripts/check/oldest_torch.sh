@@ -15,7 +15,7 @@ readonly pip=("$here/bin/python" -m pip --disable-pip-version-check --no-input -
 readonly tests=(tests/python/test_torch_*.py tests/python/test_pages_torch.py
   tests/python/test_load_torch.py tests/python/test_foreign_arrays.py)
 
-# Everything but CUDA, with the CPU build.
+# Installs the requirements except those of CUDA, with PyTorch's CPU build.
 install_cpu_build() {
   grep -v '^nvidia-' "$wanted" | sed 's/^torch==.*/&+cpu/' >"$here/cpu.txt"
   "${pip[@]}" install --no-deps --requirement "$here/cpu.txt" --extra-index-url "$pytorch_index"

@@ -25,7 +25,7 @@ class Quietly(unittest.TestCase):
             shutil.copy(SCRIPTS / script, self.root / "scripts")
 
     def run_quietly(self, command, verbose=False, code=0):
-        """Its output for a shell command; the exit status must be `code`."""
+        """The lines that quietly.sh prints for a command, whose exit status must be `code`."""
         done = subprocess.run(
             ["scripts/quietly.sh", "some work", "bash", "-c", command],
             cwd=self.root,

@@ -39,7 +39,7 @@ def exact_scores(q, k, v):
 
 
 def scores_on(target, folder, x):
-    """(the CPU target that ran, scores); target None: the best of this processor."""
+    """(the CPU target that ran, scores). Without a target it is the best of this processor."""
     environment = dict(os.environ)
     environment.pop("QKV_TARGET", None)
     if target:

@@ -64,8 +64,8 @@ def by_sum(a, r, v, values):
 
 
 def blocks(shape, most_bytes):
-    """(batch entries, queries) whose array of tanh fits in that many bytes; blocks of equal
-    sizes."""
+    """Equal blocks of (batch entries, queries), each with an array of tanh that fits in that many
+    bytes."""
     B, Tq, Tk, U = shape
     row = 4 * Tk * U
 
@@ -91,7 +91,7 @@ def torch_forward(x, attend, parts):
 
 
 def torch_step(x, attend, parts, dout):
-    """Backward after each block, so that the array of tanh can be freed."""
+    """Runs the backward pass after each block, so that its array of tanh can be freed."""
     import torch
 
     for tensor in x.values():
@@ -144,8 +144,8 @@ def keops_scores(a, r, v):
 
 
 def keops_factored_scores(a, r, v):
-    """With e^(2a) and e^(2r) computed once for each token: valid for small values only. The sum of
-    v is the same for all keys, and softmax cancels it."""
+    """The scores from e^(2a) and e^(2r), which are computed once for each token: valid for small
+    values only. The sum of v is left out, since it is equal for all keys and softmax cancels it."""
     return -2 * (v / (1 + a * r)).sum(-1)
 
 
@@ -266,7 +266,7 @@ def main():
             else:
                 run, message = bind(formula, request)
                 answer(message)
-        except Exception as error:  # whatever a package may throw: the others continue
+        except Exception as error:  # of any kind, so that other packages continue
             answer({"error": f"{type(error).__name__}: {error}".splitlines()[0]})
 
 

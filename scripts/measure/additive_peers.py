@@ -36,13 +36,13 @@ FORMULAS = pathlib.Path(__file__).with_name("additive_formulas.py")
 UNITS, WIDTH = 256, 64
 BURST = 0.2  # seconds
 
-# Environment, and the packages installed there.
+# The packages that are installed in each environment.
 PACKAGES = {
     "torch": ["torch==2.13.0", "numpy"],
     "keops": ["torch==2.13.0", "numpy", "pykeops"],
     "keras": ["torch==2.13.0", "numpy", "keras"],
 }
-# Name of the formula: its label, and its environment ("": ours).
+# For the name of each formula, its label and its environment ("": the one that has qkv).
 PEERS = {
     "qkv": ("qkv", ""),
     "eager": ("PyTorch, eager", "torch"),
@@ -54,7 +54,7 @@ PEERS = {
 
 
 def shapes(T):
-    """B, Tq, Tk."""
+    """(B, Tq, Tk) of each case."""
     return {"square": (1, T, T), "translator": (64, 30, 30), "speech": (16, 1, 800),
             "pointer": (128, 100, 100)}
 
@@ -72,7 +72,7 @@ def arrays(B, Tq, Tk):
 
 
 def first_rows(x, rows=8):
-    """out of the first queries of the first batch entry, in float64."""
+    """Computes out of the first queries of the first batch entry, in float64."""
     x = {name: array.astype(np.float64) for name, array in x.items()}
     a = x["q"][0, :rows] @ x["Wq"].T + x["b"]
     r = x["k"][0] @ x["Wk"].T
@@ -156,7 +156,7 @@ def start(options):
 
 
 def fault(results, x, ours):
-    """The fault of the results, or ""."""
+    """How the results differ from NumPy's or ours, or ""."""
     want = first_rows(x)
     error = np.abs(results["out"][0, : len(want)] - want).max()
     if not error < 1e-4:
@@ -169,7 +169,7 @@ def fault(results, x, ours):
 
 
 def bound_workers(workers, which, x, folder):
-    """[worker, calls of a burst, how] of those with correct results; reports the others."""
+    """[worker, calls of a burst, how] of the workers with correct results; reports the others."""
     inputs, results = folder / "inputs.npz", folder / "results.npz"
     np.savez(inputs, **x)
     bound, ours = [], None

@@ -47,7 +47,7 @@ def write(path, pairs):
 
 
 def offsets(file):
-    """Of the largest weight of each row whose word is known."""
+    """Offsets of the largest weight of each row whose word is in FRENCH."""
     with np.load(file) as arrays:
         maps, sources, targets = arrays["attn"][:, 0, 0], arrays["src"], arrays["tgt"]
     found = []

@@ -5,11 +5,11 @@ import os
 import time
 
 PAUSE = 0.02  # seconds; the workers of libraries that use OpenMP spin for less
-BUSY = 0.1  # processors taken by others, from which a figure says so
+BUSY = 0.1  # the number of processors taken by other programs from which it is reported
 
 
 def seconds_of(call, burst):
-    """The time of one call, the mean of a burst."""
+    """The seconds of one call: the mean over a burst of at least `burst` seconds."""
     calls, begin = 0, time.perf_counter()
     while True:
         call()
@@ -20,7 +20,7 @@ def seconds_of(call, burst):
 
 
 def measure(calls, rounds, burst, pause=PAUSE):
-    """Seconds of each call in each round, after one that does not count."""
+    """Seconds of each call in each round, after a round that does not count."""
     times = {name: [] for name in calls}
     for call in calls.values():
         seconds_of(call, burst)
@@ -41,13 +41,13 @@ def others_seconds():
 
 
 class Busy:
-    """What other programs took since it was made."""
+    """The processors that other programs have taken since the object was made."""
 
     def __init__(self):
         self.begin, self.others = time.perf_counter(), others_seconds()
 
     def share(self):
-        """Processors taken by others, or None if that is next to nothing."""
+        """The number of processors taken by others, or None if it is at most BUSY."""
         taken = (others_seconds() - self.others) / (time.perf_counter() - self.begin)
         return taken if taken > BUSY else None
 

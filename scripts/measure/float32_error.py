@@ -27,7 +27,7 @@ NAMES = ("out", "dq", "dk", "dv")
 
 
 def exact(q, k, v, dout):
-    """out, dq, dk, dv in float64."""
+    """Computes out, dq, dk and dv in float64."""
     q, k, v, dout = (x.astype(np.float64) for x in (q, k, v, dout))
     scale = q.shape[-1] ** -0.5
     s = q @ k.T * scale
@@ -53,7 +53,7 @@ def by_torch(q, k, v, dout):
 
 
 def errors(got, want):
-    """The largest error of out, and the relative ones of all."""
+    """The largest error of out, and the relative error of each result."""
     wrong = [g.astype(np.float64) - w for g, w in zip(got, want)]
     return [np.abs(wrong[0]).max()] + [
         np.sqrt((x**2).mean() / (w**2).mean()) for x, w in zip(wrong, want)

@@ -9,7 +9,7 @@ from pathlib import Path
 from translator_peer import Speed, sizes
 from watched import Failed, watched
 
-NEEDS = [  # the last: imported by joeynmt/helpers.py, but not among what it requires
+NEEDS = [  # joeynmt/helpers.py imports the last, which JoeyNMT does not require
     "joeynmt==2.3.0",
     "torch==2.13.0",
     "importlib_metadata",
@@ -23,7 +23,7 @@ GENERATION = re.compile(r"Generation took ([0-9.]+)\[sec\]")
 
 
 class JoeyNmt:
-    """Its recurrent translator: `joeynmt train` and `joeynmt test`, each a process."""
+    """JoeyNMT's recurrent translator: each `joeynmt train` and `joeynmt test` is a process."""
 
     label = "JoeyNMT"
 
@@ -37,7 +37,7 @@ class JoeyNmt:
         self.version = f"JoeyNMT {output[-2]} with PyTorch {output[-1]}"
 
     def install(self):
-        """Throws Failed with the last lines of pip."""
+        """Installs JoeyNMT. Raises Failed with the last lines of pip."""
         made = self.python.parent.parent / "made-from"
         if made.is_file() and made.read_text(encoding="utf-8").split() == NEEDS:
             return
@@ -47,10 +47,10 @@ class JoeyNmt:
         watched([*pip, *NEEDS])
         made.write_text("\n".join(NEEDS), encoding="utf-8")
 
-    # ---- what it is told ---------------------------------------------------------------------
+    # ---- its configuration and data ----------------------------------------------------------
 
     def config(self, folder, training, testing=None):
-        """YAML, of which JSON is a part. The same sizes; units are hidden, it has no others."""
+        """The configuration, with our sizes; but JoeyNMT has as many units as hidden channels."""
         o = self.options
         embedding = {"embedding_dim": o.embedding, "dropout": o.dropout}
         layer = {"type": "recurrent", "rnn_type": "gru", "hidden_size": o.hidden, "num_layers": 1}
@@ -77,7 +77,7 @@ class JoeyNmt:
                 "scheduling": "warmupinversesquareroot",
                 "learning_rate": 0.002,
                 "learning_rate_warmup": 400,
-                "learning_rate_min": 0.0,  # below it training ends
+                "learning_rate_min": 0.0,  # training ends below this rate
                 "clip_grad_norm": 1.0,
                 "normalization": "tokens",
                 "label_smoothing": o.label_smoothing,
@@ -100,7 +100,7 @@ class JoeyNmt:
         }
 
     def write_data(self, train, test):
-        """Plain text, a file for each side; the sentences to translate by length."""
+        """Writes a text file for each side, with the sentences to translate in order of length."""
         folder = self.work / "joeynmt"
         folder.mkdir(exist_ok=True)
         sides = {
@@ -122,10 +122,10 @@ class JoeyNmt:
         self.peak[mode] = max(self.peak.get(mode, 0), done.peak)
         return done
 
-    # ---- what it does ------------------------------------------------------------------------
+    # ---- training and translation ------------------------------------------------------------
 
     def train(self, name, batch_tokens, updates, every):
-        """Half of our tokens: it counts those of one side, the longer one, with padding."""
+        """Trains with half of our batch tokens, since only the longer side counts, with padding."""
         training = {
             "batch_size": batch_tokens // 2,
             "updates": updates,
@@ -139,14 +139,14 @@ class JoeyNmt:
         return speeds, done
 
     def prepare(self):
-        """The model that translates, trained as long as ours."""
+        """Trains the model that translates, for as many updates as ours."""
         updates = self.options.model_updates
         every = max(1, updates // 20)
         _, done = self.train("model", self.options.batch_tokens[0], updates, every)
         self.quarters = done.quarters
 
     def train_block(self, batch_tokens):
-        """By its own log: target tokens with their end, without padding or loading."""
+        """The speed in JoeyNMT's log: target tokens with end tokens, without padding or loading."""
         updates = self.options.updates
         speeds, _ = self.train("block", batch_tokens, updates, updates)
         return Speed(speeds[-1], f"{updates} updates")

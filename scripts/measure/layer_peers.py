@@ -43,8 +43,8 @@ def normal(*shape):
 
 
 class Pair:
-    """A layer of each kind, with one set of parameters; calls return out, dx, and parameters'
-    gradients by name."""
+    """A layer of qkv and the equal one of PyTorch, with equal parameters. Each run is a forward
+    and a backward pass."""
 
     def __init__(self, ours, theirs, x, forward_ours, forward_theirs):
         self.ours, self.theirs, self.x = ours, theirs, x

@@ -77,7 +77,7 @@ class Torch:
         return bind
 
     def expanded(self, case):
-        """Key heads repeated by a stride of 0, [B G,H/G,T,D]."""
+        """Repeats key heads by a stride of 0: arrays are [B G,H/G,T,D]."""
 
         def bind(x):
             group = case.H // case.G
@@ -102,7 +102,7 @@ class Torch:
         return bind
 
     def layer(self):
-        """A call of a linear layer, as before attention in a model."""
+        """A call of a linear layer, such as a model runs before attention."""
         x, weight = (self.torch.randn(512, 512) for _ in range(2))
         return partial(self.torch.nn.functional.linear, x, weight)
 
@@ -111,7 +111,7 @@ class Jax:
     label, needs = "JAX", ["jax"]
 
     def __init__(self, threads):
-        # Its pool has a thread for each processor that the process may use: see peers.py.
+        # JAX's pool has a thread for each processor that the process may use: see peers.py.
         self.jax = importlib.import_module("jax")
         self.versions = {"JAX": self.jax.__version__}
 
@@ -132,7 +132,7 @@ class Jax:
         return out, *pull(dout)
 
     def bound(self, case, function, heads_first=False):
-        """[B,T,H,D], which is JAX's order, or transposed in the compiled function."""
+        """Binds arrays [B,T,H,D], JAX's order, or [B,H,T,D], which the function transposes."""
 
         def turned(*arrays):
             results = function(case, *(x.swapaxes(1, 2) for x in arrays))

@@ -3,9 +3,9 @@
 
 A library has `label`, `needs` (what pip installs), `versions` and `ways(case)`. Each way, by name,
 prepares a case: it returns `bind`, which takes arrays and returns `call` and `read`. `call()`
-computes; `read` turns its result into arrays: out, in the backward pass also dq, dk, dv. All that
-can be prepared is prepared in bind. `call` owns the memory that it uses, except the arrays. What a
-library does not have raises an exception.
+computes; `read` turns its result into arrays: out, in the backward pass also dq, dk, dv. bind
+prepares all that can be prepared. `call` owns the memory that it uses, except the arrays. A case
+that a library does not offer raises an exception.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class NotOffered(Exception):
-    """What a library cannot compute, in a few words."""
+    """Raised for a case that a library cannot compute, with the reason in a few words."""
 
 
 class Case(NamedTuple):
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def aligned(x):
-    """A contiguous copy at a multiple of 64 bytes, as PyTorch's tensors: JAX copies others."""
+    """A contiguous copy at a multiple of 64 bytes, like PyTorch's tensors; JAX copies others."""
     memory = np.empty(x.nbytes + 64, np.uint8)  # of huge pages, if they are large and there are any
     start = -memory.ctypes.data % 64
     copy = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
@@ -48,19 +48,19 @@ def aligned(x):
 
 
 def heads_last(x):
-    """[B,H,T,D] as [B,T,H,D], or back."""
+    """Transposes [B,H,T,D] to [B,T,H,D], or back."""
     return aligned(x.swapaxes(1, 2))
 
 
 def folded(make, case):
-    """With the query heads that share a key head as rows of one head: the same without a mask."""
+    """The way `make` for query heads of a key head as rows of one head: equal without a mask."""
     of_head = case._replace(H=case.G, Tq=case.H // case.G * case.Tq)
     bind = make(of_head)
     return lambda x: bind(dict(x, q=x["q"].reshape(of_head.shapes()["q"])))
 
 
 def with_folded(make, case, name=""):
-    """As the library groups heads by itself, and folded where there is something to fold."""
+    """The way `make`, where the library groups heads, and the folded one for grouped heads."""
     ways = {name: partial(make, case)}
     if case.H != case.G:
         ways[f"{name} folded".strip()] = partial(folded, make, case)

@@ -32,12 +32,12 @@ class OnnxRuntime:
             if case.H == case.G
             else {"MHA folded": partial(folded, self.multi_head, case)}
         )
-        if case.Tq == 1:  # it is always causal
+        if case.Tq == 1:  # the operator is always causal
             ways["GQA"] = partial(self.grouped, case)
         return ways
 
     def session(self, case, operator, inputs, outputs, **attributes):
-        """inputs and outputs: shape of each name; int32 for those of at most one axis."""
+        """A session of one operator. inputs and outputs are shapes by name; int32 up to rank 1."""
         types, helper = self.onnx.TensorProto, self.onnx.helper
 
         def described(shapes):
@@ -57,7 +57,7 @@ class OnnxRuntime:
         )
 
     def bound(self, session, inputs, outputs, read):
-        """outputs: an array, or the name of the input that it overwrites."""
+        """Binds arrays by name; an output may be the name of an input that it overwrites."""
         values = {
             name: self.ort.OrtValue.ortvalue_from_numpy(x)
             for name, x in (inputs | outputs).items()
@@ -83,7 +83,7 @@ class OnnxRuntime:
         return lambda x: self.bound(session, x, {"out": np.empty_like(x["q"])}, lambda out: out)
 
     def multi_head(self, case):
-        """[B,T,H D]."""
+        """MultiHeadAttention, whose arrays are [B,T,H D]."""
         rows = (case.B, case.Tq, case.H * case.D)
         keys = (case.B, case.Tk, case.H * case.D)
         session = self.session(
@@ -107,7 +107,7 @@ class OnnxRuntime:
         return bind
 
     def grouped(self, case):
-        """The last key and value are new, and written into the cache of those before them."""
+        """GroupQueryAttention, which writes the last key and value into a cache of the others."""
         cache, new = case.shapes()["k"], (case.B, 1, case.G * case.D)
         rows = (case.B, 1, case.H * case.D)
         inputs = {"q": rows, "new_k": new, "new_v": new, "k": cache, "v": cache}
@@ -151,7 +151,7 @@ class OpenVino:
         }
 
     def repeated(self, case, x):
-        """Key heads as often as query heads, in the graph: the operation has no groups."""
+        """Repeats key heads in the graph, since the operation does not group heads."""
         group, rows = case.H // case.G, [case.Tk, case.D]
         parts = self.opset.unsqueeze(x, self.opset.constant(2))
         parts = self.opset.broadcast(parts, self.opset.constant([case.B, case.G, group, *rows]))
@@ -242,7 +242,7 @@ class Llama:
         }
 
     def attend(self, case, cache):
-        """q and out are float32; a causal mask is an array."""
+        """A way with keys and values of the type `cache`; q and out are float32."""
         dtypes = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 
         def bind(x):

@@ -67,12 +67,13 @@ SQUARES = [  # kind, T, D, causal; B = 1, H = G = 8
     for causal in (False, True)
 ]
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-# Of the largest number; bfloat16 has 8 bits, and some sum in 16.
+# The allowed error relative to the largest number. bfloat16 has 8 bits, and some libraries sum in
+# 16.
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 4e-2}
 
 
-# Seconds. Workers spin after a call, in case there is another: measured by the process's CPU time,
-# ONNX Runtime's for 30 ms, OpenMP's (PyTorch, llama.cpp) for 5.
+# The pause in seconds after a burst. Workers spin after a call, in case there is another: by the
+# process's CPU time ONNX Runtime's for 30 ms, OpenMP's (PyTorch, llama.cpp) for 5 ms.
 PAUSE = 0.04
 QUICK_T = 512
 BUSY = 0.1  # processors taken by others
@@ -109,7 +110,7 @@ def key_bytes(case):
 
 
 def inputs(case, random):
-    """Copies of the arrays, each with other numbers."""
+    """The arrays of a case; for decoding several copies, each with other numbers."""
     copies = 1
     if case.kind == "decode":
         copies = -(-4 * last_cache_bytes() // key_bytes(case))
@@ -139,7 +140,7 @@ def fault(results, wanted, most):
 
 
 def bound(make, copies, wanted, most):
-    """A call on the copies in turn, checked on each of them."""
+    """A call that takes the copies in turn. Raises ValueError if the results of one are wrong."""
     bind = make()
     calls = []
     for x, want in zip(copies, wanted):
@@ -163,7 +164,7 @@ def fastest(ways, make_call, burst):
         try:
             call = make_call(make)
             seconds = min(seconds_of(call, burst) for _ in range(2))
-        except Exception as error:  # of any kind: it is that library's answer
+        except Exception as error:  # of any kind: it is noted for the library
             faults.append(f"{name}: {words(error)}" if name else words(error))
             continue
         time.sleep(PAUSE)
@@ -173,7 +174,7 @@ def fastest(ways, make_call, burst):
 
 
 def plain_reads(copies, threads, torch):
-    """Ways to read K and V, a call for each copy."""
+    """Ways to read the memory of K and V: for each way a list of calls, one for each copy."""
     pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def maxima(x):
@@ -189,7 +190,7 @@ def plain_reads(copies, threads, torch):
 
 
 class Row:
-    """A measured case: what is in its line of the table, and notes on libraries."""
+    """A measured case: the times of each library, and notes on libraries."""
 
     def __init__(self, case, libraries, options, random):
         self.case, self.notes = case, {}
@@ -233,7 +234,7 @@ class Row:
 
 
 def after_layer(layer, calls, options):
-    """Medians for ours and PyTorch's attention, each directly after PyTorch's layer."""
+    """Median seconds of our and of PyTorch's attention directly after a layer of PyTorch."""
     times = {name: [] for name in ("qkv", "torch")}
     end = time.perf_counter() + options.rounds * options.burst
     while time.perf_counter() < end or len(times["qkv"]) < 5:
@@ -249,7 +250,7 @@ def after_layer(layer, calls, options):
 
 
 def work(case):
-    """Floating-point operations, of the unmasked pairs."""
+    """The floating-point operations of the unmasked pairs."""
     pairs = case.Tq * (case.Tq + 1) // 2 if case.causal else case.Tq * case.Tk
     return (14 if case.kind == "backward" else 4) * case.B * case.H * pairs * case.D
 
@@ -285,12 +286,12 @@ def add(report, row, libraries):
 
 
 def load(names, threads):
-    """The libraries that are there; the names of others and what installs them."""
+    """The installed libraries, and the names of others with the commands that install them."""
     libraries, missing = {"qkv": Ours(threads)}, []
     for name in names:
         try:
             libraries[name] = LIBRARIES[name](threads)
-        except (ImportError, OSError, AttributeError) as error:  # also of its own libraries
+        except (ImportError, OSError, AttributeError) as error:  # or from a library that it loads
             needs = " ".join(LIBRARIES[name].needs)
             missing.append(f"{LIBRARIES[name].label} ({words(error)}): pip install {needs}")
     return libraries, missing
@@ -316,7 +317,7 @@ def parsed():
 
 def main():
     options = parsed()
-    # Before anything starts a pool: JAX's cannot be told how many threads to have.
+    # This comes before anything starts a pool, since JAX's cannot be told how many threads to have.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     libraries, missing = load(options.libraries, options.threads)

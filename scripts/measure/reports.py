@@ -14,7 +14,7 @@ CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def names_of(known):
-    """The type of an option: names among `known`, separated by commas."""
+    """Returns the argparse type of an option that takes names of `known`, separated by commas."""
 
     def parse(text):
         names = [name for name in text.split(",") if name]
@@ -51,8 +51,8 @@ class Report:
         print("; ".join(f"{name} {value}" for name, value in self.about.items()), flush=True)
 
     def add(self, name, **figures):
-        """A row: numbers in seconds, operations or bytes per second and ratios; a text, or a
-        dictionary of these."""
+        """Adds a row. Each figure is a number (seconds, operations or bytes per second, a ratio), a
+        text, or a dictionary of these."""
         self.rows[name] = {key: value for key, value in figures.items() if value is not None}
         print(name, *(f"{key}={shown(value)}" for key, value in self.rows[name].items()), sep="  ",
               flush=True)

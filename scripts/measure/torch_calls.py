@@ -24,7 +24,7 @@ class Case(NamedTuple):
     dtype: torch.dtype
     ours: Any  # no arguments; returns tensors
     theirs: Any
-    random: bool = False  # the two draw other numbers: results are not comparable
+    random: bool = False  # the two draw other random numbers, so results are not compared
 
     def results(self, call):
         found = call()
@@ -37,14 +37,14 @@ def forward(attention, tensors, options):
 
 
 def training(attention, tensors, dout, options):
-    """Gradients of q, k and v, and of a mask that needs one."""
+    """Computes out and the gradients of q, k, v and a mask that requires one."""
     out = attention(*tensors, **options)
     needs = [*tensors, *(x for x in options.values() if getattr(x, "requires_grad", False))]
     return (out.detach(), *torch.autograd.grad(out, needs, dout))
 
 
 def kinds(tokens, dtype):
-    """Options of the call, by name; all for q, k, v of [1, 8, tokens, 64] but the grouped heads."""
+    """Options of a call, by name, for q, k and v of [1, 8, tokens, 64]; fewer heads if grouped."""
     keep = torch.rand(1, 1, tokens, tokens) > 0.25
     keep[..., 0] = True
     padding = torch.arange(tokens).expand(1, 1, 1, tokens) < 3 * tokens // 4
@@ -90,7 +90,7 @@ def call_cases(token_counts):
 
 
 def decode_cases():
-    """Few queries over a cache: the last ones, which see all keys before them."""
+    """Cases of decoding: the last queries of a sequence attend to the keys in a cache."""
     for B, H, G, Tq, Tk, D in CACHES:
         for dtype in DTYPES:
             tensors = inputs((B, H, Tq, D), (B, G, Tk, D), dtype)

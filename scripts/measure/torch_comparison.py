@@ -31,12 +31,12 @@ from torch_calls import call_cases, decode_cases
 import qkv
 import qkv.torch
 
-# Of the largest number; bfloat16 has 8 bits.
+# The allowed error relative to the largest number; bfloat16 has 8 bits.
 LARGEST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
 
 
 def check(case):
-    """The largest difference between the two, relative to the largest number of each result."""
+    """Raises ValueError if a result of the two calls differs by more than LARGEST_ERROR."""
     if case.random:
         return
     for ours, theirs in zip(case.results(case.ours), case.results(case.theirs)):
@@ -47,7 +47,7 @@ def check(case):
 
 
 def after_layer(calls, seconds):
-    """Medians of each call directly after a layer of PyTorch."""
+    """The median seconds of each call directly after a layer of PyTorch."""
     x, layer = torch.randn(512, 512), torch.nn.Linear(512, 512)
     times = {name: [] for name in calls}
     end = time.perf_counter() + seconds

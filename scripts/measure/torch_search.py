@@ -20,7 +20,7 @@ class Translation(NamedTuple):
 
 
 def next_logits(state, embedded, given, sources, loop, readout, output):
-    """States [B,K,H], embeddings [B,K,E], their gates [B,K,3H] -> logits [B K,V], states."""
+    """From states [B,K,H], embeddings [B,K,E], their gates [B,K,3H] to logits [B K,V], states."""
     keys, values, beyond = sources
     state_weight, state_bias, context_weight, v = loop
     flat = state.flatten(0, 1)
@@ -44,7 +44,7 @@ class Searcher:
 
     @torch.inference_mode()
     def translate(self, sources, beam, sentences=64, length_penalty=1.0):
-        """One translation of each list of ids."""
+        """Translates each list of ids, and returns a Translation for each."""
         self.translator.eval()
         order = sorted(range(len(sources)), key=lambda n: len(sources[n]))
         results = [None] * len(sources)
@@ -57,7 +57,7 @@ class Searcher:
 
 
 class Block:
-    """The search for some sentences; all tensors begin with the sentences that are not done."""
+    """The search for some sentences. The first axis of tensors is the sentences not yet done."""
 
     def __init__(self, searcher, sources, beam, length_penalty):
         self.searcher, self.K, self.penalty = searcher, beam, length_penalty
@@ -74,7 +74,7 @@ class Block:
         self.tokens = torch.full((B, beam, int(self.most.max())), PADDING)
         self.total = torch.full((B, beam), -math.inf)
         self.total[:, 0] = 0
-        self.best = torch.full((B,), -math.inf)  # of those that ended, by the compared score
+        self.best = torch.full((B,), -math.inf)  # the best score of hypotheses that have ended
         self.best_total = torch.zeros(B)
         self.best_tokens = self.tokens[:, 0].clone()
         self.ended = torch.zeros(B, dtype=torch.long)
@@ -90,7 +90,7 @@ class Block:
         return self.results
 
     def step(self):
-        """The logits [B K,V] of the next tokens; the states move on."""
+        """Computes the logits [B K,V] of the next tokens, and updates the states."""
         translator = self.translator
         embedded = translator.target_embedding(self.last)
         readout = translator.readout.weight, translator.readout.bias
@@ -108,7 +108,7 @@ class Block:
         return logits
 
     def extend_one(self, logits, length):
-        """Greedy: the likeliest token. Which sentences are done."""
+        """Adds the likeliest token (greedy search). Returns whether each sentence is done."""
         normaliser = logits.logsumexp(1)
         logits[:, :END] = -math.inf
         largest, token = logits.max(1)
@@ -118,7 +118,9 @@ class Block:
         return (token == END) | (length >= self.most)
 
     def extend(self, logits, length):
-        """The best continuations, twice the beam: enough when each hypothesis may end."""
+        """Takes the best of twice as many continuations as the beam, since each hypothesis may end.
+
+        Returns whether each sentence is done."""
         K, wanted = self.K, 2 * self.K
         normaliser = logits.logsumexp(1, keepdim=True)
         logits[:, :END] = -math.inf
@@ -139,7 +141,7 @@ class Block:
         return (self.ended >= K) | (length >= self.most)
 
     def take_ends(self, totals, parents, ends, length):
-        """An end counts if it is among the K best."""
+        """Records the hypotheses that end, if their ends are among the K best continuations."""
         ends = ends[:, : self.K]
         if not ends.any():
             return
@@ -155,7 +157,7 @@ class Block:
         self.best_tokens[better, length - 1] = END
 
     def finish(self, done):
-        """Keeps the results of sentences that are done, and goes on with the others."""
+        """Keeps the results of sentences that are done, and removes them from the tensors."""
         has_ended = (self.best > -math.inf)[done, None]
         tokens = torch.where(has_ended, self.best_tokens[done], self.tokens[done, 0])
         totals = torch.where(has_ended[:, 0], self.best_total[done], self.total[done, 0])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The translator of docs/translator-reference.md, with additive attention, in PyTorch.
 
-See translator_peers.py. What can be computed for all steps at once is: embeddings, the keys'
-projection, the embeddings' part of the decoder's input product, readout and output; these two only
-where there is a token. In the loop, the products with the state are one. B sentences, S source
-tokens, T target tokens, H hidden, C = 2 H, U units, R = T B rows.
+See translator_peers.py. All steps at once are computed in embeddings, the keys' projection, the
+embeddings' part of the decoder's input product, readout and output; the last two only where there
+is a token. In the loop, the products with the state are one product. B sentences, S source tokens,
+T target tokens, H hidden, C = 2 H, U units, R = T B rows.
 """
 
 import math
@@ -17,7 +17,7 @@ from translator_data import PADDING, START, padded
 
 
 def step(state, given, keys, values, beyond, loop):
-    """s_{i-1} [B,H], the embedding's gates [B,3H], keys [B,S,U], values [B,S,C] -> s_i, c_i."""
+    """From s_{i-1} [B,H], embedded gates [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
     state_weight, state_bias, context_weight, v = loop
     query, *from_state = torch.addmm(state_bias, state, state_weight).split(widths(state, v), 1)
     scores = torch.tanh(keys + query[:, None]) @ v
@@ -27,13 +27,13 @@ def step(state, given, keys, values, beyond, loop):
 
 
 def widths(state, v):
-    """Of the parts of the products with the state: the query, two gates, the new state."""
+    """The widths of the products with the state: the query, two gates, the new state."""
     hidden = state.shape[-1]
     return [v.shape[0], 2 * hidden, hidden]
 
 
 def gru(state, from_input, gates_of_state, new_of_state):
-    """nn.GRUCell after its two products. Parts are split off: a slice's gradient is filled up."""
+    """nn.GRUCell after its two products. It uses split(), since a slice's gradient is padded."""
     hidden = state.shape[1]
     gates, new = from_input.split([2 * hidden, hidden], 1)
     reset, update = torch.sigmoid(gates + gates_of_state).chunk(2, 1)
@@ -41,7 +41,7 @@ def gru(state, from_input, gates_of_state, new_of_state):
 
 
 def read_out(rows, weight, bias):
-    """[R,H+C+E] -> [R,H]: the larger of each pair."""
+    """The readout of rows [R,H+C+E] to [R,H]: the larger of each two neighbouring units."""
     return functional.linear(rows, weight, bias).unflatten(1, (-1, 2)).amax(2)
 
 
@@ -51,7 +51,7 @@ def cross_entropy(largest, targets, weight, bias, smoothing):
 
 
 class Batch:
-    """Pairs as tensors."""
+    """Sentence pairs as tensors."""
 
     def __init__(self, pairs):
         self.source = torch.from_numpy(padded([pair.source for pair in pairs]))
@@ -63,7 +63,7 @@ class Batch:
 
 
 class Translator(nn.Module):
-    """`compiled`: the functions above go through torch.compile with sizes that may change."""
+    """The translator. If `compiled`, torch.compile compiles its functions for sizes that vary."""
 
     def __init__(self, model, compiled=False):
         super().__init__()
@@ -89,7 +89,7 @@ class Translator(nn.Module):
         self.load(model)
 
     def load(self, model):
-        """The parameters of a model file, under its names."""
+        """Copies the parameters of a model file, which have the names of this module's."""
         arrays = {n: a for n, a in model.arrays.items() if not n.endswith("_counts")}
         self.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
 
@@ -97,7 +97,7 @@ class Translator(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def encode(self, source, lengths):
-        """[B,S] -> what each step sees: keys, values, 0 or -inf for each; and s_0."""
+        """From tokens [B,S] to (keys, values, 0 or -inf for padding), and s_0."""
         embedded = self.dropped(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.encoder(packed)
@@ -107,7 +107,7 @@ class Translator(nn.Module):
         return (keys, values, beyond), torch.tanh(self.start(last[1]))
 
     def loop_weights(self):
-        """What the loop multiplies by, once for all steps."""
+        """The weights and biases of the products in the loop, made once for all steps."""
         hidden = self.sizes[0]
         weight = torch.cat([self.attention["W_q"], self.decoder.weight_hh]).T
         bias = torch.cat([torch.zeros(self.sizes[1]), self.decoder.bias_hh])
@@ -115,12 +115,12 @@ class Translator(nn.Module):
         return weight, bias, context_weight, self.attention["v"]
 
     def given(self, embedded):
-        """The part of the gates that the embeddings [.,E] decide: [.,3H]."""
+        """The part [.,3H] of the gates that comes from the embeddings [.,E]."""
         weight = self.decoder.weight_ih[:, 2 * self.sizes[0] :]
         return functional.linear(embedded, weight, self.decoder.bias_ih)
 
     def loss(self, batch):
-        """The sum over the batch's target tokens."""
+        """The sum of the losses of the batch's target tokens."""
         sources, state = self.encode(batch.source, batch.lengths)
         embedded = self.dropped(self.target_embedding(batch.before))
         weights = self.loop_weights()
@@ -142,7 +142,7 @@ class Translator(nn.Module):
 
 
 def learning_rate(settings, update):
-    """Warm-up, then an inverse square root: app/translator/optimiser/schedule.h."""
+    """The rate of app/translator/optimiser/schedule.h: warm-up, then an inverse square root."""
     past = update - settings["warmup"]
     if past < 0:
         return settings["learning_rate"] * update / settings["warmup"]

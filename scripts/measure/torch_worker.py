@@ -14,7 +14,7 @@ from pathlib import Path
 
 class Worker:
     def __init__(self, way, threads):
-        import torch  # here: whether it is there is part of the answer
+        import torch  # imported here, since its absence is an answer
         import torch_search
         import torch_translator
 
@@ -39,14 +39,14 @@ class Worker:
         encoded = self.model.encoded(train)
         self.batches = {n: epoch_batches(encoded, n, self.settings["seed"]) for n in batch_tokens}
         self.test = self.model.encoded(test)
-        # One for each use: their parameters and modes differ.
+        # The trained model and the one in training have different parameters and modes.
         make = self.translators.Translator
         self.trained, self.training = (make(self.model, self.compiled) for _ in range(2))
         self.searcher = self.search.Searcher(self.trained, self.compiled)
         self.adam = self.faster_adam()
 
     def faster_adam(self):
-        """PyTorch has two fast implementations of Adam."""
+        """The name of the faster of PyTorch's two fast implementations of Adam."""
         seconds = {}
         for adam in ("fused", "foreach"):
             training = self.from_begin(adam)
@@ -64,7 +64,7 @@ class Worker:
         return self.translators.Training(self.training, self.settings, adam)
 
     def loss(self):
-        """Per target token of the held-out pairs."""
+        """The loss per target token of the held-out pairs."""
         self.trained.eval()
         total = 0.0
         with self.torch.inference_mode():
@@ -83,7 +83,7 @@ class Worker:
         return sum(loss.item() * n for loss, n in losses) / sum(n for _, n in losses)
 
     def train(self, batch_tokens, updates):
-        """The first updates, from the same parameters each time."""
+        """Times the first updates, from equal parameters each time."""
         training = self.from_begin(self.adam)
         begin = time.perf_counter()
         tokens = sum(training.update(batch)[1] for batch in self.batches[batch_tokens][:updates])
@@ -98,7 +98,7 @@ class Worker:
         return {"seconds": seconds, "tokens": tokens, "scores": scores}
 
     def memory(self):
-        """The most of this process so far, MB."""
+        """The peak memory of this process so far, in MB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def which_adam(self):
@@ -107,14 +107,14 @@ class Worker:
 
 def main():
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed
+    os.dup2(2, 1)  # keeps other output out of the answers
     worker = None
     for line in sys.stdin:
         arguments = json.loads(line)
         try:
             worker = worker or Worker(sys.argv[1], int(sys.argv[2]))
             answer = {"result": getattr(worker, arguments.pop("do"))(**arguments)}
-        except Exception as error:  # of any kind: it is the answer
+        except Exception as error:  # of any kind: it is sent as the answer
             text = " ".join(str(error).split())
             answer = {"failed": f"{type(error).__name__}: {text[:300]}"}
         print(json.dumps(answer), file=answers, flush=True)

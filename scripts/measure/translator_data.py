@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 
 def tokens_of(text):
-    """Words and single marks; with a blank between them, `--tokenize word` finds the same ones."""
+    """Words and single marks. `--tokenize word` finds them too if blanks are put between them."""
     return re.findall(r"\w+|[^\w\s]", ODD.sub("'", text))
 
 
@@ -39,7 +39,7 @@ def read_pairs(path):
 
 
 def split(pairs):
-    """Pairs to train on, and others with distinct sources, by source sentence."""
+    """Pairs to train on, and held-out pairs with distinct sources, none of which is trained on."""
     numbers = {}
     train, held_out = [], {}
     for pair in pairs:
@@ -57,7 +57,7 @@ def write_pairs(path, pairs):
 
 
 def least_count(pairs, wanted):
-    """How often a token has to be there for a target vocabulary nearest to the wanted size."""
+    """The least count of a token for which the target vocabulary is nearest to the wanted size."""
     counts = collections.Counter(token for pair in pairs for token in pair.target)
     sizes = [sum(count >= least for count in counts.values()) for least in range(1, 100)]
     return 1 + min(range(len(sizes)), key=lambda n: abs(sizes[n] - wanted))
@@ -67,7 +67,7 @@ def least_count(pairs, wanted):
 
 
 class Model:
-    """A model.safetensors of `qkv train`: settings, vocabularies, parameters by name."""
+    """A model.safetensors of `qkv train`: its settings, vocabularies and parameters by name."""
 
     def __init__(self, path):
         data = Path(path).read_bytes()
@@ -96,7 +96,7 @@ class Model:
         ]
 
     def check_tokens(self, pairs):
-        """The program split the training text into the same tokens, as its counts say."""
+        """Raises ValueError unless the program's counts of tokens are those of these pairs."""
         for side in ("source", "target"):
             counts = collections.Counter(token for pair in pairs for token in getattr(pair, side))
             known = zip(self.tokens[side][len(SPECIAL) :], self.arrays[f"{side}_counts"].tolist())
@@ -138,7 +138,7 @@ def shuffled(values, order, seed):
 
 
 def epoch_batches(pairs, most_tokens, seed):
-    """The first epoch's batches, as lists of pairs: those of app/translator/data/batches.cc."""
+    """The first epoch's batches as app/translator/data/batches.cc makes them, lists of pairs."""
 
     def length(n):
         return len(pairs[n].source) + len(pairs[n].target), len(pairs[n].source)

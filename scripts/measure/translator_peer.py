@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our translator and PyTorch's as programs that take turns: see translator_peers.py."""
+"""Our translator and PyTorch's as programs that run alternately: see translator_peers.py."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def sizes(lists):
 
 
 class Ours:
-    """The program: each block is a process."""
+    """The program `qkv`, which runs each block as a process of its own."""
 
     label = "qkv"
 
@@ -43,7 +43,7 @@ class Ours:
         return done
 
     def train(self, name, updates, batch_tokens, *more):
-        """A new run in the folder; the last line of its train.jsonl."""
+        """Trains a new run. Returns the last line of its train.jsonl, and the ended process."""
         o = self.options
         shutil.rmtree(self.work / name, ignore_errors=True)
         done = self.run(
@@ -55,18 +55,18 @@ class Ours:
         return json.loads(lines[-1]), done
 
     def prepare(self):
-        """The model that translates; and one of no updates, from which others start."""
+        """Trains the model that translates, and one at rate 0, from which others start."""
         self.train("begin", 1, self.options.batch_tokens[0], "--lr", 0)
         _, done = self.train("model", self.options.model_updates, self.options.batch_tokens[0])
         self.quarters = done.quarters
 
     def train_block(self, batch_tokens):
-        """As it says itself: without reading, splitting, counting and encoding the text."""
+        """The speed in train.jsonl: without reading, splitting, counting and encoding the text."""
         line, _ = self.train("block", self.options.updates, batch_tokens)
         return Speed(line["tokens_per_second"], f"{line['update']} updates")
 
     def translate_block(self, beam):
-        """The whole program, with reading the model."""
+        """The speed of the whole program, including the time to read the model."""
         done = self.run("translate", "model", "test.txt", "--model", "last", "--beam", beam)
         lines = done.output.splitlines()
         return Speed(len(lines) / done.seconds, sizes([*tokens_of(line), ""] for line in lines))
@@ -82,7 +82,7 @@ class Ours:
         return line["loss"]
 
     def translations(self, beam):
-        """Tokens, and their log-probabilities."""
+        """The tokens and the log-probability of each translation."""
         self.run("translate", "model", "test.txt", "--model", "last", "--beam", beam, "-o", "t.npz")
         with np.load(self.work / "t.npz") as arrays:
             rows, scores = arrays["tgt"].tolist(), arrays["log_probability"].tolist()
@@ -91,7 +91,7 @@ class Ours:
 
 
 class Torch:
-    """A process that waits while others run; torch_worker.py says what it does."""
+    """A process of torch_worker.py, which waits while others run."""
 
     needs = "torch==2.13.0"
 
@@ -110,7 +110,7 @@ class Torch:
             raise
 
     def ask(self, what, **arguments):
-        """The answer; throws Failed."""
+        """Sends a request and returns the answer. Raises Failed for an error."""
         try:
             self.process.stdin.write(json.dumps({"do": what, **arguments}) + "\n")
             self.process.stdin.flush()
@@ -130,14 +130,14 @@ class Torch:
         self.process.stdout.close()
 
     def prepare(self):
-        """Its model; and one pass of everything, in which it compiles, if it does."""
+        """Loads the model, and runs each block once, in which PyTorch may compile."""
         self.ask("load", work=str(self.work), batch_tokens=self.options.batch_tokens)
         first = [self.timed("train", batch_tokens=n) for n in self.options.batch_tokens]
         first += [self.timed("translate", beam=beam) for beam in self.options.beams]
         self.first = sum(first)
 
     def timed(self, what, **arguments):
-        """The first time: seconds, with compiling."""
+        """The seconds of a first block, which include compiling."""
         updates = {"updates": self.options.updates} if what == "train" else {}
         return self.ask(what, **arguments, **updates)["seconds"]
 
@@ -156,7 +156,7 @@ class Torch:
     # ---- whether it is the same model ------------------------------------------------------------
 
     def check(self, ours, wanted):
-        """Throws Failed unless losses and translations are ours."""
+        """Raises Failed unless losses and translations agree with ours."""
         found = self.ask("loss")
         self.agree("loss per token", found, wanted["loss"])
         found = self.ask("follow", updates=self.options.followed)

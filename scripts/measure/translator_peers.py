@@ -77,7 +77,7 @@ def write_data(options, work):
 
 
 def started(options, work, data):
-    """The programs that are there; remarks on others."""
+    """The programs that are installed, and remarks on the others."""
     peers, missing = [], []
 
     def start(name, needs, make):
@@ -99,7 +99,7 @@ def started(options, work, data):
 
 
 def ready(peers, ours, options):
-    """Models are trained or read, PyTorch's are compared; those that failed, and why."""
+    """Prepares the models and compares PyTorch's with ours. Returns (programs, failures)."""
     say("qkv: trains the model")
     ours.prepare()
     wanted = {"loss": ours.loss_per_token(), "follow": ours.loss_without_dropout(options.followed)}
@@ -121,7 +121,7 @@ def ready(peers, ours, options):
 
 
 class Case:
-    """One row: what is measured, and the speeds of each program."""
+    """A row of the results: its title, the block to run, and the speeds of each program."""
 
     def __init__(self, title, block):
         self.title, self.block = title, block
@@ -140,7 +140,7 @@ class Case:
                 self.others.append((others_seconds() - begin) / PAUSE)
 
     def measure_one(self, peer):
-        """A program that fails takes no more part in the case."""
+        """Measures a block of a program, unless the program has failed in this case."""
         if peer.label in self.failed:
             return
         try:
@@ -221,7 +221,7 @@ def parsed():
 
 def main():
     options = parsed()
-    # Before anything starts a pool of threads.
+    # This comes before anything starts a pool of threads.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     work = options.work.absolute()

@@ -44,7 +44,7 @@ class Program:
         self.path = str(Path(path).resolve())
 
     def run(self, *arguments, quiet=False):
-        """What it prints."""
+        """Runs the program and returns what it prints."""
         done = subprocess.run([self.path, *map(str, arguments)], check=True, text=True,
                               stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL if quiet else None)  # fmt: skip
@@ -86,7 +86,7 @@ def begin(qkv, parts, run, attention, validate_every, budget):
 
 
 def updates_per_minute(qkv, parts, attention, minutes):
-    """Of a training that validates once, at its end; measured once."""
+    """The updates per minute of a training that validates once, at its end. Measured once."""
     run = parts.parent / f"{attention}-pace"
     if not (run / "train.jsonl").exists():
         begin(qkv, parts, run, attention, f"{minutes}m", f"{minutes}m")
@@ -94,7 +94,7 @@ def updates_per_minute(qkv, parts, attention, minutes):
 
 
 def result(qkv, parts, run, name, minutes):
-    """Trained as far as it is: what it reached, and its scores."""
+    """The updates and epochs that a run has reached, and the scores of its translations."""
     scored = {"name": name, "minutes": minutes, "updates": last_line(run)["update"],
               "epochs": last_line(run)["epoch"]}  # fmt: skip
     for part in ("test", "test-long"):
@@ -105,8 +105,8 @@ def result(qkv, parts, run, name, minutes):
 
 
 def compare(qkv, parts, first, other):
-    """p of paired bootstrap resampling of two models on long sentences: the probability of a
-    difference at least this large between equally good systems."""
+    """p of paired bootstrap resampling of two models' translations of long sentences: the
+    probability of a difference at least this large between equally good systems."""
     first, other = (parts.parent / f"{name}.test-long.txt" for name in (first, other))
     report = qkv.json("score", "--hypotheses", other, parts / "test-long.tsv", "--against", first)
     return report["against"]["bleu_p"]

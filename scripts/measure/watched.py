@@ -11,8 +11,8 @@ from typing import NamedTuple
 EVERY = 0.1  # seconds between two looks at a program's memory
 
 
-# A process inherits the peak memory of the one that started it: this one is small. Answers through
-# the pipe that is its first argument.
+# Starts the command in a small process, since a process inherits the peak memory of the one that
+# started it. Writes the result to the pipe whose number is the first argument.
 STARTER = """
 import os, sys, time
 begin = time.perf_counter()
@@ -32,11 +32,11 @@ class Watched(NamedTuple):
 
 
 class Failed(Exception):
-    """A program ended in failure: its last lines."""
+    """Raised for a program that failed, with its last lines."""
 
 
 def resident_megabytes(starter):
-    """Of its child, now; 0 if that has ended."""
+    """The memory that the child of `starter` has now; 0 if it has ended."""
     try:
         child = Path(f"/proc/{starter}/task/{starter}/children").read_text(encoding="ascii").strip()
         lines = Path(f"/proc/{child}/status").read_text(encoding="ascii").splitlines()
@@ -46,7 +46,7 @@ def resident_megabytes(starter):
 
 
 def of_quarters(samples):
-    """The largest of each quarter of some samples, once there are enough."""
+    """The largest of each quarter of the samples; empty for fewer than eight samples."""
     if len(samples) < 8:
         return []
     ends = [len(samples) * n // 4 for n in range(5)]
@@ -54,7 +54,7 @@ def of_quarters(samples):
 
 
 def watched(command, environment=None, folder=None, code=0):
-    """Runs a program to its end, which must be with this exit code. Throws Failed."""
+    """Runs a program to its end. Raises Failed unless its exit code is `code`."""
     answers, answer = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-S", "-E", "-c", STARTER, str(answer), *map(str, command)],

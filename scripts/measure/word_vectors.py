@@ -23,16 +23,16 @@ UNLIKE = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
 
 
 def names(kind, count):
-    """Distinct words; the last six are those searched for."""
+    """Distinct words, similar or not. The last six are searched for."""
     if kind == "alike":
         return [f"w5_{i:07}" for i in range(count)]
-    # With realistic lengths.
+    # The words have realistic lengths.
     stems = ["lorem", "ipsum", "dolor"]
     return [f"{stems[i % 3]}{i:x}" for i in range(count - len(UNLIKE))] + UNLIKE
 
 
 def write_text(file, size, kind):
-    """Lines of about 2.7 kB, as fastText and GloVe write them."""
+    """Writes lines of about 2.7 kB, as fastText and GloVe do, and returns the last six words."""
     numbers = np.random.default_rng(7).normal(0, 0.4, (997, WIDTH))
     tails = [" " + " ".join(f"{x:.5f}" for x in row) + "\n" for row in numbers]
     words = names(kind, size // (len(tails[0]) + 8))
@@ -42,7 +42,7 @@ def write_text(file, size, kind):
 
 
 def write_binary(file, size, kind):
-    """word2vec's own format."""
+    """Writes word2vec's binary format, and returns the last six words."""
     numbers = np.random.default_rng(7).normal(0, 0.4, (997, WIDTH)).astype("<f4")
     tails = [b" " + row.tobytes() + b"\n" for row in numbers]
     words = names(kind, size // (len(tails[0]) + 8))
@@ -56,7 +56,7 @@ FORMATS = {"text": write_text, "binary": write_binary}
 
 
 def last_words(path, write, size, kind):
-    """The last six words of a file, created if needed, and read into the cache."""
+    """The last six words of a file, which is created if needed and read into the cache."""
     known = path.with_suffix(".words")
     if not known.exists():
         with path.open("wb") as file:
@@ -68,7 +68,7 @@ def last_words(path, write, size, kind):
 
 
 def measure(program, path, words, code, runs):
-    """Prints one line."""
+    """Runs the program on a file, and prints a line with its rates and peak memory."""
     command = [str(program), "words", " ".join(words), "--vectors", str(path), "--quiet"]
     results = [watched(command, code=code) for _ in range(runs)]
     rates = [path.stat().st_size / result.seconds / 1e9 for result in results]

@@ -3,8 +3,8 @@
 """Adds to a wheel the licences of the third-party code in it.
 
 usage: licences.py REPAIRED.whl DIRECTORY     writes DIRECTORY/REPAIRED.whl
-Those of the shared libraries that auditwheel put into qkv.libs/, and of the headers that were
-compiled in. Debian's packages have them as /usr/share/doc/PACKAGE/copyright.
+These are the licences of the shared libraries that auditwheel put into qkv.libs/, and of the
+headers that were compiled in. Debian's packages have them as /usr/share/doc/PACKAGE/copyright.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ import sys
 
 from auditwheel.wheeltools import InWheel
 
-# Header-only libraries, by Debian's packages; nanobind is Python's.
+# Debian's packages of header-only libraries. nanobind, which is not among them, is Python's.
 HEADERS = ["libhwy-dev"]
 HEADERS_OF_THE_PROGRAM = ["libcli11-dev", "nlohmann-json3-dev"]
 

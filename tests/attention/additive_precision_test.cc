@@ -164,7 +164,7 @@ class PlainGradients {
     set(6, sums(dleft, Tq), sums(dleft_size, Tq));
     return r;
   }
-  // The largest sum of the sizes of ds, without t.
+  // The sum of |ds| over all pairs.
   double score_gradients() const { return ds_size; }
 
  private:
