@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the lines of each room: code, comments, and the tests of the room. The table is in docs/contributing/building.md.
+"""Counts the lines of each room (a folder of the source): its code, comments and tests. The table
+is in docs/contributing/building.md.
 
 usage: rooms.py            print the table
        rooms.py --write    write it into docs/contributing/building.md

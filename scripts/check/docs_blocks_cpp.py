@@ -101,7 +101,7 @@ class Compiler:
         self.root, self.build, self.directory = root, build, pathlib.Path(directory)
         self.binaries = itertools.count()
         self.commands = {}  # commands by the names of the programs that were compiled together
-        self.reasons = {}  # by name, why other programs were not
+        self.reasons = {}  # the reasons, by name, why other programs were not
         self.together = None  # the future of compile_together, if requested
 
     def compile(self, text):

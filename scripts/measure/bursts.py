@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that alternate in bursts, and the machine they run on: shared by the scripts beside it."""
+"""Calls that alternate in bursts, and the machine they run on: shared by the scripts of this folder."""
 
 import os
 import time

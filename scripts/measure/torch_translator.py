@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The translator of docs/translator-reference.md, with additive attention, in PyTorch.
 
-See translator_peers.py. All steps at once are computed in embeddings, the keys' projection, the
-embeddings' part of the decoder's input product, readout and output; the last two only where there
-is a token. In the loop, the products with the state are one product. B sentences, S source tokens,
-T target tokens, H hidden, C = 2 H, U units, R = T B rows.
+See translator_peers.py. Outside the loop, all steps are computed at once: embeddings, the keys'
+projection, the embeddings' part of the decoder's input product, and, only where there is a token,
+readout and output. In the loop, the products with the state are one product. B sentences, S source
+tokens, T target tokens, H hidden, C = 2 H, U units, R = T B rows.
 """
 
 import math
@@ -162,7 +162,7 @@ class Training:
         )
 
     def update(self, pairs):
-        """The mean loss per target token."""
+        """Makes an update. Returns the mean loss per target token, and the count of these tokens."""
         batch = Batch(pairs)
         tokens = len(batch.targets)
         loss = self.translator.loss(batch) / tokens

@@ -57,7 +57,7 @@ def write_pairs(path, pairs):
 
 
 def least_count(pairs, wanted):
-    """The least count of a token for which the target vocabulary is nearest to the wanted size."""
+    """The least count of a token that makes the target vocabulary nearest to the size `wanted`."""
     counts = collections.Counter(token for pair in pairs for token in pair.target)
     sizes = [sum(count >= least for count in counts.values()) for least in range(1, 100)]
     return 1 + min(range(len(sizes)), key=lambda n: abs(sizes[n] - wanted))

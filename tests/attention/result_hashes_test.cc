@@ -21,14 +21,14 @@
 #include "tests/attention/conformance.h"
 #include "tests/layers/support.h"
 
-// Results must have the bits whose hashes are in result_hashes.tsv: on every CPU that has a target,
-// and after every change that is not meant to change them. A row is one or a few calls. Its cells
-// are hashes of the arguments (`drawn`) and, for each target, of all results: "-" where it takes
-// none of the calls, "?" where they were never run. A program writes the table, never a hand:
+// Results must have the hashes in result_hashes.tsv on every CPU that has a target, and after every
+// change that is not meant to change results. A row is one or a few calls. Its cells are hashes of
+// the arguments (`drawn`) and, for each target, of all results: "-" if the target takes none of the
+// calls, "?" if they were never run on it. The table is written by this command only:
 //   QKV_WRITE_HASHES=1 build/release/tests/test_order --gtest_filter='*ResultHashes.AreThose*'
-// It is run where bits were meant to change, as CHANGELOG.md then says, and where tests draw other
+// Run it if results were meant to change, which CHANGELOG.md must then say, and if tests draw other
 // calls (random_*.cc, backward_call.cc, support/random.h). It fills in the targets of this CPU, and
-// "?" for the others where other calls are drawn.
+// "?" for other targets in rows whose calls are drawn differently.
 namespace qkv::test {
 namespace {
 
