@@ -109,8 +109,8 @@ class Session {
   void threads_share(const Wanted& wanted, Problem& problem);
   // Makes no comparison; times `call` or, if it is empty, the problem's plan.
   void alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call);
-  // Reports units of an additive score per second, with a peer if one supports it; times `calls`
-  // or, if it is null, the problem's plan.
+  // Reports units of an additive score per second; times `calls` or, if it is null, the problem's
+  // plan, with a peer if one supports it.
   void unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls = nullptr);
   // Adds a row that was computed from others.
   void add(const Row& row) { rows_.push_back(row); }

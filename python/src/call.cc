@@ -35,7 +35,8 @@ constexpr double kLongWork = 1e9;
 // library's workers, which work only for the calling thread, so that it could not poll meanwhile.
 constexpr double kLongWorkOnOpenMp = 3e10;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
-// The work that one number read from memory or converted counts as: 1 to 10 nanoseconds.
+// The multiply-adds that are counted for a number that is read from memory or converted, which
+// takes 1 to 10 nanoseconds.
 constexpr double kWorkOfNumber = 200;
 // The most scratch memory, in bytes, that a context keeps between calls.
 constexpr std::size_t kKeptScratch = std::size_t{64} << 20;
@@ -76,7 +77,8 @@ Idle& idle() {
 }
 
 // The team for a call: the other library's workers, if `threads` is their number or 0 and the work
-// is not too long; else our own threads. With `threads` 0 either team has as many threads.
+// is not too long; else our own threads. If `threads` is 0, either team has the other library's
+// number of threads, or one per processor without another library.
 Team team_for(int threads, const Work& work) {
   const int others = openmp_threads();
   if (threads == 0 && others > 0) threads = others;
@@ -98,7 +100,8 @@ const Executor& executor_of(const Team& team) {
   return executors.emplace(team, team.executor()).first->second;
 }
 
-// A context for one call, taken from Idle and returned by the destructor. Both need the GIL.
+// A context for one call, which the constructor takes from Idle and the destructor returns. Both
+// need the GIL.
 class Lease {
  public:
   explicit Lease(const Team& team) : team_(team) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that alternate in bursts, and the machine they run on: shared by the scripts of this folder."""
+"""Calls that alternate in bursts, and the machine they run on: shared by several scripts."""
 
 import os
 import time

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of names as options, and measured rows as JSON: shared by the scripts of this folder."""
+"""Lists of names as options, and measured rows as JSON: shared by several scripts."""
 
 import argparse
 import datetime

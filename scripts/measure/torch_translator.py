@@ -162,7 +162,7 @@ class Training:
         )
 
     def update(self, pairs):
-        """Makes an update. Returns the mean loss per target token, and the count of these tokens."""
+        """Makes an update. Returns the mean loss per target token and the number of tokens."""
         batch = Batch(pairs)
         tokens = len(batch.targets)
         loss = self.translator.loss(batch) / tokens

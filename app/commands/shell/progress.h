@@ -10,8 +10,9 @@
 #include "commands/shell/console.h"
 
 // Shows the progress of a long task on standard error: on a terminal as one line that is updated
-// (at most ten times a second) and erased at the end, elsewhere as a line a second. With --progress
-// auto nothing is shown in the first second; with `always` at least the start and the end are.
+// (at most ten times a second) and erased at the end, elsewhere as a line a second and one at the
+// end. With --progress auto nothing is shown in the first second; with `always` the first state is
+// shown at once.
 class Progress {
  public:
   Progress(const Common& common, std::string task);
