@@ -61,8 +61,9 @@ OUTSIDE = set("python examples bench".split())
 # The program `qkv` runs the cases of bench/, as "bench/file.h".
 SEE_BENCH = {"commands/about"}
 
-# What else may be included, and where: each third-party library is confined to one component.
-# "*" is everywhere; "app" is every component of app/, "commands" every component of the program.
+# Other headers, and the places that may include them: each third-party library is confined to one
+# component. "*" is everywhere; "app" is every component of app/, "commands" every component of the
+# program.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),

@@ -39,7 +39,7 @@ def sections(path):
 
 
 def fault_of(root, base, target, section):
-    """What is wrong with a name, or ""."""
+    """The fault of a name, or ""."""
     words = PLACEHOLDER.search(target)
     if words and not any(name in target for name in REAL_CAPITALS):
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What peers.py measures, and what its libraries share.
+"""The cases that peers.py measures, and functions that its libraries share.
 
 A library has `label`, `needs` (what pip installs), `versions` and `ways(case)`. Each way, by name,
 prepares a case: it returns `bind`, which takes arrays and returns `call` and `read`. `call()`

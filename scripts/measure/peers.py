@@ -127,7 +127,7 @@ def in_turn(calls):
 
 
 def fault(results, wanted, most):
-    """What is wrong with the results, or ""."""
+    """The difference of the results from `wanted`, or ""."""
     if len(results) != len(wanted):
         return f"{len(results)} results, not {len(wanted)}"
     for name, found, want in zip(("out", "dq", "dk", "dv"), results, wanted):

@@ -162,7 +162,7 @@ std::vector<Case> read_cases(const std::string& path) {
 
 CaseCall::CaseCall(const Case& c, DType real) : case_(c), real_(real) {
   for (const auto& [name, array] : c.in) {
-    // These arrays have the accumulator's type in every call.
+    // dlse, dweights and drow_weights have the accumulator's type in every call.
     const bool sums = name == "dlse" || name == "dweights" || name == "drow_weights";
     const DType dtype = name == "frequencies" ? DType::kFloat64
                         : sums                ? accumulator_of(real)
