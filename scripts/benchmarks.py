@@ -60,7 +60,7 @@ class Results:
 
 def sdpa(r):
     yield ["T", "call", "float32", "with gradients", "bfloat16", "with gradients"]
-    kinds = {"plain": "plain", "causal": "causal", "padding": "padding mask",
+    kinds = {"plain": "no mask", "causal": "causal", "padding": "padding mask",
              "bias": "bias [1,8,T,T]", "dropout": "dropout 0.1"}
     for tokens in (128, 2048):
         for kind, words in kinds.items() if tokens == 2048 else list(kinds.items())[:2]:
@@ -101,7 +101,7 @@ LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 
 
 def libraries(r):
-    yield ["", "dtype", "qkv", *LIBRARIES]
+    yield ["", "qkv", *LIBRARIES]
     rows = [(f"T = {T:,}, D = {D}{', causal' if causal else ''}", dtype,
              f"prefill/B1-H8-G8-Tq{T}-Tk{T}-D{D}{'-causal' if causal else ''}-{dtype}")
             for dtype in ("float32", "bfloat16")
@@ -112,7 +112,8 @@ def libraries(r):
                                      ("bfloat16", 32, 128))]
     for words, dtype, row in rows:
         ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in LIBRARIES)
-        yield [words, dtype, r.milliseconds("libraries", row), *ratios]
+        label = words if dtype == "float32" else f"{words}, {dtype}"
+        yield [label, r.milliseconds("libraries", row), *ratios]
 
 
 def peak(r):
@@ -124,8 +125,7 @@ def peak(r):
         ("bfloat16", "forward/T2048-D64-bfloat16", "backward/T2048-D64-bfloat16"),
         ("float64", "forward/T2048-D64-float64", "backward/T2048-D64-float64"),
         ("two threads", "threads/T2048-D64-share", "backward/T2048-D64-threads"),
-        *((f"64 heads, T = {T}", f"many/B64-T{T}", f"many/B64-T{T}-backward")
-          for T in (16, 64)),
+        ("64 heads, T = 16", "many/B64-T16", "many/B64-T16-backward"),
     ):
         cells = [words]
         for name in (forward, backward):
@@ -140,10 +140,9 @@ def options(r):
         ("boolean mask [Tq,Tk]", "options/mask", "backward/mask"),
         ("soft-cap", "options/soft-cap", "backward/soft-cap"),
         ("bias [Tq,Tk], with its gradient", "options/bias", "backward/bias"),
-        ("padding", "options/padding", "backward/padding"),
         ("ALiBi", "options/alibi", None),
-        ("own score, `s - slope * abs(at.i - at.j)`", "custom/decay", "backward/decay"),
-        ("own mask, four documents, precomputed", "custom/documents-precomputed", None),
+        ("`score_mod`: `s - slope * abs(at.i - at.j)`", "custom/decay", "backward/decay"),
+        ("`mask_mod`: 4 documents in a row, precomputed", "custom/documents-precomputed", None),
         ("bilinear score", "bilinear/T2048-D64", "bilinear/T2048-D64-backward"),
         ("entropy, column and value sums, pooled weights", "sums/T2048-D64-all", None),
     ):
@@ -152,7 +151,8 @@ def options(r):
 
 
 def decode(r):
-    yield ["keys and values", "rate: 1 query", "4 queries", "8", "time: 1 query", "4 queries", "8"]
+    yield ["keys and values", *(f"{what}, {heads}" for what in ("rate", "time")
+                                for heads in ("1 head", 4, 8))]
 
     def share(n, suffix=""):
         return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
@@ -170,17 +170,17 @@ def decode(r):
 
 
 def pages(r):
-    yield ["[B,G,Tk,D]", "[B,Tk,G,D]", "pages of 64 keys"]
+    yield ["`[B,G,Tk,D]`", "`[B,Tk,G,D]`", "pages of 64 keys"]
     yield [r.percent("pages64", f"decode/T16384-G8-D128-queries1{way}", "share_of_read")
            for way in ("", "-by-token", "-pages64")]
 
 
 def additive(r):
     packages = ("PyTorch, compiled", "KeOps, factored by hand")
-    yield ["", *(cell for name in ("qkv, 10^9/s", *packages) for cell in (name, "with gradients"))]
+    names = ("qkv, 10^9/s", "PyTorch, compiled", "KeOps, factored")
+    yield ["B, Tq, Tk", *(cell for name in names for cell in (name, "with gradients"))]
     for words, case in (
-        ("T = 1,024", "square"), ("64 sentences of 30 words", "translator"),
-        ("16 queries, 800 keys each", "speech"),
+        ("1, 1024, 1024", "square"), ("64, 30, 30", "translator"), ("16, 1, 800", "speech"),
     ):  # fmt: skip
         rows = [f"{case}-{way}" for way in ("forward", "step")]
         yield [words, *(r.cell("{:.1f}", "additive-peers", row, "rate", 1e-9) for row in rows),
@@ -191,8 +191,7 @@ def additive(r):
 def layers(r):
     yield ["forward and backward", "qkv", "torch.nn"]
     for row in ("multi-head attention, 4 x 512 tokens, width 512, 8 heads",
-                "GRU, 64 x 30 tokens, 256 to 256", "linear, 24 rows, 224 to 128",
-                "linear, 2048 rows, 1024 to 1024"):
+                "GRU, 64 x 30 tokens, 256 to 256", "linear, 2048 rows, 1024 to 1024"):
         yield [row, r.milliseconds("layers", row), r.ratio("layers", row)]
 
 
@@ -209,8 +208,8 @@ def translator(r):
 
 
 def float32_error(r):
-    yield ["D", "out: qkv", "PyTorch", "dq: qkv", "PyTorch"]
-    for width in (64, 128, 1024, 4096):
+    yield ["D", "out, qkv", "out, PyTorch", "dq, qkv", "dq, PyTorch"]
+    for width in (64, 128, 4096):
         keys = (f"{result}/{name}" for result in ("out", "dq") for name in ("qkv", "PyTorch"))
         yield [f"{width:,}", *(r.cell("{:.2f}", "float32-error", f"D{width}", key, 1e7)
                                for key in keys)]
