@@ -25,7 +25,7 @@ quick: ## what a change must pass besides `make test`: format, rules, lint, sani
 	@scripts/setup.sh check
 	@scripts/check.sh --quick
 
-check: ## what a release must pass, one to two hours: both compilers, all repetitions, all sanitizers
+check: ## what a release must pass, two hours: both compilers, all repetitions, all sanitizers
 	@scripts/setup.sh check
 	@scripts/check.sh
 
