@@ -238,7 +238,7 @@ def refuse_gradients(options: Dict[str, Any]) -> None:
                 "that require one; torch.stack makes it a tensor"
             )
         if name in _WITHOUT_GRADIENT and isinstance(x, torch.Tensor) and x.requires_grad:
-            instead = "; q * scale has one" if name == "scale" else ""
+            instead = "; pass q * scale as q, with scale=1.0" if name == "scale" else ""
             raise ValueError(
                 f"attention: {name} must not require a gradient: it gets none{instead}"
             )
