@@ -82,7 +82,7 @@ HWY_INLINE V exp_of_rest(D d, V x, V n, double) {
 }
 
 // Computes exp(x) for x <= 0; NaN stays NaN. The relative error is about (1 + |x|/8) 2^-23 in
-// float32 (without fused multiply-adds up to 28 times 2^-23), 2^-52 in float64. The result is
+// float32 (without fused multiply-adds (1 + 5|x|/8) 2^-23), 2^-52 in float64. The result is
 // exactly 0 for -inf and any other x < least. `least` is at least core::kNormalExponent, so no
 // result is subnormal.
 template <class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
