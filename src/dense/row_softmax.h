@@ -50,9 +50,9 @@ class RowSoftmax {
   // Computes one row of any length.
   void row(const SoftmaxRow<Stored>& row, T* scratch, const core::StopPoint& stop) const;
 
-  // These three functions compute one row in parts, which start at multiples of core::kKeyChunk:
-  // chunk_sums computes the sums of the chunks of [begin,end), starting at sums[0]; merge merges
-  // them; put writes the results [begin,end).
+  // One row in parts, which start at multiples of core::kKeyChunk: chunk_sums() computes the sums
+  // of the chunks of [begin,end), starting at sums[0]; merge() merges them; put() writes the
+  // results [begin,end).
   void chunk_sums(const SoftmaxRow<Stored>& row, Index begin, Index end, ExpSum<T>* sums,
                   T* scratch, const core::StopPoint& stop) const;
   void merge(ExpSum<T>& total, const ExpSum<T>* sums, Index chunks) const;

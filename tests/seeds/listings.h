@@ -11,7 +11,7 @@
 
 #include <qkv/qkv.h>
 
-// What the documents' listings do, step by step in their order, errors included, in float64. Their
+// The listings of the documents, step by step in their order, errors included, in float64. Their
 // torch.bmm and matmul are batch_dot, their softmax is softmax.
 namespace qkv::test {
 
