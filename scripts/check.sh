@@ -106,7 +106,8 @@ step_apart() {
   local forgotten
   scripts/build.sh apart
   forgotten=$(comm -23 \
-    <(find src app tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'tests/recipes/*' ! -path 'bench/peers/*' |
+    <(find src app tests bench -name '*.cc' ! -path 'tests/consumers/*' ! -path 'tests/recipes/*' \
+      ! -path 'tests/wrong_programs/*' ! -path 'bench/peers/*' |
       sort) \
     <(compiled_files apart))
   if [ -n "$forgotten" ]; then

@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     for (const char* text : {"cab", "the cat \xE4\xB8\xAD", "<s> aaaaaaaaaaaaaaaaaaaa"}) {
       require(subwords.join(subwords.split(text)) == text);
     }
-    for (const auto& token : subwords.vocabulary().tokens()) {
+    const auto vocabulary = subwords.vocabulary();
+    for (const auto& token : vocabulary.tokens()) {
       require(qkv::app::from_utf8(subwords.join({&token.text, 1})).has_value());
     }
   } catch (const qkv::Error&) {
