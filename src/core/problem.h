@@ -2,6 +2,7 @@
 #ifndef QKV_CORE_PROBLEM_H_
 #define QKV_CORE_PROBLEM_H_
 
+#include <cassert>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -19,6 +20,10 @@
 // One call of attention, with its arrays and options checked and every default filled in: the form
 // that implementations read.
 namespace qkv::core {
+
+// Where the arrays of a call lie. The processor cannot read arrays in device memory: their numbers
+// are not checked, and a kernel brings lengths into 0 to Tk and offsets into -2^53 to 2^53.
+enum class Memory { kHost, kDevice };
 
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
 enum class PairProduct { kDot, kTanh };
@@ -57,12 +62,16 @@ static_assert(std::variant_size_v<ResolvedMask> == std::variant_size_v<Mask>);
 struct Problem {
   std::string_view function;  // the public function called, for messages
   StopPoint stop;             // polls the stop flag of its context
+  Memory memory = Memory::kHost;
+  bool on_device() const noexcept { return memory == Memory::kDevice; }
 
   Dims batch;             // batch axes; B is their product
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
   Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
-  Index Tq = 0, Tk = 0;   // of the longest packed sequence; Tk of the longest paged entry
+  // Of the longest packed sequence (in device memory: the totals, which no sequence exceeds); Tk of
+  // the longest paged entry.
+  Index Tq = 0, Tk = 0;
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h
   Index q_rows = 0, k_rows = 0;      // rows of q and k: Tq and Tk, or the packed totals
@@ -94,7 +103,9 @@ struct Problem {
   double dropout = 0;
   DropoutMask dropout_mask;
 
+  // Reads arrays in host memory; on a device the kernels find sequences.
   Sequence sequence(Index b) const noexcept {
+    assert(!on_device());
     const auto at = [&](const Operand& x, Index n) {
       return load<Index>(x.dtype, x.data, n * x.row_stride);
     };
@@ -105,8 +116,10 @@ struct Problem {
     return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
   }
 
-  // The diagonal j = i + o of batch entry b.
+  // The diagonal j = i + o of batch entry b. Reads arrays in host memory; on a device the kernels
+  // find offsets.
   Index diagonal_offset(Index b, const Sequence& s) const noexcept {
+    assert(!on_device());
     struct OffsetOf {
       const Operand& offsets;
       Index b;

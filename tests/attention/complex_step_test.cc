@@ -46,7 +46,7 @@ class Loss {
  public:
   explicit Loss(const Case& c) : case_(c), call_(c, DType::kComplex128) {
     attn::resolve("attention", {}, call_.inputs(), call_.options(), problem_,
-                  attn::Complex::kAllowed);
+                  {.complex = attn::Complex::kAllowed});
     add("out", "dout", {});
     add("lse", "dlse", {});
     add("weights", "dweights", {});

@@ -77,6 +77,7 @@ void check_row_names(const Problem& p, std::string_view list, const ConstView& r
 
 // Makes the operand of `rows`, the list of queries to which a result is restricted.
 core::Operand bind_indices(const Problem& p, std::string_view list, const ConstView& rows) {
+  if (p.on_device()) refuse_on_device(p, list);  // its numbers must be checked
   expect_integer(p, list, rows);
   if (rows.rank() != 1) {
     throw Error(p.function, list, text("must have the shape [R], got ", describe(rows)));

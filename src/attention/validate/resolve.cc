@@ -34,10 +34,12 @@ void check_sizes(const core::Problem& p) {
 }  // namespace
 
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
-             const Options& options, core::ResolvedProblem& p, Complex complex) {
+             const Options& options, core::ResolvedProblem& p, Arrays arrays) {
   p.function = function;
   p.stop = stop;
-  resolve_inputs(inputs, complex, p);
+  p.memory = arrays.memory;
+  if (p.on_device()) resolve_device(inputs, options, p);
+  resolve_inputs(inputs, arrays.complex, p);
   p.value_heads = p.G;
   resolve_rows(options, p);
   resolve_score(inputs, options, p);

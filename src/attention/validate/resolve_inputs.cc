@@ -43,6 +43,10 @@ void check_dtypes(const Inputs& inputs, Complex complex, Problem& p) {
     }
     const DType dtype = x.view->dtype();
     const bool q8 = dtype == DType::kQ8 && x.view != &inputs.q;
+    if (q8 && p.on_device()) {
+      throw Error(p.function, x.name, "is q8, which is not available for arrays in device memory",
+                  ErrorKind::kType);
+    }
     const bool allowed =
         is_real(dtype) || q8 || (complex == Complex::kAllowed && dtype == DType::kComplex128);
     if (!allowed) {
@@ -222,18 +226,43 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
 
 namespace {
 
-// The sequences of a cu_seqlens array, integers [B+1] that do not decrease from 0 to `total`. They
-// are copied to `own`, to which `starts` refers, since the caller may change the array.
+// The sequences of a cu_seqlens array, integers [B+1] that do not decrease from 0 to `total`.
 struct Sequences {
   Operand starts;  // rows = sequences
   Index longest = 0;
 };
-Sequences read_cu_seqlens(const char* name, const ConstView& x, Index total, const char* rows,
-                          const Problem& p, std::vector<Index>& own) {
+
+void check_cu_seqlens(const char* name, const ConstView& x, const Problem& p) {
   expect_integer(p, name, x);
   if (x.rank() != 1 || x.size(0) < 1) {
     throw Error(p.function, name, text("must have the shape [B+1], got ", describe(x)));
   }
+}
+
+// The sequences of an array in device memory, whose numbers stay unread: the longest has at most
+// all rows.
+Sequences sequences_on_device(const char* name, const ConstView& x, Index total, const char* rows,
+                              const Problem& p) {
+  check_cu_seqlens(name, x, p);
+  if (x.dtype() != DType::kInt32 && x.dtype() != DType::kInt64) {
+    throw Error(p.function, name,
+                text("must be int32 or int64 in device memory, got ", describe(x)),
+                ErrorKind::kType);
+  }
+  if (x.size(0) == 1 && total > 0) {
+    throw Error(p.function, name,
+                text("must have the shape [B+1] with B = 1 or more where ", rows, " has ", total,
+                     " rows, got ", describe(x)));
+  }
+  return {{x.data(), x.dtype(), {}, 0, row_stride_of(x, 0), 0}, total};
+}
+
+// Sequences in host memory are read, checked and copied to `own`, to which `starts` refers, since
+// the caller may change the array.
+Sequences resolve_cu_seqlens(const char* name, const ConstView& x, Index total, const char* rows,
+                             const Problem& p, std::vector<Index>& own) {
+  if (p.on_device()) return sequences_on_device(name, x, total, rows, p);
+  check_cu_seqlens(name, x, p);
   const auto at = [&](Index n) { return integer_at(x, n * x.stride(0)); };
   const auto came = [&](Index n) { return integer_text(x, n * x.stride(0)); };
   const Index last = x.size(0) - 1;
@@ -295,9 +324,9 @@ void resolve_packed_inputs(const Inputs& inputs, core::ResolvedProblem& p) {
   p.k_rows = inputs.k.size(0);
   check_keys_and_values(inputs, p, 0);
   const Sequences queries =
-      read_cu_seqlens("cu_seqlens_q", inputs.cu_seqlens_q, p.q_rows, "q", p, p.own_cu_seqlens_q);
+      resolve_cu_seqlens("cu_seqlens_q", inputs.cu_seqlens_q, p.q_rows, "q", p, p.own_cu_seqlens_q);
   const Sequences keys =
-      read_cu_seqlens("cu_seqlens_k", inputs.cu_seqlens_k, p.k_rows, "k", p, p.own_cu_seqlens_k);
+      resolve_cu_seqlens("cu_seqlens_k", inputs.cu_seqlens_k, p.k_rows, "k", p, p.own_cu_seqlens_k);
   if (inputs.cu_seqlens_q.size(0) != inputs.cu_seqlens_k.size(0)) {
     throw Error(p.function, "cu_seqlens_k",
                 text("has B = ", inputs.cu_seqlens_k.size(0) - 1,

@@ -157,6 +157,10 @@ void expect_both(const Problem& p, const char* a_name, const ConstView& a, const
   if (!b.given()) missing(b_name, a_name);
 }
 
+void refuse_on_device(const Problem& p, std::string_view argument) {
+  throw Error(p.function, argument, "is not available for arrays in device memory");
+}
+
 Index integer_at(const ConstView& view, Index offset) {
   if (view.dtype() != DType::kUInt64) {
     return core::load<Index>(view.dtype(), view.data(), offset);

@@ -90,6 +90,9 @@ void expect_integer(const Problem& p, std::string_view argument, const ConstView
 void expect_both(const Problem& p, const char* a_name, const ConstView& a, const char* b_name,
                  const ConstView& b, const char* who);
 
+// Throws Error for an argument that is not accepted where arrays lie in device memory.
+[[noreturn]] void refuse_on_device(const Problem& p, std::string_view argument);
+
 // Return an element of an integer array as a number and as text. A uint64 that is too large for
 // Index becomes the largest Index, which every rule rejects; the text shows the original.
 Index integer_at(const ConstView& view, Index offset);
