@@ -22,7 +22,8 @@
 namespace qkv::core {
 
 // Where the arrays of a call lie. The processor cannot read arrays in device memory: their numbers
-// are not checked, and a kernel brings lengths into 0 to Tk and offsets into -2^53 to 2^53.
+// are not checked, and a kernel brings lengths into 0 to Tk, offsets into -2^53 to 2^53, and the
+// starts of sequences into 0 to the number of rows, each at or after the one before.
 enum class Memory { kHost, kDevice };
 
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
