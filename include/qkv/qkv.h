@@ -6,6 +6,7 @@
 #include <qkv/additive_memory.h>
 #include <qkv/attention.h>
 #include <qkv/context.h>
+#include <qkv/cuda.h>
 #include <qkv/dtype.h>
 #include <qkv/error.h>
 #include <qkv/kv_cache.h>

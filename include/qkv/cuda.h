@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_H_
+#define QKV_CUDA_H_
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <qkv/export.h>
+
+// Attention on NVIDIA GPUs. These calls have arrays in the memory of a device; all others have them
+// in the memory of the host. No part of CUDA is needed to build or link a program: the driver is
+// opened when the first of these functions is called.
+namespace qkv::cuda {
+
+// A GPU that the driver lists. The kernels need compute capability 8.0 or newer; a call on an older
+// device is an Error.
+struct Device {
+  int number = 0;  // as the driver counts, which obeys CUDA_VISIBLE_DEVICES
+  std::string name{};
+  std::size_t memory_bytes = 0;
+  int major = 0;  // compute capability major.minor
+  int minor = 0;
+  int multiprocessors = 0;
+};
+
+// The devices; none if the build has no CUDA kernels or the machine no driver that can run them.
+// The first call starts the driver; a process that is forked later cannot use CUDA.
+QKV_API std::vector<Device> devices();
+
+// Why devices() is empty, in one line; "" if it is not.
+QKV_API std::string why_no_device();
+
+// The queue of a device in which a call puts its work.
+struct Stream {
+  int device = 0;
+  void* handle = nullptr;  // a CUstream or cudaStream_t of this device; null: the default stream
+};
+
+// The driver has failed: out of memory on the device, a failed launch. `what()` reads
+// "action: NAME (description)", for example
+//   starting qkv_probe on device 0: CUDA_ERROR_OUT_OF_MEMORY (out of memory)
+class QKV_API DriverError : public std::runtime_error {
+ public:
+  DriverError(const std::string& message, int code);
+  ~DriverError() override;
+
+  int code() const noexcept { return code_; }  // a CUresult
+
+ private:
+  int code_;
+};
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_H_

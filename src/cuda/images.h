@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_IMAGES_H_
+#define QKV_CUDA_IMAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+// The fat binaries of the kernels, which nvcc made when the library was built. A build without
+// CUDA kernels has none.
+namespace qkv::cuda {
+
+struct Image {
+  std::string_view name;  // the file src/cuda/device/NAME.cu
+  std::span<const std::byte> bytes;
+};
+
+const std::vector<Image>& images();
+
+// The image of a name. One that the build lacks is a mistake in this library: std::logic_error.
+const Image& image(std::string_view name);
+
+// The version of CUDA that compiled the images, as the driver counts it, 13000 for 13.0; 0 if there
+// are none. linked_images.cc.in defines it, and the list that images() keeps.
+int toolkit_version();
+std::vector<Image> linked_images();
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_IMAGES_H_
