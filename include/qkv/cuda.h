@@ -14,8 +14,11 @@
 // opened when the first of these functions is called.
 namespace qkv::cuda {
 
-// A GPU that the driver lists. The kernels need compute capability 8.0 or newer; a call on an older
-// device is an Error.
+// The least compute capability of a device that the kernels can run on. A call on another device is
+// an Error.
+constexpr int kLeastMajor = 8;
+
+// A GPU that the driver lists, be it new enough or not.
 struct Device {
   int number = 0;  // as the driver counts, which obeys CUDA_VISIBLE_DEVICES
   std::string name{};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU target in use and the default number of threads."""
+"""The CPU target in use, the default number of threads, and the CUDA devices."""
 
 from typing import Any, Dict, Optional
 
@@ -14,10 +14,14 @@ def info() -> Dict[str, Any]:
     Returns:
         A dictionary: version; cpu_target, the name of the kernels that calls use; cpu_targets, the
         names of all kernels that this CPU can run, best first (the environment variable QKV_TARGET
-        overrides the choice); threads, the default number of threads.
+        overrides the choice); threads, the default number of threads; cuda_devices, a dictionary
+        for each GPU that the CUDA driver lists: its number, name, memory_bytes, compute_capability
+        (major, minor) and multiprocessors; why_no_cuda_device, the reason in one line if there is
+        none, else "". The first call starts the CUDA driver if there is one; a child that is
+        forked later cannot use CUDA.
 
     >>> sorted(info())
-    ['cpu_target', 'cpu_targets', 'threads', 'version']
+    ['cpu_target', 'cpu_targets', 'cuda_devices', 'threads', 'version', 'why_no_cuda_device']
     """
     return _core.info()
 

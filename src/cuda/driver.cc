@@ -14,8 +14,6 @@
 namespace qkv::cuda {
 namespace {
 
-constexpr int kLeastMajor = 8;  // compute capability of the kernels' PTX
-
 // 12080 as "12.8".
 std::string shown_version(int version) {
   return core::text(version / 1000, ".", version % 1000 / 10);

@@ -20,6 +20,7 @@ constexpr const char* kInfoFooter = R"(Examples:
 
 "CPU targets" are the instruction sets that this build has fast code for and this machine supports;
 QKV_TARGET in the environment selects the "CPU target", by default the first.
+"GPU" is a CUDA device that the driver lists, or why there is none.
 --paths asks the library, for every score, dtype and family of options, which implementation runs:
 "reference" is the plain loops that define the semantics.)";
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <qkv/context.h>
+#include <qkv/cuda.h>
 #include <qkv/target.h>
 #include <qkv/version.h>
 
@@ -90,6 +91,7 @@ Facts build_facts() {
       {"build", QKV_BUILD_TYPE},
       {"flags", QKV_BUILD_FLAGS},
       {"target", QKV_BUILD_TARGET},
+      {"CUDA kernels", QKV_BUILD_CUDA},
       {"libzip", QKV_BUILD_LIBZIP},
       {"utf8proc", QKV_BUILD_UTF8PROC},
       {"sentencepiece", QKV_BUILD_SENTENCEPIECE},
@@ -111,6 +113,16 @@ std::string reason_of_order() {
   return "not the default: on Intel's CPUs its bfloat16 products take longer than those of avx512";
 }
 
+std::string described(const qkv::cuda::Device& device) {
+  std::string text =
+      fmt::format("{}, compute capability {}.{}, {} GiB, {} multiprocessors", device.name,
+                  device.major, device.minor, device.memory_bytes >> 30U, device.multiprocessors);
+  if (device.major < qkv::cuda::kLeastMajor) {
+    text += fmt::format("; cannot be used: the kernels need {}.0", qkv::cuda::kLeastMajor);
+  }
+  return text;
+}
+
 Facts machine_facts() {
   const std::string cpu = cpu_text();
   const std::string rsvg = on_path("rsvg-convert");
@@ -125,5 +137,10 @@ Facts machine_facts() {
   };
   const std::string reason = reason_of_order();
   if (!reason.empty()) facts.insert(facts.begin() + 4, {"avx512bf16", reason});
+  for (const qkv::cuda::Device& device : qkv::cuda::devices()) {
+    facts.emplace_back(fmt::format("GPU {}", device.number), described(device));
+  }
+  if (qkv::cuda::devices().empty())
+    facts.emplace_back("GPU", "none: " + qkv::cuda::why_no_device());
   return facts;
 }

@@ -7,6 +7,7 @@ usage: program_test.py PROGRAM [TEST ...]
 
 import json
 import os
+import pathlib
 import re
 import resource
 import signal
@@ -269,6 +270,44 @@ class Info(Case):
         lines = dict(re.split("  +", line, maxsplit=1)
                      for line in self.run_qkv("info").out.splitlines() if line)
         self.assertEqual({**report["build"], **report["machine"]}, lines)
+
+    def gpus(self, driver):
+        """What `qkv info` says about GPUs with one of the drivers of tests/cuda in place of CUDA's,
+        or "" if the program has no CUDA kernels."""
+        folder = pathlib.Path(PROGRAM).parents[1] / "tests" / "cuda" / driver
+        self.assertTrue((folder / "libcuda.so.1").is_file(), folder)
+        report = json.loads(self.run_qkv("info", "--json", env={"LD_LIBRARY_PATH": str(folder)}).out)
+        gpus = {name: text for name, text in report["machine"].items() if name.startswith("GPU")}
+        if report["build"]["CUDA kernels"] == "none":
+            self.assertEqual(gpus, {"GPU": "none: this build has no CUDA kernels (QKV_CUDA)"})
+            return ""
+        self.assertRegex(report["build"]["CUDA kernels"], r"^by nvcc 1[2-9]\.[0-9.]+$")
+        return gpus
+
+    def test_lists_gpus(self):
+        gpus = self.gpus("devices")
+        if gpus:
+            self.assertEqual(gpus, {
+                "GPU 0": "NVIDIA H100 80GB HBM3, compute capability 9.0, 79 GiB, 132 multiprocessors",
+                "GPU 1": "Tesla T4, compute capability 7.5, 15 GiB, 40 multiprocessors; cannot be used: "
+                         "the kernels need 8.0",
+                "GPU 2": "NVIDIA A100-SXM4-40GB, compute capability 8.0, 40 GiB, 108 multiprocessors"})
+
+    def test_says_why_there_is_no_gpu(self):
+        for driver, reason in (("no_device", "the CUDA driver finds no device"),
+                               ("stub", "starting the CUDA driver: CUDA_ERROR_STUB_LIBRARY (CUDA driver is a stub library)"),
+                               ("without_launch", "the CUDA driver is too old: libcuda.so.1 has no function cuLaunchKernel")):
+            gpus = self.gpus(driver)
+            if gpus:
+                self.assertEqual(gpus, {"GPU": f"none: {reason}"})
+
+    def test_the_machines_own_gpus(self):
+        machine = json.loads(self.run_qkv("info", "--json").out)["machine"]
+        gpus = {name: text for name, text in machine.items() if name.startswith("GPU")}
+        self.assertTrue(gpus)
+        for name, text in gpus.items():
+            self.assertRegex(f"{name}: {text}", r"^GPU( \d+: .+, compute capability \d+\.\d, \d+ GiB, "
+                                                r"\d+ multiprocessors(; .*)?|: none: [^\n]+)$")
 
     def test_threads_are_those_the_process_may_use(self):
         report = json.loads(self.run_qkv("info", "--json").out)
