@@ -26,7 +26,7 @@ quick: ## what a change must pass besides `make test`: format, rules, lint, sani
 	@scripts/check.sh --quick
 
 check: ## what a release must pass, two hours: both compilers, all repetitions, all sanitizers
-	@scripts/setup.sh check
+	@QKV_CUDA=ON scripts/setup.sh check
 	@scripts/check.sh
 
 wheel: ## set up, build the Python package with what it links: dist/qkv-*.whl

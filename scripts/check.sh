@@ -9,7 +9,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel oldest_torch clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
@@ -28,7 +28,7 @@ project_files() {
     grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/|/bench/results/' | sort
 }
 
-cpp_files() { project_files | grep -E '\.(h|cc)$'; }
+cpp_files() { project_files | grep -E '\.(h|cc|cu)$'; }
 
 # The files that a preset compiles, one a line, relative to the root.
 compiled_files() {
@@ -138,6 +138,16 @@ step_wheel() {
 
 # Runs the tests of qkv.torch with the oldest PyTorch; the last line counts them.
 step_oldest_torch() { scripts/check/oldest_torch.sh; }
+
+# Compiles the CUDA kernels, looks at their registers, and runs the tests of them that need no GPU,
+# and on a machine with one the others; the last line counts the kernels.
+step_cuda() {
+  scripts/cuda_env.sh
+  .venv/bin/python scripts/check/ptxas_logs.py --self-test
+  scripts/build.sh cuda test_cuda
+  QKV_TEST_SCALE=100 scripts/test.sh cuda
+  .venv/bin/python scripts/check/ptxas_logs.py build/cuda/src/cuda
+}
 
 step_clang() {
   scripts/build.sh clang

@@ -31,6 +31,7 @@ ROOMS = {
     "src/dense": ("src/dense", "tests/dense"),
     "src/attention": ("src/attention", "tests/attention"),
     "src/layers": ("src/layers", "tests/layers"),
+    "src/cuda": ("src/cuda", "tests/cuda"),
     "app/files": ("app/files", "tests/app/files tests/app/hostile tests/fuzz"),
     "app/text": ("app/text", "tests/app/text"),
     "app/picture": ("app/picture", "tests/app/picture"),
@@ -73,7 +74,7 @@ def count_python(text):
     return len(code), len(comments - code)
 
 
-COUNTS = {".h": count_cpp, ".cc": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
+COUNTS = {".h": count_cpp, ".cc": count_cpp, ".cu": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
 
 
 def room_of(path):

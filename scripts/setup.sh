@@ -3,7 +3,7 @@
 # Usage: scripts/setup.sh run|test|bench|fuzz|check
 # Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
 # installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a
-# fraction of a second and changes nothing.
+# fraction of a second and changes nothing. QKV_CUDA=ON in the environment: also nvcc.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -121,3 +121,6 @@ fi
 
 # Makes the environment of the Python package, from a package index.
 if [[ $level == test || $level == check ]]; then scripts/python_env.sh; fi
+
+# Makes sure of the compiler of the CUDA kernels.
+if [[ ${QKV_CUDA:-} == ON ]]; then scripts/cuda_env.sh; fi

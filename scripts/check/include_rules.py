@@ -30,6 +30,8 @@ QKV = {
     "attention": "core reference kernels runtime dense attention/validate attention/tiles attention/forward "
     "attention/backward attention/rowmaps",
     "layers": "core reference kernels runtime dense attention",
+    "cuda/device": "",  # code that runs on a GPU
+    "cuda": "core attention/validate cuda/device",
 }
 # The components of app/: those of qkv_app, and those of the program. Each folder in commands/ is a
 # family of commands, which may include the shared one (shell) but no other; the demos of
@@ -81,7 +83,8 @@ HEADERS = [
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
-    (r"dlfcn\.h|pthread\.h", "python"),  # workers of a loaded library; fork() ends them
+    (r"dlfcn\.h", "python cuda"),  # workers of a loaded library; the CUDA driver
+    (r"pthread\.h", "python"),  # fork() ends workers
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
@@ -91,7 +94,7 @@ HEADERS = [
 
 # ---- the check ----------------------------------------------------------------------------------
 
-SOURCES = {".h", ".cc", ".cpp", ".hpp"}
+SOURCES = {".h", ".cc", ".cpp", ".hpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
 
 
@@ -212,6 +215,14 @@ PLANTED = [
     ("src/attention/forward/a.cc", '#include "attention/rowmaps/mapped_rows.h"'),
     ("src/attention/rowmaps/a.cc", '#include "attention/implementations.h"'),
     ("src/layers/a.cc", "#include <qkv/app/npy.h>"),
+    ("src/layers/a.cc", "#include <dlfcn.h>"),
+    ("src/attention/a.cc", '#include "cuda/driver.h"'),
+    ("src/cuda/a.cc", '#include "attention/fused_paths.h"'),
+    ("src/cuda/a.cc", '#include "kernels/target.h"'),
+    ("src/cuda/a.cc", "#include <cuda.h>"),
+    ("src/cuda/device/a.cu", '#include "cuda/driver.h"'),
+    ("app/commands/about/a.cc", '#include "cuda/driver.h"'),
+    ("python/a.cc", '#include "cuda/driver.h"'),
     ("src/core/a.cc", "#include <boost/any.hpp>"),
     ("src/cellar/a.cc", "#include <vector>"),
     ("src/text/a.cc", "#include <vector>"),
@@ -253,6 +264,10 @@ INNOCENT = [
     ("src/attention/a.cc", '#include "core/problem.h"\n#include <qkv/attention.h>'),
     ("src/attention/forward/a.h", '#include "core/problem.h"'),
     ("src/attention/b.cc", '#include "attention/forward/a.h"'),
+    ("src/cuda/a.cc", '#include <dlfcn.h>\n#include "attention/validate/b.h"\n#include "cuda/device/a.h"'),
+    ("src/attention/validate/b.h", "#include <qkv/attention.h>"),
+    ("src/cuda/device/a.h", "#include <cstdint>"),
+    ("src/cuda/device/a.cu", '#include "cuda/device/a.h"'),
     ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
     ("app/files/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),
     ("include/qkv/app/b.h", "#include <qkv/view.h>\n#include <qkv/app/a.h>"),
