@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <qkv/attention.h>
 #include <qkv/export.h>
 
 // Attention on NVIDIA GPUs. These calls have arrays in the memory of a device; all others have them
@@ -40,6 +41,19 @@ struct Stream {
   int device = 0;
   void* handle = nullptr;  // a CUstream or cudaStream_t of this device; null: the default stream
 };
+
+// attention() on a device. All arrays of the call, its options and its results are in the memory of
+// the stream's device; shapes, dtypes, options and errors are those of qkv::attention(). The call
+// puts its work into the stream and returns; it neither synchronises nor allocates, and the arrays
+// have to stay until the work is done. docs/cuda.md lists what the kernels support.
+//
+// The numbers in arrays of key lengths, offsets and cu_seqlens are not read on the host: lengths
+// count as at most Tk, and no row outside of q, k and v is read, whatever the numbers are.
+//
+// Throws Error for what qkv::attention() refuses, for an array in other memory, for a device that
+// is not there, and for what no kernel supports; DriverError if the driver fails.
+QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                       const Stream& stream = {});
 
 // The driver has failed: out of memory on the device, a failed launch. `what()` reads
 // "action: NAME (description)", for example

@@ -2,7 +2,9 @@
 #ifndef QKV_TESTS_ATTENTION_AGREEMENT_H_
 #define QKV_TESTS_ATTENTION_AGREEMENT_H_
 
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "tests/attention/random_call.h"
 
@@ -46,11 +48,21 @@ double tanh_error(Index U);
 //   sqrt(128) eps.
 // - Exponentials below 1.2 of the smallest normal number may become 0 on one path. Times an
 //   infinity in v they give NaN on one path and infinity on the other.
+//
+// Kernels of tensor cores add looseness: products are summed in the hardware's order, weights are
+// rounded to 16 bits before they multiply values, and exponents are multiplied by log2(e) before
+// the maximum is subtracted.
+struct Looseness {
+  double weights = 0;               // relative error of a weight in out
+  bool products = false;            // products and exponents are not fused in one order
+  std::set<std::string> results{};  // the results to compare; empty: all
+};
+
 struct Agreement {
   // Returns the first difference of `got` from `want`, such as "out at [0,3]: got 1, want 2, bound
   // 1e-6", or nothing.
   static std::string check(const RandomCall& call, std::string_view path, const Results& got,
-                           const Results& want);
+                           const Results& want, const Looseness& loose = {});
 };
 
 }  // namespace qkv::test

@@ -135,7 +135,7 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
   return called("shared " + std::to_string(value));
 }
 #ifndef QKV_FAKE_WITHOUT_LAUNCH
-// Expects the parameters (int, double).
+// Expects the parameters (int, double), or one of another type, which is not read.
 int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** values,
                    void**) {
@@ -145,25 +145,30 @@ int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, uns
     call += " " + std::to_string(n);
   }
   call += stream == nullptr ? " default " : " stream ";
-  call += std::to_string(*static_cast<int*>(values[0])) + " ";
-  call += std::to_string(*static_cast<double*>(values[1]));
+  if (values[1] != nullptr) {
+    call += std::to_string(*static_cast<int*>(values[0])) + " ";
+    call += std::to_string(*static_cast<double*>(values[1]));
+  }
   return called(call);
 }
 #endif
-// Addresses: 1 is pinned host memory, 2 memory of device 2, 3 managed memory of device 0.
+// Addresses: 1 is pinned host memory, 2 memory of device 2, 3 managed memory of device 0. The
+// 2^60 bytes from 2^60 on are memory of device 0, the next of device 2.
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
                            std::uint64_t address) {
+  const bool first = address >> 60U == 1;
+  const bool third = address == 2 || address >> 60U == 2;
   for (unsigned n = 0; n < count; ++n) {
     int value = 0;
     switch (attributes[n]) {
       case 2:
-        value = address == 1 ? 1 : address == 2 || address == 3 ? 2 : 0;
+        value = address == 1 ? 1 : third || address == 3 || first ? 2 : 0;
         break;
       case 8:
         value = address == 3 ? 1 : 0;
         break;
       case 9:
-        value = address == 2 ? 2 : address == 3 ? 0 : -2;
+        value = third ? 2 : address == 3 || first ? 0 : -2;
         break;
       default:
         return kInvalid;

@@ -2,6 +2,9 @@
 #ifndef QKV_ATTENTION_VALIDATE_BIND_H_
 #define QKV_ATTENTION_VALIDATE_BIND_H_
 
+#include <functional>
+#include <string_view>
+
 #include <qkv/attention.h>
 
 #include "core/problem.h"
@@ -26,6 +29,10 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);
+
+// Calls f(name, view) for each array of a call that is read, absent ones too.
+using VisitView = std::function<void(std::string_view name, const ConstView& view)>;
+void visit_inputs(const Inputs& inputs, const Options& options, const VisitView& f);
 
 // Whether any option holds an array.
 bool reads_arrays(const Options& options);

@@ -69,18 +69,6 @@ void for_each_option_view(const Options& options, const F& f) {
   f("sinks", options.sinks);
 }
 
-template <class F>
-void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
-  f("q", inputs.q);
-  f("k", inputs.k);
-  f("v", inputs.v);
-  f("cu_seqlens_q", inputs.cu_seqlens_q);
-  f("cu_seqlens_k", inputs.cu_seqlens_k);
-  f("block_tables", inputs.block_tables);
-  f("context_lens", inputs.context_lens);
-  for_each_option_view(options, f);
-}
-
 [[noreturn]] void complain(const core::Problem& p, std::string_view name, const ConstView& view,
                            std::string_view other_name, const ConstView& other) {
   throw Error(p.function, name,
@@ -113,7 +101,23 @@ void check_all(const core::Problem& p, const EachOutput& outputs, const EachInpu
   });
 }
 
+template <class F>
+void for_each_input(const Inputs& inputs, const Options& options, const F& f) {
+  f("q", inputs.q);
+  f("k", inputs.k);
+  f("v", inputs.v);
+  f("cu_seqlens_q", inputs.cu_seqlens_q);
+  f("cu_seqlens_k", inputs.cu_seqlens_k);
+  f("block_tables", inputs.block_tables);
+  f("context_lens", inputs.context_lens);
+  for_each_option_view(options, f);
+}
+
 }  // namespace
+
+void visit_inputs(const Inputs& inputs, const Options& options, const VisitView& f) {
+  for_each_input(inputs, options, f);
+}
 
 bool reads_arrays(const Options& options) {
   bool any = false;

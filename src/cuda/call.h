@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_CALL_H_
+#define QKV_CUDA_CALL_H_
+
+#include <qkv/cuda.h>
+
+#include "cuda/driver.h"
+
+namespace qkv::cuda {
+
+// attention() by a driver.
+void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
+                   const Outputs& outputs, const Stream& stream);
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_CALL_H_

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_ARGUMENTS_H_
+#define QKV_CUDA_DEVICE_ARGUMENTS_H_
+
+#include <cstdint>
+
+// What kernels receive: a checked call as plain numbers and addresses in the device's memory.
+namespace qkv::cuda {
+
+inline constexpr int kMaxBatchAxes = 6;
+
+// The types of numbers in arrays other than q, k, v and out.
+enum class Element : std::uint8_t {
+  kNone,
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kInt8,
+  kInt16,
+  kInt32,
+  kInt64,
+  kUInt8,  // also bool
+  kUInt16,
+  kUInt32,
+  kUInt64,
+};
+
+// An array, addressed like core::Operand: strides count elements and are 0 along axes that the
+// array does not have.
+struct DeviceArray {
+  const void* data = nullptr;
+  std::int64_t batch[kMaxBatchAxes] = {};
+  std::int64_t entry = 0;  // of one axis for all batch axes
+  std::int64_t head = 0;
+  std::int64_t row = 0;
+  std::int64_t col = 0;
+  Element type = Element::kNone;
+  // Rows are contiguous, and aligned so that 8 elements of q, k and v, or 2 of another array, can
+  // be read together.
+  bool vectors = false;
+};
+
+// The number of KeyLengths in one call.
+inline constexpr int kMaxLengths = 2;
+
+// The reach of a side of a window that is unbounded.
+inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
+
+enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
+
+struct ForwardArguments {
+  DeviceArray q, k, v, out;  // 16-bit numbers
+  DeviceArray lse, row_max;  // float32, absent if data is null
+  DeviceArray bias, keep, padding;
+  DeviceArray lengths[kMaxLengths];
+  DeviceArray offsets;             // one per batch entry
+  DeviceArray alibi, sinks;        // one per head
+  DeviceArray starts_q, starts_k;  // first rows of packed sequences, B + 1 of each
+
+  int batch_sizes[kMaxBatchAxes] = {};
+  int batch_axes = 0;
+  int B = 0;
+  int H = 0, G = 0, value_heads = 0;
+  int Tq = 0, Tk = 0;  // packed: all rows
+  int D = 0, E = 0;    // channels of q and k, and of v
+
+  float scale = 1;
+  float softcap = 0;
+  std::int64_t left = kUnbounded;   // i + o - left <= j
+  std::int64_t right = kUnbounded;  // j <= i + o + right
+  Corner corner = Corner::kBottomRight;
+  std::int64_t offset = 0;  // of Corner::kGiven
+
+  // Weights whose word is below the threshold are dropped; the others are multiplied by kept_scale.
+  bool drops = false;
+  std::uint32_t dropout_key[2] = {};
+  std::uint32_t dropout_threshold = 0;
+  float kept_scale = 1;
+
+  int row_blocks = 0;  // blocks of queries of one head; packed: an upper bound for all sequences
+};
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_ARGUMENTS_H_

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_ARRAYS_H_
+#define QKV_CUDA_DEVICE_ARRAYS_H_
+
+#include "cuda/device/arguments.h"
+#include "cuda/device/words.h"
+
+// Single numbers of arrays of any type, for options. Rows of q, k and v are read in tiles.
+namespace qkv::cuda {
+
+// A function that is called rather than inlined in the many places where it is used.
+#ifdef __CUDACC__
+#define QKV_DEVICE_CALL __device__ __noinline__
+#else
+#define QKV_DEVICE_CALL inline
+#endif
+
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr float kLn2 = 0.693147181F;
+
+QKV_DEVICE float minus_infinity() { return bits_to_float(0xFF800000U); }
+
+template <class T>
+QKV_DEVICE T number(const void* data, std::int64_t offset) {
+  return static_cast<const T*>(data)[offset];
+}
+
+QKV_DEVICE_CALL float real_at(Element type, const void* data, std::int64_t offset) {
+  switch (type) {
+    case Element::kBFloat16:
+      return widened(BFloat16Tiles{}, number<std::uint16_t>(data, offset));
+    case Element::kFloat16:
+      return widened(Float16Tiles{}, number<std::uint16_t>(data, offset));
+    default:
+      return number<float>(data, offset);
+  }
+}
+
+QKV_DEVICE_CALL std::int64_t integer_at(Element type, const void* data, std::int64_t offset) {
+  switch (type) {
+    case Element::kInt8:
+      return number<std::int8_t>(data, offset);
+    case Element::kUInt8:
+      return number<std::uint8_t>(data, offset);
+    case Element::kInt16:
+      return number<std::int16_t>(data, offset);
+    case Element::kUInt16:
+      return number<std::uint16_t>(data, offset);
+    case Element::kInt32:
+      return number<std::int32_t>(data, offset);
+    case Element::kUInt32:
+      return number<std::uint32_t>(data, offset);
+    default:
+      return number<std::int64_t>(data, offset);  // uint64: a number above 2^63 is negative
+  }
+}
+
+// The offset of head h of flat batch entry b, where b counts the batch axes in row-major order.
+QKV_DEVICE std::int64_t offset_of(const ForwardArguments& a, const DeviceArray& x, int b, int h) {
+  std::int64_t offset = b * x.entry + h * x.head;
+  auto rest = static_cast<unsigned>(b);
+  for (int axis = a.batch_axes - 1; axis >= 0; --axis) {
+    const auto size = static_cast<unsigned>(a.batch_sizes[axis]);
+    offset += (rest % size) * x.batch[axis];
+    rest /= size;
+  }
+  return offset;
+}
+
+// Rows of 16-bit numbers of one head.
+struct DeviceRows {
+  const std::uint16_t* data;
+  std::int64_t row;
+  std::int64_t col;
+  bool vectors;
+};
+
+QKV_DEVICE DeviceRows rows_of(const ForwardArguments& a, const DeviceArray& x, int b, int head,
+                              std::int64_t first) {
+  return {static_cast<const std::uint16_t*>(x.data) + offset_of(a, x, b, head) + first * x.row,
+          x.row, x.col, x.vectors};
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_ARRAYS_H_

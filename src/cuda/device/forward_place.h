@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_FORWARD_PLACE_H_
+#define QKV_CUDA_DEVICE_FORWARD_PLACE_H_
+
+#include "cuda/device/arguments.h"
+#include "cuda/device/arrays.h"
+#include "cuda/device/forward_shape.h"
+#include "cuda/device/words.h"
+
+// The rows and keys of a block of the forward pass.
+namespace qkv::cuda {
+
+QKV_DEVICE std::int64_t at_least(std::int64_t x, std::int64_t low) { return x < low ? low : x; }
+QKV_DEVICE std::int64_t at_most(std::int64_t x, std::int64_t high) { return x > high ? high : x; }
+QKV_DEVICE int smaller(int x, int y) { return x < y ? x : y; }
+QKV_DEVICE int larger(int x, int y) { return x > y ? x : y; }
+
+// The rows of queries and keys of one block.
+struct BlockPlace {
+  int b = 0;
+  int h = 0;
+  std::int64_t q0 = 0, k0 = 0;  // first rows of the sequence
+  int Tq = 0, Tk = 0;
+  int first = 0;              // first query of the block, in the sequence
+  std::int64_t diagonal = 0;  // o of j = i + o
+};
+
+template <class Shape>
+QKV_DEVICE std::uint32_t shared_chunk(std::uint32_t tile, int row, int chunk) {
+  // Chunks of 16 bytes are exchanged so that eight rows' chunks lie in different banks.
+  return tile + static_cast<std::uint32_t>(row * Shape::kPitch + (chunk ^ (row & 7)) * 16);
+}
+
+// The address `count` chunks further (an even number) in the row of a chunk of index 0 or 1.
+QKV_DEVICE std::uint32_t other_chunk(std::uint32_t address, int count) {
+  return address ^ static_cast<std::uint32_t>(count * 16);
+}
+
+// Finds the block's place. False if the block has no queries.
+template <class Shape>
+QKV_DEVICE bool find_place(const ForwardArguments& a, BlockPlace& place) {
+  const int n = block_index() / a.row_blocks;
+  int block = block_index() % a.row_blocks;
+  place.h = n % a.H;
+  if (a.starts_q.data == nullptr) {
+    place.b = n / a.H;
+    place.Tq = a.Tq;
+    place.Tk = a.Tk;
+    // With a causal mask the last queries have the most keys: they start first.
+    if (a.right != kUnbounded) block = a.row_blocks - 1 - block;
+  } else {
+    // The numbers of these arrays are not checked on the host: whatever they are, rows lie inside
+    // of q and k.
+    const auto start = [&](const DeviceArray& x, int b, int rows) {
+      return static_cast<int>(at_most(at_least(integer_at(x.type, x.data, b * x.row), 0), rows));
+    };
+    int b = 0;
+    for (; b < a.B; ++b) {
+      const int rows = start(a.starts_q, b + 1, a.Tq) - start(a.starts_q, b, a.Tq);
+      const int blocks = (rows + Shape::kRows - 1) / Shape::kRows;
+      if (block < blocks) break;
+      block -= larger(blocks, 0);
+    }
+    if (b == a.B) return false;
+    place.b = b;
+    place.q0 = start(a.starts_q, b, a.Tq);
+    place.k0 = start(a.starts_k, b, a.Tk);
+    place.Tq = start(a.starts_q, b + 1, a.Tq) - static_cast<int>(place.q0);
+    place.Tk = larger(start(a.starts_k, b + 1, a.Tk) - static_cast<int>(place.k0), 0);
+  }
+  place.first = block * Shape::kRows;
+  switch (a.corner) {
+    case Corner::kBottomRight:
+      place.diagonal = place.Tk - place.Tq;
+      break;
+    case Corner::kGiven:
+      place.diagonal = a.offset;
+      break;
+    case Corner::kArray:
+      place.diagonal = integer_at(a.offsets.type, a.offsets.data, place.b * a.offsets.row);
+      break;
+  }
+  return place.first < place.Tq;
+}
+
+// The keys begin .. end-1.
+struct KeyBounds {
+  int begin;
+  int end;
+};
+
+// The keys that causal mask, window and lengths allow for query i.
+QKV_DEVICE KeyBounds bounds_of(const ForwardArguments& a, const BlockPlace& place, int i) {
+  if (i >= place.Tq) return {0, 0};
+  const std::int64_t diagonal = i + at_least(at_most(place.diagonal, kUnbounded), -kUnbounded);
+  std::int64_t begin = 0;
+  std::int64_t end = place.Tk;
+  if (a.left != kUnbounded) begin = at_least(diagonal - a.left, 0);
+  if (a.right != kUnbounded) end = at_most(diagonal + a.right + 1, end);
+  QKV_UNROLL
+  for (int n = 0; n < kMaxLengths; ++n) {
+    const DeviceArray& x = a.lengths[n];
+    if (x.data == nullptr) continue;
+    end = at_most(integer_at(x.type, x.data, place.b * x.entry + i * x.row), end);
+  }
+  if (begin >= end) return {0, 0};
+  return {static_cast<int>(begin), static_cast<int>(end)};
+}
+
+// The keys of a block's tiles: from first_begin to last_end at least one query may attend; from
+// last_begin to first_end all queries may.
+struct BlockBounds {
+  int first_begin;
+  int last_end;
+  int last_begin;
+  int first_end;
+};
+
+// Writes the bounds of each row to shared memory and returns those of the block.
+template <class Shape>
+QKV_DEVICE BlockBounds find_bounds(const ForwardArguments& a, const BlockPlace& place) {
+  constexpr int kNone = 0x7FFFFFFF;
+  const int t = thread_index();
+  BlockBounds all{kNone, 0, 0, kNone};
+  static_assert(Shape::kRows <= Shape::kThreads);
+  if (t < Shape::kRows) {
+    const KeyBounds x = bounds_of(a, place, place.first + t);
+    store_shared(Shape::kBounds + t * 8, static_cast<std::uint32_t>(x.begin));
+    store_shared(Shape::kBounds + t * 8 + 4, static_cast<std::uint32_t>(x.end));
+    if (x.begin < x.end) all.first_begin = x.begin;
+    all.last_end = x.end;
+    if (place.first + t < place.Tq) {
+      all.last_begin = x.begin;
+      all.first_end = x.end;
+    }
+  }
+  QKV_UNROLL
+  for (int mask = 1; mask < kLanes; mask *= 2) {
+    all.first_begin = smaller(all.first_begin, exchange(all.first_begin, mask));
+    all.last_end = larger(all.last_end, exchange(all.last_end, mask));
+    all.last_begin = larger(all.last_begin, exchange(all.last_begin, mask));
+    all.first_end = smaller(all.first_end, exchange(all.first_end, mask));
+  }
+  if (t % kLanes == 0) {
+    store_shared(Shape::kWarpBounds + t / kLanes * 16,
+                 Words4{{static_cast<std::uint32_t>(all.first_begin),
+                         static_cast<std::uint32_t>(all.last_end),
+                         static_cast<std::uint32_t>(all.last_begin),
+                         static_cast<std::uint32_t>(all.first_end)}});
+  }
+  sync_threads();
+  all = {kNone, 0, 0, kNone};
+  QKV_UNROLL
+  for (int warp = 0; warp < Shape::kWarps; ++warp) {
+    const Words4 x = load_shared_words(Shape::kWarpBounds + warp * 16);
+    all.first_begin = smaller(all.first_begin, static_cast<int>(x.w[0]));
+    all.last_end = larger(all.last_end, static_cast<int>(x.w[1]));
+    all.last_begin = larger(all.last_begin, static_cast<int>(x.w[2]));
+    all.first_end = smaller(all.first_end, static_cast<int>(x.w[3]));
+  }
+  return all;
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_FORWARD_PLACE_H_

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_FORWARD_SHAPE_H_
+#define QKV_CUDA_DEVICE_FORWARD_SHAPE_H_
+
+#include <cstdint>
+
+namespace qkv::cuda {
+
+// The types of tiles that tensor cores multiply.
+struct BFloat16Tiles {};
+struct Float16Tiles {};
+
+// The sizes of a forward kernel: kWidth channels (q, k and v are filled up with zeros), and blocks
+// of kWarps * kRowTiles tiles of 16 queries against kKeys keys at a time.
+template <int kWidthOf, int kRowTilesOf, int kKeysOf, int kWarpsOf = 4>
+struct ForwardShape {
+  static constexpr int kWidth = kWidthOf;
+  static constexpr int kRowTiles = kRowTilesOf;
+  static constexpr int kKeys = kKeysOf;
+  static constexpr int kWarps = kWarpsOf;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kWarpRows = kRowTiles * 16;
+  static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kKeyTiles = kKeys / 8;
+  static constexpr int kChannelTiles = kWidth / 8;
+  static constexpr int kPitch = kWidth * 2;  // bytes of a row in shared memory
+
+  // Shared memory, in bytes from its start.
+  static constexpr std::uint32_t kQ = 0;
+  static constexpr std::uint32_t kK = kQ + kRows * kPitch;
+  static constexpr std::uint32_t kV = kK + kKeys * kPitch;
+  static constexpr std::uint32_t kWeights = kV + kKeys * kPitch;          // of 2 bytes
+  static constexpr std::uint32_t kBounds = kWeights + kRows * kKeys * 2;  // 2 ints a row
+  static constexpr std::uint32_t kWarpBounds = kBounds + kRows * 8;       // 4 ints a warp
+  static constexpr std::uint32_t kSharedBytes = kWarpBounds + kWarps * 16;
+  // Of kernels with every option: tiles of Keep, a byte an element, and of a bias, up to 4 bytes.
+  static constexpr std::uint32_t kKeep = kSharedBytes;
+  static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
+  static constexpr std::uint32_t kEveryBytes = kBias + kRows * kKeys * 4;
+};
+
+using Forward64 = ForwardShape<64, 2, 64>;
+using Forward64Every = ForwardShape<64, 1, 64>;
+using Forward128 = ForwardShape<128, 2, 64>;
+using Forward128Every = ForwardShape<128, 1, 64>;
+using Forward256 = ForwardShape<256, 1, 32>;
+using Forward256Every = ForwardShape<256, 1, 32>;
+
+// The list of forward kernels: name, shape, type of tiles, and whether it has every option (see
+// forward_launch.h). The kernel of an entry is named qkv_forward_NAME. In ascending order of width:
+// the first that a call fits runs it.
+#define QKV_FOR_EACH_PLAIN_FORWARD(X)               \
+  X(bfloat16_64, Forward64, BFloat16Tiles, false)   \
+  X(float16_64, Forward64, Float16Tiles, false)     \
+  X(bfloat16_128, Forward128, BFloat16Tiles, false) \
+  X(float16_128, Forward128, Float16Tiles, false)   \
+  X(bfloat16_256, Forward256, BFloat16Tiles, false) \
+  X(float16_256, Forward256, Float16Tiles, false)
+#define QKV_FOR_EACH_EVERY_FORWARD(X)                         \
+  X(bfloat16_64_every, Forward64Every, BFloat16Tiles, true)   \
+  X(float16_64_every, Forward64Every, Float16Tiles, true)     \
+  X(bfloat16_128_every, Forward128Every, BFloat16Tiles, true) \
+  X(float16_128_every, Forward128Every, Float16Tiles, true)   \
+  X(bfloat16_256_every, Forward256Every, BFloat16Tiles, true) \
+  X(float16_256_every, Forward256Every, Float16Tiles, true)
+#define QKV_FOR_EACH_FORWARD(X) \
+  QKV_FOR_EACH_PLAIN_FORWARD(X) \
+  QKV_FOR_EACH_EVERY_FORWARD(X)
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_FORWARD_SHAPE_H_

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_FORWARD_TILES_H_
+#define QKV_CUDA_DEVICE_FORWARD_TILES_H_
+
+#include "cuda/device/arrays.h"
+#include "cuda/device/forward_place.h"
+#include "cuda/device/words.h"
+
+// Tiles of q, k and v in shared memory, their products, and the softmax between them.
+namespace qkv::cuda {
+
+// ---- tiles of q, k and v ----------------------------------------------------------------------
+
+QKV_DEVICE std::uint32_t gathered_pair(const DeviceRows& x, std::int64_t row, int c, int width) {
+  std::uint32_t pair = 0;
+  if (c < width) pair = x.data[row + c * x.col];
+  if (c + 1 < width) pair |= static_cast<std::uint32_t>(x.data[row + (c + 1) * x.col]) << 16;
+  return pair;
+}
+
+// Copies kCount rows from row `first` on to shared memory. Rows from `limit` on, and channels from
+// `width` on, become 0.
+template <class Shape, int kCount>
+QKV_DEVICE void load_rows(std::uint32_t tile, const DeviceRows& x, int first, int limit,
+                          int width) {
+  constexpr int kChunks = Shape::kWidth / 8;
+  constexpr int kStep = Shape::kThreads / kChunks;  // rows that the threads copy at a time
+  constexpr int kEach = kCount / kStep;
+  static_assert(kEach * kStep == kCount && kStep * kChunks == Shape::kThreads);
+  const int t = thread_index();
+  const int chunk = t % kChunks;
+  if (x.vectors) {
+    const std::uint16_t* from = x.data + (first + t / kChunks) * x.row + chunk * 8;
+    QKV_UNROLL
+    for (int n = 0; n < kEach; ++n) {
+      const int row = n * kStep + t / kChunks;
+      copy_16(shared_chunk<Shape>(tile, row, chunk), from,
+              first + row < limit && chunk * 8 < width);
+      from += kStep * x.row;
+    }
+    return;
+  }
+  QKV_ROLLED
+  for (int n = 0; n < kEach; ++n) {
+    const int row = n * kStep + t / kChunks;
+    Words4 words{};
+    if (first + row < limit) {
+      const std::int64_t start = (first + row) * x.row;
+      for (int w = 0; w < 4; ++w) words.w[w] = gathered_pair(x, start, chunk * 8 + 2 * w, width);
+    }
+    store_shared(shared_chunk<Shape>(tile, row, chunk), words);
+  }
+}
+
+// In both halves of a pair, the bits that are all set in infinities and NaNs, and the lowest of
+// them: added to it, those bits carry into the sign bit.
+QKV_DEVICE std::uint32_t exponent_bits(BFloat16Tiles) { return 0x7F807F80U; }
+QKV_DEVICE std::uint32_t exponent_bits(Float16Tiles) { return 0x7C007C00U; }
+QKV_DEVICE std::uint32_t exponent_one(BFloat16Tiles) { return 0x00800080U; }
+QKV_DEVICE std::uint32_t exponent_one(Float16Tiles) { return 0x04000400U; }
+
+// The sign bits of the halves that are infinite or NaN.
+template <class Tiles>
+QKV_DEVICE std::uint32_t non_finite_halves(std::uint32_t pair) {
+  return ((pair & exponent_bits(Tiles{})) + exponent_one(Tiles{})) & 0x80008000U;
+}
+
+// Whether this thread's part of the tile of values holds an infinity or NaN.
+template <class Shape, class Tiles>
+QKV_DEVICE bool has_non_finite() {
+  constexpr int kEach = Shape::kKeys * Shape::kPitch / 16 / Shape::kThreads;
+  std::uint32_t found = 0;
+  QKV_UNROLL
+  for (int n = 0; n < kEach; ++n) {
+    const Words4 x = load_shared_words(Shape::kV + (n * Shape::kThreads + thread_index()) * 16);
+    QKV_UNROLL
+    for (int w = 0; w < 4; ++w) found |= non_finite_halves<Tiles>(x.w[w]);
+  }
+  return found != 0;
+}
+
+// Sets the infinities and NaNs of this thread's part of the tile of values to 0.
+template <class Shape, class Tiles>
+QKV_DEVICE void clear_non_finite() {
+  constexpr int kEach = Shape::kKeys * Shape::kPitch / 16 / Shape::kThreads;
+  QKV_ROLLED
+  for (int n = 0; n < kEach; ++n) {
+    const std::uint32_t at = Shape::kV + (n * Shape::kThreads + thread_index()) * 16;
+    Words4 x = load_shared_words(at);
+    QKV_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      const std::uint32_t halves = non_finite_halves<Tiles>(x.w[w]);
+      if ((halves & 0x8000U) != 0) x.w[w] &= 0xFFFF0000U;
+      if ((halves & 0x80000000U) != 0) x.w[w] &= 0xFFFFU;
+    }
+    store_shared(at, x);
+  }
+}
+
+// ---- what a thread holds ------------------------------------------------------------------------
+
+// Scores, then weights, of a tile; rows m and columns n of 16 x 8 tiles.
+template <class Shape>
+struct ScoreTile {
+  float at[Shape::kRowTiles][Shape::kKeyTiles][4];
+};
+
+// The state of a thread's rows: 2 * m + half is row lane / 4 + 8 * half of row tile m. `l` is the
+// sum over the thread's own columns.
+template <class Shape>
+struct RowState {
+  float m[2 * Shape::kRowTiles];
+  float l[2 * Shape::kRowTiles];
+  float o[Shape::kRowTiles][Shape::kChannelTiles][4];
+};
+
+template <class Shape>
+QKV_DEVICE int row_in_block(int row_tile, int half) {
+  const int t = thread_index();
+  return t / kLanes * Shape::kWarpRows + row_tile * 16 + t % kLanes / 4 + 8 * half;
+}
+
+// ---- products ---------------------------------------------------------------------------------
+
+// s = q k^T.
+template <class Shape, class Tiles>
+QKV_DEVICE void multiply_keys(ScoreTile<Shape>& s) {
+  const int lane = thread_index() % kLanes;
+  const int first_row = thread_index() / kLanes * Shape::kWarpRows;
+  const std::uint32_t q_row = shared_chunk<Shape>(Shape::kQ, first_row + lane % 16, lane / 16);
+  const std::uint32_t k_row =
+      shared_chunk<Shape>(Shape::kK, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  QKV_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      QKV_UNROLL
+      for (int e = 0; e < 4; ++e) s.at[m][n][e] = 0;
+    }
+  }
+  QKV_UNROLL
+  for (int c = 0; c < Shape::kWidth / 16; ++c) {
+    std::uint32_t q[Shape::kRowTiles][4];
+    QKV_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      load_matrices(q[m], other_chunk(q_row, 2 * c) + m * 16 * Shape::kPitch);
+    }
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; n += 2) {
+      std::uint32_t k[4];
+      load_matrices(k, other_chunk(k_row, 2 * c) + n * 8 * Shape::kPitch);
+      QKV_UNROLL
+      for (int m = 0; m < Shape::kRowTiles; ++m) {
+        multiply_add(Tiles{}, s.at[m][n], q[m], k[0], k[1]);
+        multiply_add(Tiles{}, s.at[m][n + 1], q[m], k[2], k[3]);
+      }
+    }
+  }
+}
+
+// o += weights v.
+template <class Shape, class Tiles>
+QKV_DEVICE void multiply_values(const ScoreTile<Shape>& p, RowState<Shape>& state) {
+  const int lane = thread_index() % kLanes;
+  const std::uint32_t v_row =
+      shared_chunk<Shape>(Shape::kV, lane / 8 % 2 * 8 + lane % 8, lane / 16);
+  QKV_UNROLL
+  for (int j = 0; j < Shape::kKeys / 16; ++j) {
+    std::uint32_t w[Shape::kRowTiles][4];
+    QKV_UNROLL
+    for (int m = 0; m < Shape::kRowTiles; ++m) {
+      QKV_UNROLL
+      for (int part = 0; part < 4; ++part) {
+        const float(&x)[4] = p.at[m][2 * j + part / 2];
+        w[m][part] = rounded_pair(Tiles{}, x[part % 2 * 2], x[part % 2 * 2 + 1]);
+      }
+    }
+    QKV_UNROLL
+    for (int c = 0; c < Shape::kChannelTiles; c += 2) {
+      std::uint32_t v[4];
+      load_transposed(v, other_chunk(v_row, c) + j * 16 * Shape::kPitch);
+      QKV_UNROLL
+      for (int m = 0; m < Shape::kRowTiles; ++m) {
+        multiply_add(Tiles{}, state.o[m][c], w[m], v[0], v[1]);
+        multiply_add(Tiles{}, state.o[m][c + 1], w[m], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// ---- softmax --------------------------------------------------------------------------------
+
+// Above this largest score, in powers of two, the rounding of shift = factor m shows in weights
+// exp2(factor s - shift): they are then exp2(factor (s - m)), which takes one more operation.
+inline constexpr float kLargeShift = 1024;
+
+QKV_DEVICE bool is_large(float shift) { return shift > kLargeShift || shift < -kLargeShift; }
+
+// Replaces scores by weights exp2(factor (s - m)) and updates m, l and o. A masked score is -inf
+// and its weight is 0.
+template <class Shape>
+QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape>& state) {
+  constexpr int kOwnRows = 2 * Shape::kRowTiles;
+  float shift[kOwnRows], shrink[kOwnRows];
+  bool any_large = false;
+  bool changes = false;
+  QKV_UNROLL
+  for (int r = 0; r < kOwnRows; ++r) {
+    const float before = state.m[r];
+    float largest = before;
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      const float(&x)[4] = s.at[r / 2][n];
+      largest = max_of(largest, max_of(x[r % 2 * 2], x[r % 2 * 2 + 1]));
+    }
+    largest = max_of(largest, exchange(largest, 1));
+    largest = max_of(largest, exchange(largest, 2));
+    state.m[r] = largest;
+    // Without a live key the maximum is -inf, and all weights are exp(-inf).
+    shift[r] = largest == minus_infinity() ? 0.0F : rounded_product(largest, factor);
+    shrink[r] =
+        exp2_of(is_large(shift[r]) ? rounded_product(rounded_sum(before, -largest), factor)
+                                   : rounded_sum(rounded_product(before, factor), -shift[r]));
+    state.l[r] = rounded_product(state.l[r], shrink[r]);
+    any_large = any_large || is_large(shift[r]);
+    changes = changes || !(shrink[r] == 1.0F);
+  }
+  if (any_lane(any_large)) {
+    QKV_UNROLL
+    for (int r = 0; r < kOwnRows; ++r) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        QKV_UNROLL
+        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+          float& x = s.at[r / 2][n][e];
+          x = is_large(shift[r]) ? rounded_product(rounded_sum(x, -state.m[r]), factor)
+                                 : fused(x, factor, -shift[r]);
+        }
+      }
+    }
+  } else {
+    QKV_UNROLL
+    for (int r = 0; r < kOwnRows; ++r) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        QKV_UNROLL
+        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+          s.at[r / 2][n][e] = fused(s.at[r / 2][n][e], factor, -shift[r]);
+        }
+      }
+    }
+  }
+  QKV_UNROLL
+  for (int r = 0; r < kOwnRows; ++r) {
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      QKV_UNROLL
+      for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+        float& x = s.at[r / 2][n][e];
+        x = exp2_of(x);
+        state.l[r] = rounded_sum(state.l[r], x);
+      }
+    }
+  }
+  // Most tiles do not change a maximum, and a product with 1 changes nothing.
+  if (any_lane(changes)) {
+    QKV_UNROLL
+    for (int r = 0; r < kOwnRows; ++r) {
+      QKV_UNROLL
+      for (int c = 0; c < Shape::kChannelTiles; ++c) {
+        QKV_UNROLL
+        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+          state.o[r / 2][c][e] = rounded_product(state.o[r / 2][c][e], shrink[r]);
+        }
+      }
+    }
+  }
+}
+
+// ---- values that are not finite -------------------------------------------------------------
+
+// Half of a weight's pair in shared memory: of a masked pair, -0.
+inline constexpr std::uint32_t kMasked = 0x8000U;
+
+// The place of this thread's weights of columns n * 8 + 2 * (lane % 4) and the next.
+template <class Shape>
+QKV_DEVICE std::uint32_t weight_place(int m, int half, int n) {
+  return Shape::kWeights +
+         static_cast<std::uint32_t>(
+             (row_in_block<Shape>(m, half) * Shape::kKeys + n * 8 + thread_index() % 4 * 2) * 2);
+}
+
+// Writes to shared memory which of this thread's pairs are masked.
+template <class Shape>
+QKV_DEVICE void mark_masked(const ScoreTile<Shape>& s) {
+  QKV_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QKV_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        const float(&x)[4] = s.at[m][n];
+        store_shared(weight_place<Shape>(m, half, n),
+                     (x[2 * half] == minus_infinity() ? kMasked : 0U) |
+                         (x[2 * half + 1] == minus_infinity() ? kMasked << 16 : 0U));
+      }
+    }
+  }
+}
+
+// Adds weight * value to o for each value of the tile that is infinite or NaN and each pair that is
+// not masked. The caller then sets these values to 0: in a product 0 * NaN would also reach the
+// masked pairs.
+template <class Shape, class Tiles>
+QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state) {
+  const int lane = thread_index() % kLanes;
+  QKV_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QKV_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        const std::uint32_t place = weight_place<Shape>(m, half, n);
+        const std::uint32_t masked = load_shared(place);
+        const std::uint32_t pair =
+            rounded_pair(Tiles{}, p.at[m][n][2 * half], p.at[m][n][2 * half + 1]);
+        // The weight of a masked pair is 0, and its mark makes -0 of it.
+        store_shared(place, pair | masked);
+      }
+    }
+  }
+  sync_warp();
+  QKV_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QKV_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const std::uint32_t row =
+          Shape::kWeights +
+          static_cast<std::uint32_t>(row_in_block<Shape>(m, half) * Shape::kKeys * 2);
+      QKV_ROLLED
+      for (int j = 0; j < Shape::kKeys; ++j) {
+        const std::uint32_t bits = load_shared(row + j / 2 * 4) >> (j % 2 * 16) & 0xFFFFU;
+        if (bits == kMasked) continue;
+        const float weight = widened(Tiles{}, static_cast<std::uint16_t>(bits));
+        QKV_UNROLL
+        for (int c = 0; c < Shape::kChannelTiles; ++c) {
+          const std::uint32_t pair =
+              load_shared(shared_chunk<Shape>(Shape::kV, j, c) + lane % 4 * 4);
+          const std::uint32_t halves = non_finite_halves<Tiles>(pair);
+          QKV_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            if ((halves >> (16 * e) & 0x8000U) == 0) continue;
+            const float v = widened(Tiles{}, static_cast<std::uint16_t>(pair >> (16 * e)));
+            float& o = state.o[m][c][2 * half + e];
+            o = fused(weight, v, o);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_FORWARD_TILES_H_

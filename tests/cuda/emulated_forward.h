@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_CUDA_EMULATED_FORWARD_H_
+#define QKV_TESTS_CUDA_EMULATED_FORWARD_H_
+
+#include <cstdint>
+#include <string>
+
+#include <qkv/attention.h>
+
+namespace qkv::test {
+
+// Why the forward kernels do not support a call, or an empty string.
+std::string emulated_unsupported(const Inputs& inputs, const Options& options,
+                                 const Outputs& outputs);
+
+// attention() by the forward kernel that would run on a GPU, in the emulator. The arrays are the
+// host's. `seed` chooses the order of threads and copies.
+void emulated_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                        std::uint32_t seed = 1);
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_CUDA_EMULATED_FORWARD_H_

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_TESTS_CUDA_EMULATOR_H_
+#define QKV_TESTS_CUDA_EMULATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+// Runs kernels of src/cuda/device on the host: the operations of cuda/device/words.h, in which each
+// thread of a GPU is a fiber that runs until it meets an operation of several threads.
+//
+// The order of threads is random. Shared memory begins as NaN. An asynchronous copy lands at once,
+// at a random time, or when it is waited for, which are the earliest, any, and the latest legal
+// times, so that a missing wait or barrier, or a buffer that is reused too early, shows as a wrong
+// result. Threads that wait for each other without end are an error.
+//
+// Beyond its reach: the rounding inside tensor cores (products are summed here in float32, in
+// ascending order), timing, and what the hardware does differently from its manual.
+namespace qkv::test {
+
+struct EmulatedLaunch {
+  std::int64_t blocks = 0;
+  int threads = 0;
+  std::size_t shared_bytes = 0;
+  std::uint32_t seed = 0;
+};
+
+// Runs the kernel in every thread of every block, one block after another. Throws
+// std::runtime_error if the threads of a block wait for each other without end, or address shared
+// memory outside of their block's.
+void emulate(const EmulatedLaunch& launch, const std::function<void()>& kernel);
+
+}  // namespace qkv::test
+
+#endif  // QKV_TESTS_CUDA_EMULATOR_H_

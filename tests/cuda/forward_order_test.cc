@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/tensor.h>
+
+#include "tests/cuda/emulated_forward.h"
+#include "tests/support/arrays.h"
+
+// What equals what to the bit on a GPU (docs/cuda.md), in the emulator: a row of out and lse does
+// not depend on the other queries, heads and batch entries of a call, on keys that it may not
+// attend to, on strides, on packing, or on the order of threads.
+namespace qkv::test {
+namespace {
+
+constexpr Index kB = 2, kH = 4, kG = 2, kTq = 150, kTk = 200, kD = 64;
+
+// q, k and v of all calls: [B,H,T,D] of kBFloat16.
+struct Arrays {
+  Guarded q{DType::kBFloat16, {kB, kH, kTq, kD}, Layout::kContiguous};
+  Guarded k{DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kContiguous};
+  Guarded v{DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kContiguous};
+  Arrays() {
+    Random random(1);
+    q.fill_normal(random, 1.5);
+    k.fill_normal(random, 1.5);
+    v.fill_normal(random, 1);
+  }
+};
+
+// out and lse as bits: [rows, E] and [rows].
+struct Bits {
+  std::vector<std::uint16_t> out;
+  std::vector<std::uint32_t> lse;
+  bool operator==(const Bits&) const = default;
+};
+
+struct Computed {
+  Tensor out, lse;
+  // The rows from `first` on of head h in batch entry b.
+  Bits rows(Index b, Index h, Index first, Index count) const {
+    Bits bits;
+    const Index T = out.view().size(-2), E = out.view().size(-1), H = lse.view().size(1);
+    const auto* o = static_cast<const std::uint16_t*>(out.view().data()) + ((b * H + h) * T) * E;
+    const auto* l = static_cast<const std::uint32_t*>(lse.view().data()) + (b * H + h) * T;
+    bits.out.assign(o + first * E, o + (first + count) * E);
+    bits.lse.assign(l + first, l + first + count);
+    return bits;
+  }
+};
+
+Computed compute(const ConstView& q, const ConstView& k, const ConstView& v, const Options& options,
+                 std::uint32_t seed = 1) {
+  Computed x{Tensor(DType::kBFloat16, {q.size(0), q.size(1), q.size(2), v.size(3)}),
+             Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
+  emulated_attention({q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
+  return x;
+}
+
+// With every option that the kernels for every option have, and with those of the others.
+std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
+  return {Options{.masks = {Causal{}}}, Options{.masks = {Window{70, 0}}},
+          Options{.softcap = 15,
+                  .bias = bias.view(),
+                  .alibi = slopes.view(),
+                  .masks = {Causal{}},
+                  .dropout = {0.3, 7}}};
+}
+
+class ForwardOrder : public testing::Test {
+ protected:
+  ForwardOrder() {
+    Random random(2);
+    bias_.fill_normal(random);
+    slopes_.fill_normal(random, 0.1);
+  }
+  Arrays arrays_;
+  Guarded bias_{DType::kFloat32, {kTq, kTk}, Layout::kContiguous};
+  Guarded slopes_{DType::kFloat32, {kH}, Layout::kContiguous};
+};
+
+TEST_F(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
+  for (const Options& options : all_options(bias_, slopes_)) {
+    const Computed first = compute(arrays_.q, arrays_.k, arrays_.v, options, 1);
+    for (std::uint32_t seed = 2; seed < 5; ++seed) {
+      const Computed again = compute(arrays_.q, arrays_.k, arrays_.v, options, seed);
+      for (Index b = 0; b < kB; ++b) {
+        for (Index h = 0; h < kH; ++h) {
+          EXPECT_EQ(again.rows(b, h, 0, kTq), first.rows(b, h, 0, kTq)) << seed;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ForwardOrder, OneQueryAloneEqualsAll) {
+  const Options options{.masks = {Causal{}}};
+  const Computed all = compute(arrays_.q, arrays_.k, arrays_.v, options);
+  for (const Index i : {Index{0}, Index{1}, Index{63}, Index{64}, Index{100}, kTq - 1}) {
+    // Decoding: the query sees the keys up to its own and no others.
+    const Index keys = i + 1 + kTk - kTq;
+    const Computed one =
+        compute(slice(arrays_.q.view(), 2, i, i + 1), slice(arrays_.k.view(), 2, 0, keys),
+                slice(arrays_.v.view(), 2, 0, keys), {});
+    EXPECT_EQ(one.rows(1, 3, 0, 1), all.rows(1, 3, i, 1)) << i;
+    EXPECT_EQ(one.rows(0, 0, 0, 1), all.rows(0, 0, i, 1)) << i;
+  }
+}
+
+TEST_F(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
+  for (const Options& options : {Options{.masks = {Causal{}}}, Options{.softcap = 15}}) {
+    const Computed all = compute(arrays_.q, arrays_.k, arrays_.v, options);
+    // Heads 2 and 3 of batch entry 1 alone, which read key head 1.
+    const auto part = [](const View& x, Index from, Index to) {
+      return slice(slice(x, 0, 1, 2), 1, from, to);
+    };
+    const Computed own =
+        compute(part(arrays_.q, 2, 4), part(arrays_.k, 1, 2), part(arrays_.v, 1, 2), options);
+    for (Index h = 0; h < 2; ++h) EXPECT_EQ(own.rows(0, h, 0, kTq), all.rows(1, 2 + h, 0, kTq));
+  }
+}
+
+TEST_F(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
+  // Infinities and NaNs beyond a length and above the diagonal.
+  const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
+  lengths.view().at<std::int32_t>({0}) = 70;
+  lengths.view().at<std::int32_t>({1}) = 131;
+  for (const bool every : {false, true}) {
+    Options options{.masks = {KeyLengths{lengths.view()}, Causal{}}};
+    if (every) options.softcap = 20;
+    const Computed clean = compute(arrays_.q, arrays_.k, arrays_.v, options);
+    Arrays odd;
+    for (Index j = 70; j < kTk; ++j) {
+      const auto bad = BFloat16(j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY);
+      odd.v.view().at<BFloat16>({0, 0, j, j % kD}) = bad;
+      odd.k.view().at<BFloat16>({0, 1, j, 3}) = bad;
+    }
+    const Computed same = compute(odd.q, odd.k, odd.v, options);
+    for (Index h = 0; h < kH; ++h) {
+      EXPECT_EQ(same.rows(0, h, 0, kTq), clean.rows(0, h, 0, kTq)) << h << every;
+    }
+  }
+}
+
+TEST_F(ForwardOrder, StridesDoNotMatter) {
+  const Options options{.masks = {Causal{}}};
+  const Computed plain = compute(arrays_.q, arrays_.k, arrays_.v, options);
+  // Rows that cannot be read 16 bytes at a time.
+  Guarded k(DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kSliced);
+  Guarded v(DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kPermuted);
+  for (const auto& [from, to] : {std::pair{&arrays_.k, &k}, std::pair{&arrays_.v, &v}}) {
+    for (Index b = 0; b < kB; ++b) {
+      for (Index g = 0; g < kG; ++g) {
+        for (Index j = 0; j < kTk; ++j) {
+          for (Index c = 0; c < kD; ++c) {
+            to->view().at<BFloat16>({b, g, j, c}) = from->view().at<BFloat16>({b, g, j, c});
+          }
+        }
+      }
+    }
+  }
+  const Computed strided = compute(arrays_.q, k, v, options);
+  for (Index h = 0; h < kH; ++h) {
+    EXPECT_EQ(strided.rows(1, h, 0, kTq), plain.rows(1, h, 0, kTq));
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test
