@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what ptxas says about the CUDA kernels of a build: no kernel may keep registers in memory.
+"""Reads what ptxas says about the CUDA kernels of a build: which of them may keep registers in memory.
 
 usage: ptxas_logs.py FOLDER       with the build's *.fatbin.log
        ptxas_logs.py --self-test  plant such kernels and find each
-The last line counts the kernels, once for each architecture. Exit 1 for a kernel with spills or
-more than 255 registers, for one that ptxas says nothing about, and if there are no kernels.
+The last line counts the kernels, once for each architecture. Exit 1 for a kernel with more spills than it may
+have or more than 255 registers, for one that ptxas says nothing about, and if there are no kernels.
 """
 
 import pathlib
@@ -13,6 +13,13 @@ import re
 import sys
 
 MOST_REGISTERS = 255
+# Kernels that may keep some registers in memory, and how many bytes they may store and load. Shapes without
+# spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had 316 TFLOP/s instead of 334 on an H200.
+MAY_SPILL = {
+    r"qkv_forward_\w+_128": 336,
+    r"qkv_forward_\w+_64_every": 32,
+    r"qkv_forward_\w+_256_every": 16,
+}
 ENTRY = re.compile(r"Compiling entry function '([^']+)' for '(sm_\w+)'")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
@@ -28,11 +35,12 @@ def kernels_of(text):
         yield (*entry.groups(), spills and int(spills[1]) + int(spills[2]), registers and int(registers[1]))
 
 
-def fault_of(spills, registers):
+def fault_of(kernel, spills, registers):
     """What is wrong with a kernel, or None."""
     if spills is None or registers is None:
         return "ptxas does not say what it uses"
-    if spills:
+    allowed = max((most for name, most in MAY_SPILL.items() if re.fullmatch(name, kernel)), default=0)
+    if spills > allowed:
         return f"{spills} bytes of spills"
     if registers > MOST_REGISTERS:
         return f"{registers} registers"
@@ -46,7 +54,7 @@ def check(logs):
         for kernel, architecture, spills, registers in kernels_of(text):
             count += 1
             most = max(most, registers or 0)
-            fault = fault_of(spills, registers)
+            fault = fault_of(kernel, spills, registers)
             if fault:
                 faults.append(f"{name}: {kernel} for {architecture}: {fault}")
         if not ENTRY.search(text):
@@ -69,6 +77,7 @@ PLANTED = [
     "".join(WELL.splitlines(keepends=True)[:-1]),
     "".join(WELL.splitlines(keepends=True)[:2]) + WELL,
     "",
+    LOG.replace("forward", "qkv_forward_float16_128").format(frame=0, stores=200, loads=137, registers=255),
 ]
 
 

@@ -67,6 +67,16 @@ QKV_DEVICE std::int64_t offset_of(const ForwardArguments& a, const DeviceArray& 
   return offset;
 }
 
+// Numbers of 8 bytes in shared memory: what is needed once in a tile of keys need not stay in
+// registers.
+QKV_DEVICE void store_long(std::uint32_t to, std::uint64_t x) {
+  store_shared(to, static_cast<std::uint32_t>(x));
+  store_shared(to + 4, static_cast<std::uint32_t>(x >> 32));
+}
+QKV_DEVICE std::uint64_t load_long(std::uint32_t from) {
+  return load_shared(from) | static_cast<std::uint64_t>(load_shared(from + 4)) << 32;
+}
+
 // Rows of 16-bit numbers of one head.
 struct DeviceRows {
   const std::uint16_t* data;

@@ -112,11 +112,18 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
   const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
   const int value_head =
       static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
-  const std::int64_t bias_offset = kEvery ? offset_of(a, a.bias, place.b, place.h) : 0;
-  const std::int64_t keep_offset = kEvery ? offset_of(a, a.keep, place.b, place.h) : 0;
   const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   const DeviceRows v = rows_of(a, a.v, place.b, value_head, place.k0);
+  if constexpr (kEvery) {
+    if (thread_index() == 0) {
+      const auto offset = [&](const DeviceArray& x) {
+        return static_cast<std::uint64_t>(offset_of(a, x, place.b, place.h));
+      };
+      store_long(Shape::kPlaces, offset(a.bias));
+      store_long(Shape::kPlaces + 8, offset(a.keep));
+    }
+  }
 
   RowState<Shape> state;
   QKV_UNROLL
@@ -154,7 +161,7 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     wait_copies<0>();
     sync_threads();  // k is there, and all have finished with the last v and its options
     load_rows<Shape, Shape::kKeys>(Shape::kV, v, j, place.Tk, a.E);
-    if constexpr (kEvery) stage_options<Shape>(a, place, bias_offset, keep_offset, tile);
+    if constexpr (kEvery) stage_options<Shape>(a, place, j);
     commit_copies();
     multiply_keys<Shape, Tiles>(s);
     wait_copies<0>();
@@ -165,9 +172,9 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     commit_copies();
     const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
     if constexpr (kEvery) {
-      if (scaled) make_scores<Shape>(a, place, bias_offset, tile, s);
-      if (a.keep.data != nullptr) apply_keep<Shape>(a.keep, place, keep_offset, j, s);
-      if (a.padding.data != nullptr) apply_padding<Shape>(a.padding, place, j, s);
+      if (scaled) make_scores<Shape>(a, place, j, s);
+      if (a.keep.data != nullptr) apply_keep<Shape>(s);
+      if (a.padding.data != nullptr) apply_padding<Shape>(s);
     }
     if (!inside) apply_bounds<Shape>(tile, s);
     const bool careful = (!inside || asks) && any_thread(has_non_finite<Shape, Tiles>());

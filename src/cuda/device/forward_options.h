@@ -13,8 +13,8 @@ namespace qkv::cuda {
 
 // ---- options --------------------------------------------------------------------------------
 
-// The tiles of a bias and of Keep that a block reads, [kRows, kKeys], are copied to shared memory
-// if their rows can be read 16 bytes at a time, and read element by element if not.
+// The tiles of a bias and of Keep that a block reads, [kRows, kKeys], pass through shared memory:
+// asynchronously where 16 bytes of a row can be read together, else element by element.
 
 // The place in shared memory of column j of a row of elements of kBytes bytes. Chunks of 16 bytes
 // are exchanged so that eight rows' chunks lie in different banks.
@@ -46,23 +46,80 @@ QKV_DEVICE void stage(std::uint32_t tile, const void* matrix, std::int64_t row_s
   }
 }
 
-template <class Shape>
-QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place,
-                              std::int64_t bias_offset, std::int64_t keep_offset, int tile) {
-  const int first_key = tile * Shape::kKeys;
-  if (a.keep.vectors) {
-    stage<Shape, 1>(Shape::kKeep, static_cast<const unsigned char*>(a.keep.data) + keep_offset,
-                    a.keep.row, place, first_key);
-  }
-  if (!a.bias.vectors) return;
-  if (a.bias.type == Element::kFloat32) {
-    stage<Shape, 4>(Shape::kBias, static_cast<const float*>(a.bias.data) + bias_offset, a.bias.row,
-                    place, first_key);
-  } else {
-    stage<Shape, 2>(Shape::kBias, static_cast<const std::uint16_t*>(a.bias.data) + bias_offset,
-                    a.bias.row, place, first_key);
+// Writes f(row, j), 4 bytes for each group of kGroup elements of a tile; f is called for each
+// element in the matrix and gives its bits, which are 0 outside.
+template <class Shape, int kGroup, class F>
+QKV_DEVICE void stage_elements(std::uint32_t tile, const BlockPlace& place, int first_key,
+                               const F& f) {
+  constexpr int kGroups = Shape::kKeys / kGroup;
+  QKV_ROLLED
+  for (int n = thread_index(); n < Shape::kRows * kGroups; n += Shape::kThreads) {
+    const int row = n / kGroups;
+    const int j = n % kGroups * kGroup;
+    std::uint32_t word = 0;
+    QKV_ROLLED
+    for (int e = 0; e < kGroup; ++e) {
+      if (place.first + row < place.Tq && first_key + j + e < place.Tk) {
+        word |= f(place.first + row, first_key + j + e) << (e * 8);
+      }
+    }
+    store_shared(staged<Shape, 4 / kGroup>(tile, row, j), word);
   }
 }
+
+// Puts what a tile's options read into shared memory, or begins to.
+template <class Shape>
+QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place, int first_key) {
+  const auto bias_offset = static_cast<std::int64_t>(load_long(Shape::kPlaces));
+  const auto keep_offset = static_cast<std::int64_t>(load_long(Shape::kPlaces + 8));
+  const DeviceArray& keep = a.keep;
+  if (keep.vectors) {
+    stage<Shape, 1>(Shape::kKeep, static_cast<const unsigned char*>(keep.data) + keep_offset,
+                    keep.row, place, first_key);
+  } else if (keep.data != nullptr) {
+    stage_elements<Shape, 4>(Shape::kKeep, place, first_key, [&](int i, int j) {
+      const std::int64_t at = keep_offset + i * keep.row + j * keep.col;
+      return integer_at(keep.type, keep.data, at) != 0 ? 1U : 0U;
+    });
+  }
+  const DeviceArray& bias = a.bias;
+  if (bias.vectors && bias.type == Element::kFloat32) {
+    stage<Shape, 4>(Shape::kBias, static_cast<const float*>(bias.data) + bias_offset, bias.row,
+                    place, first_key);
+  } else if (bias.vectors) {
+    stage<Shape, 2>(Shape::kBias, static_cast<const std::uint16_t*>(bias.data) + bias_offset,
+                    bias.row, place, first_key);
+  } else if (bias.data != nullptr) {
+    stage_elements<Shape, 1>(Shape::kBias, place, first_key, [&](int i, int j) {
+      return float_to_bits(
+          real_at(bias.type, bias.data, bias_offset + i * bias.row + j * bias.col));
+    });
+  }
+  const int t = thread_index();
+  if (a.padding.data != nullptr && t < Shape::kKeys) {
+    const std::int64_t at = place.b * a.padding.entry + (first_key + t) * a.padding.col;
+    const bool padded =
+        first_key + t < place.Tk && integer_at(a.padding.type, a.padding.data, at) != 0;
+    store_shared(Shape::kPadding + t * 4, padded ? 1U : 0U);
+  }
+}
+
+// The places in shared memory of the elements of this thread's pairs. They differ from the first by
+// constants, in the chunk by an exclusive or, so that no address is kept for each.
+template <class Shape, int kBytes>
+class PairPlaces {
+ public:
+  QKV_DEVICE explicit PairPlaces(std::uint32_t tile)
+      : first_(staged<Shape, kBytes>(tile, row_in_block<Shape>(0, 0), thread_index() % 4 * 2)) {}
+  QKV_DEVICE std::uint32_t at(int m, int half, int n) const {
+    return (first_ ^ static_cast<std::uint32_t>(n * 8 * kBytes)) +
+           static_cast<std::uint32_t>((m * 16 + half * 8) * Shape::kKeys * kBytes);
+  }
+
+ private:
+  static_assert(Shape::kKeep % 256 == 0 && Shape::kBias % 256 == 0);
+  std::uint32_t first_;
+};
 
 // Calls f(m, half, n, row, j) for each pair of this thread's scores s.at[m][n][2 half] and the
 // next: `row` is the query in the block, `j` the key in the tile.
@@ -81,59 +138,62 @@ QKV_DEVICE void for_each_pair(const F& f) {
   }
 }
 
-// A bias of -inf masks the pair, also if the score is NaN. kAdds: else it is added.
-template <bool kAdds>
+// A bias of -inf masks the pair, also if the score is NaN.
 QKV_DEVICE void add_bias(float bias, float& score) {
-  if (bias == minus_infinity()) {
-    score = bias;
-  } else if (kAdds) {
-    score = rounded_sum(score, bias);
-  }
+  score = bias == minus_infinity() ? bias : rounded_sum(score, bias);
 }
 
-// Applies the bias of a tile.
-template <class Shape, bool kAdds>
-QKV_DEVICE void add_biases(const DeviceArray& x, const BlockPlace& place, std::int64_t offset,
-                           int first_key, ScoreTile<Shape>& s) {
-  if (!x.vectors) {
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      if (place.first + row >= place.Tq) return;
-      const std::int64_t at = offset + (place.first + row) * x.row + (first_key + j) * x.col;
-      QKV_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        if (first_key + j + e >= place.Tk) continue;
-        add_bias<kAdds>(real_at(x.type, x.data, at + e * x.col), s.at[m][n][2 * half + e]);
-      }
+template <class Shape>
+QKV_DEVICE void add_biases(const DeviceArray& x, ScoreTile<Shape>& s) {
+  if (!x.vectors || x.type == Element::kFloat32) {
+    const PairPlaces<Shape, 4> places(Shape::kBias);
+    for_each_pair<Shape>([&](int m, int half, int n, int, int) {
+      const std::uint32_t at = places.at(m, half, n);
+      add_bias(bits_to_float(load_shared(at)), s.at[m][n][2 * half]);
+      add_bias(bits_to_float(load_shared(at + 4)), s.at[m][n][2 * half + 1]);
     });
-  } else if (x.type == Element::kFloat32) {
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      const std::uint32_t at = staged<Shape, 4>(Shape::kBias, row, j);
-      add_bias<kAdds>(bits_to_float(load_shared(at)), s.at[m][n][2 * half]);
-      add_bias<kAdds>(bits_to_float(load_shared(at + 4)), s.at[m][n][2 * half + 1]);
-    });
-  } else if (x.type == Element::kBFloat16) {
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      const std::uint32_t both = load_shared(staged<Shape, 2>(Shape::kBias, row, j));
-      add_bias<kAdds>(bits_to_float(both << 16), s.at[m][n][2 * half]);
-      add_bias<kAdds>(bits_to_float(both & 0xFFFF0000U), s.at[m][n][2 * half + 1]);
+    return;
+  }
+  const PairPlaces<Shape, 2> places(Shape::kBias);
+  if (x.type == Element::kBFloat16) {
+    for_each_pair<Shape>([&](int m, int half, int n, int, int) {
+      const std::uint32_t both = load_shared(places.at(m, half, n));
+      add_bias(bits_to_float(both << 16), s.at[m][n][2 * half]);
+      add_bias(bits_to_float(both & 0xFFFF0000U), s.at[m][n][2 * half + 1]);
     });
   } else {
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      const std::uint32_t both = load_shared(staged<Shape, 2>(Shape::kBias, row, j));
+    for_each_pair<Shape>([&](int m, int half, int n, int, int) {
+      const std::uint32_t both = load_shared(places.at(m, half, n));
       QKV_UNROLL
       for (int e = 0; e < 2; ++e) {
-        add_bias<kAdds>(widened(Float16Tiles{}, static_cast<std::uint16_t>(both >> (16 * e))),
-                        s.at[m][n][2 * half + e]);
+        add_bias(widened(Float16Tiles{}, static_cast<std::uint16_t>(both >> (16 * e))),
+                 s.at[m][n][2 * half + e]);
       }
     });
   }
 }
 
-// Makes scores of products: scale, soft-cap, bias, ALiBi.
+// Subtracts slope |i + o - j|. The distance is exact below 2^24, and rounded to float32 above.
 template <class Shape>
-QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place,
-                            std::int64_t bias_offset, int tile, ScoreTile<Shape>& s) {
-  const int first_key = tile * Shape::kKeys;
+QKV_DEVICE void subtract_distances(const DeviceArray& slopes, const BlockPlace& place,
+                                   int first_key, ScoreTile<Shape>& s) {
+  const float slope =
+      real_at(slopes.type, slopes.data, place.b * slopes.entry + place.h * slopes.head);
+  for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
+    const auto diagonal = static_cast<float>(place.first + row + place.diagonal);
+    QKV_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      const float distance = size_of(rounded_sum(diagonal, -static_cast<float>(first_key + j + e)));
+      float& score = s.at[m][n][2 * half + e];
+      score = rounded_sum(score, -rounded_product(slope, distance));
+    }
+  });
+}
+
+// Makes scores of products: scale, soft-cap, ALiBi, bias.
+template <class Shape>
+QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, int first_key,
+                            ScoreTile<Shape>& s) {
   for_each_pair<Shape>([&](int m, int half, int n, int, int) {
     QKV_UNROLL
     for (int e = 2 * half; e < 2 * half + 2; ++e) {
@@ -151,60 +211,31 @@ QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place,
       }
     });
   }
-  if (a.bias.data != nullptr) add_biases<Shape, true>(a.bias, place, bias_offset, first_key, s);
-  if (a.alibi.data != nullptr) {
-    const float slope =
-        real_at(a.alibi.type, a.alibi.data, place.b * a.alibi.entry + place.h * a.alibi.head);
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      QKV_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const std::int64_t distance = place.first + row + place.diagonal - (first_key + j + e);
-        float& score = s.at[m][n][2 * half + e];
-        const float product =
-            rounded_product(slope, static_cast<float>(distance < 0 ? -distance : distance));
-        score = rounded_sum(score, -product);
-      }
-    });
-    if (a.bias.data != nullptr) add_biases<Shape, false>(a.bias, place, bias_offset, first_key, s);
-  }
+  if (a.alibi.data != nullptr) subtract_distances<Shape>(a.alibi, place, first_key, s);
+  if (a.bias.data != nullptr) add_biases<Shape>(a.bias, s);
 }
 
 // -inf for the pairs that Keep forbids.
 template <class Shape>
-QKV_DEVICE void apply_keep(const DeviceArray& x, const BlockPlace& place, std::int64_t offset,
-                           int first_key, ScoreTile<Shape>& s) {
-  if (x.vectors) {
-    for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-      const std::uint32_t at = staged<Shape, 1>(Shape::kKeep, row, j);
-      const std::uint32_t both = load_shared(at & ~3U) >> (at % 4 * 8);
-      if ((both & 0xFFU) == 0) s.at[m][n][2 * half] = minus_infinity();
-      if ((both & 0xFF00U) == 0) s.at[m][n][2 * half + 1] = minus_infinity();
-    });
-    return;
-  }
-  for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-    if (place.first + row >= place.Tq) return;
-    const std::int64_t at = offset + (place.first + row) * x.row + (first_key + j) * x.col;
-    QKV_UNROLL
-    for (int e = 0; e < 2; ++e) {
-      if (first_key + j + e >= place.Tk) continue;
-      if (integer_at(x.type, x.data, at + e * x.col) == 0) {
-        s.at[m][n][2 * half + e] = minus_infinity();
-      }
-    }
+QKV_DEVICE void apply_keep(ScoreTile<Shape>& s) {
+  const PairPlaces<Shape, 1> places(Shape::kKeep);
+  for_each_pair<Shape>([&](int m, int half, int n, int, int) {
+    const std::uint32_t at = places.at(m, half, n);
+    const std::uint32_t both = load_shared(at & ~3U) >> (at % 4 * 8);
+    if ((both & 0xFFU) == 0) s.at[m][n][2 * half] = minus_infinity();
+    if ((both & 0xFF00U) == 0) s.at[m][n][2 * half + 1] = minus_infinity();
   });
 }
 
 // -inf for the keys that are padding.
 template <class Shape>
-QKV_DEVICE void apply_padding(const DeviceArray& x, const BlockPlace& place, int first_key,
-                              ScoreTile<Shape>& s) {
+QKV_DEVICE void apply_padding(ScoreTile<Shape>& s) {
   QKV_UNROLL
   for (int n = 0; n < Shape::kKeyTiles; ++n) {
     QKV_UNROLL
     for (int e = 0; e < 2; ++e) {
-      const int j = first_key + n * 8 + thread_index() % 4 * 2 + e;
-      if (j >= place.Tk || integer_at(x.type, x.data, place.b * x.entry + j * x.col) == 0) continue;
+      const int j = n * 8 + thread_index() % 4 * 2 + e;
+      if (load_shared(Shape::kPadding + j * 4) == 0) continue;
       QKV_UNROLL
       for (int m = 0; m < Shape::kRowTiles; ++m) {
         s.at[m][n][e] = s.at[m][n][2 + e] = minus_infinity();

@@ -32,15 +32,18 @@ struct ForwardShape {
   static constexpr std::uint32_t kWeights = kV + kKeys * kPitch;          // of 2 bytes
   static constexpr std::uint32_t kBounds = kWeights + kRows * kKeys * 2;  // 2 ints a row
   static constexpr std::uint32_t kWarpBounds = kBounds + kRows * 8;       // 4 ints a warp
-  static constexpr std::uint32_t kSharedBytes = kWarpBounds + kWarps * 16;
-  // Of kernels with every option: tiles of Keep, a byte an element, and of a bias, up to 4 bytes.
+  static constexpr std::uint32_t kPlaces = kWarpBounds + kWarps * 16;     // 2 numbers of 8 bytes
+  static constexpr std::uint32_t kSharedBytes = (kPlaces + 16 + 255) / 256 * 256;
+  // Of kernels with every option: tiles of Keep, a byte an element, and of a bias, up to 4 bytes;
+  // and 4 bytes for each key, not 0 if it is padding.
   static constexpr std::uint32_t kKeep = kSharedBytes;
   static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
-  static constexpr std::uint32_t kEveryBytes = kBias + kRows * kKeys * 4;
+  static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;
+  static constexpr std::uint32_t kEveryBytes = kPadding + kKeys * 4;
 };
 
 using Forward64 = ForwardShape<64, 2, 64>;
-using Forward64Every = ForwardShape<64, 1, 64>;
+using Forward64Every = ForwardShape<64, 2, 64>;
 using Forward128 = ForwardShape<128, 2, 64>;
 using Forward128Every = ForwardShape<128, 1, 64>;
 using Forward256 = ForwardShape<256, 1, 32>;

@@ -164,6 +164,8 @@ QKV_DEVICE std::uint32_t rounded_pair(Float16Tiles, float low, float high) {
   return x;
 }
 QKV_DEVICE float bits_to_float(std::uint32_t x) { return __uint_as_float(x); }
+QKV_DEVICE std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
+QKV_DEVICE float size_of(float x) { return fabsf(x); }
 QKV_DEVICE float widened(BFloat16Tiles, std::uint16_t x) {
   return __uint_as_float(static_cast<std::uint32_t>(x) << 16);
 }
@@ -215,6 +217,8 @@ float max_of(float x, float y);
 std::uint32_t rounded_pair(BFloat16Tiles, float low, float high);
 std::uint32_t rounded_pair(Float16Tiles, float low, float high);
 float bits_to_float(std::uint32_t x);
+std::uint32_t float_to_bits(float x);
+float size_of(float x);
 float widened(BFloat16Tiles, std::uint16_t x);
 float widened(Float16Tiles, std::uint16_t x);
 
