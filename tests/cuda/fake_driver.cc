@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA driver without a GPU: the functions that qkv calls. tests/cuda/CMakeLists.txt makes a
-// library of it for each thing that can be wrong with a driver. It keeps a list of calls, which
+// library of it for each thing that can be wrong with a driver, and one with computing_driver.cc,
+// which runs kernels. It keeps a list of calls, which
 // tests read with fake_calls().
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string>
 
 #ifndef QKV_FAKE_INIT
@@ -38,6 +40,7 @@ constexpr Device kDevices[] = {
 };
 
 std::mutex mutex;
+std::mutex names_mutex;
 std::string calls;
 int contexts[3];
 unsigned shared_limit = 48U << 10U;
@@ -124,9 +127,16 @@ int cuModuleLoadData(void** module, const void* image) {
   *module = const_cast<void*>(image);
   return called("load");
 }
-int cuModuleGetFunction(void** function, void* module, const char* name) {
+int cuModuleGetFunction(void** function, [[maybe_unused]] void* module, const char* name) {
   if (std::strcmp(name, "absent") == 0) return kNotFound;
+#ifdef QKV_FAKE_COMPUTES
+  // A function is its name.
+  static std::set<std::string> names;
+  const std::lock_guard lock(names_mutex);
+  *function = const_cast<char*>(names.insert(name).first->c_str());
+#else
   *function = module;
+#endif
   return called(std::string("function ") + name);
 }
 int cuFuncSetAttribute(void*, int attribute, int value) {
@@ -134,7 +144,7 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
   shared_limit = static_cast<unsigned>(value);
   return called("shared " + std::to_string(value));
 }
-#ifndef QKV_FAKE_WITHOUT_LAUNCH
+#if !defined(QKV_FAKE_WITHOUT_LAUNCH) && !defined(QKV_FAKE_COMPUTES)
 // Expects the parameters (int, double), or one of another type, which is not read.
 int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** values,
@@ -152,6 +162,7 @@ int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, uns
   return called(call);
 }
 #endif
+#ifndef QKV_FAKE_COMPUTES
 // Addresses: 1 is pinned host memory, 2 memory of device 2, 3 managed memory of device 0. The
 // 2^60 bytes from 2^60 on are memory of device 0, the next of device 2.
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
@@ -177,20 +188,23 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
   }
   return 0;
 }
+#endif
 
 // The functions that no test calls.
 #define QKV_UNUSED(name) \
   int name() { return 999; }
+#ifndef QKV_FAKE_COMPUTES
 QKV_UNUSED(cuMemAlloc_v2)
 QKV_UNUSED(cuMemFree_v2)
-QKV_UNUSED(cuMemAllocAsync)
-QKV_UNUSED(cuMemFreeAsync)
 QKV_UNUSED(cuMemcpyHtoDAsync_v2)
 QKV_UNUSED(cuMemcpyDtoHAsync_v2)
 QKV_UNUSED(cuMemsetD8Async)
+QKV_UNUSED(cuStreamSynchronize)
+#endif
+QKV_UNUSED(cuMemAllocAsync)
+QKV_UNUSED(cuMemFreeAsync)
 QKV_UNUSED(cuStreamCreate)
 QKV_UNUSED(cuStreamDestroy_v2)
-QKV_UNUSED(cuStreamSynchronize)
 QKV_UNUSED(cuStreamIsCapturing)
 QKV_UNUSED(cuEventCreate)
 QKV_UNUSED(cuEventRecord)

@@ -2,18 +2,20 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <qkv/tensor.h>
 
+#include "tests/cuda/device_forward.h"
 #include "tests/cuda/emulated_forward.h"
 #include "tests/support/arrays.h"
 
-// What equals what to the bit on a GPU (docs/cuda.md), in the emulator: a row of out and lse does
-// not depend on the other queries, heads and batch entries of a call, on keys that it may not
-// attend to, on strides, on packing, or on the order of threads.
+// What equals what to the bit on a GPU (docs/cuda.md), in the emulator and on a device, if there is
+// one: a row of out and lse does not depend on the other queries, heads and batch entries of a
+// call, on keys that it may not attend to, on strides, on packing, or on the order of threads.
 namespace qkv::test {
 namespace {
 
@@ -53,14 +55,6 @@ struct Computed {
   }
 };
 
-Computed compute(const ConstView& q, const ConstView& k, const ConstView& v, const Options& options,
-                 std::uint32_t seed = 1) {
-  Computed x{Tensor(DType::kBFloat16, {q.size(0), q.size(1), q.size(2), v.size(3)}),
-             Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
-  emulated_attention({q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
-  return x;
-}
-
 // With every option that the kernels for every option have, and with those of the others.
 std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
   return {Options{.masks = {Causal{}}}, Options{.masks = {Window{70, 0}}},
@@ -71,19 +65,40 @@ std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
                   .dropout = {0.3, 7}}};
 }
 
-class ForwardOrder : public testing::Test {
+enum class Place { kEmulator, kDevice };
+
+class ForwardOrder : public testing::TestWithParam<Place> {
  protected:
-  ForwardOrder() {
+  void SetUp() override {
+    if (GetParam() == Place::kDevice) {
+      const std::string reason = why_no_device_attention();
+      if (!reason.empty()) GTEST_SKIP() << reason;
+    }
     Random random(2);
     bias_.fill_normal(random);
     slopes_.fill_normal(random, 0.1);
   }
+
+  // `seed` chooses the emulator's order of threads and copies.
+  static Computed compute(const ConstView& q, const ConstView& k, const ConstView& v,
+                          const Options& options, std::uint32_t seed = 1) {
+    Computed x{Tensor(DType::kBFloat16, {q.size(0), q.size(1), q.size(2), v.size(3)}),
+               Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
+    const Outputs outputs{.out = x.out.view(), .lse = x.lse.view()};
+    if (GetParam() == Place::kDevice) {
+      device_attention({q, k, v}, options, outputs);
+    } else {
+      emulated_attention({q, k, v}, options, outputs, seed);
+    }
+    return x;
+  }
+
   Arrays arrays_;
   Guarded bias_{DType::kFloat32, {kTq, kTk}, Layout::kContiguous};
   Guarded slopes_{DType::kFloat32, {kH}, Layout::kContiguous};
 };
 
-TEST_F(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
+TEST_P(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
   for (const Options& options : all_options(bias_, slopes_)) {
     const Computed first = compute(arrays_.q, arrays_.k, arrays_.v, options, 1);
     for (std::uint32_t seed = 2; seed < 5; ++seed) {
@@ -97,7 +112,7 @@ TEST_F(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
   }
 }
 
-TEST_F(ForwardOrder, OneQueryAloneEqualsAll) {
+TEST_P(ForwardOrder, OneQueryAloneEqualsAll) {
   const Options options{.masks = {Causal{}}};
   const Computed all = compute(arrays_.q, arrays_.k, arrays_.v, options);
   for (const Index i : {Index{0}, Index{1}, Index{63}, Index{64}, Index{100}, kTq - 1}) {
@@ -111,7 +126,7 @@ TEST_F(ForwardOrder, OneQueryAloneEqualsAll) {
   }
 }
 
-TEST_F(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
+TEST_P(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
   for (const Options& options : {Options{.masks = {Causal{}}}, Options{.softcap = 15}}) {
     const Computed all = compute(arrays_.q, arrays_.k, arrays_.v, options);
     // Heads 2 and 3 of batch entry 1 alone, which read key head 1.
@@ -124,7 +139,7 @@ TEST_F(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
   }
 }
 
-TEST_F(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
+TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
   // Infinities and NaNs beyond a length and above the diagonal.
   const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
   lengths.view().at<std::int32_t>({0}) = 70;
@@ -146,7 +161,7 @@ TEST_F(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
   }
 }
 
-TEST_F(ForwardOrder, StridesDoNotMatter) {
+TEST_P(ForwardOrder, StridesDoNotMatter) {
   const Options options{.masks = {Causal{}}};
   const Computed plain = compute(arrays_.q, arrays_.k, arrays_.v, options);
   // Rows that cannot be read 16 bytes at a time.
@@ -168,6 +183,11 @@ TEST_F(ForwardOrder, StridesDoNotMatter) {
     EXPECT_EQ(strided.rows(1, h, 0, kTq), plain.rows(1, h, 0, kTq));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, ForwardOrder, testing::Values(Place::kEmulator, Place::kDevice),
+                         [](const auto& place) {
+                           return place.param == Place::kDevice ? "Device" : "Emulator";
+                         });
 
 }  // namespace
 }  // namespace qkv::test

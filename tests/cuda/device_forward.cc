@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/cuda/device_forward.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <qkv/cuda.h>
+
+#include "cuda/driver.h"
+#include "cuda/functions.h"
+
+namespace qkv::test {
+namespace {
+
+// The first device that is new enough, or -1.
+int usable_device() {
+  for (const cuda::Device& device : cuda::devices()) {
+    if (device.major >= cuda::kLeastMajor) return device.number;
+  }
+  return -1;
+}
+
+// A copy of a host array in memory of the current context, between two bands of 0xFF, which are
+// NaNs for a kernel that reads them.
+class OnDevice {
+ public:
+  OnDevice(const cuda::Driver& driver, const ConstView& host) : driver_(driver) {
+    Index lowest = 0;
+    Index highest = 0;
+    bool empty = false;
+    for (int axis = 0; axis < host.rank(); ++axis) {
+      empty = empty || host.size(axis) == 0;
+      const Index last = (host.size(axis) - 1) * host.stride(axis);
+      (last < 0 ? lowest : highest) += last;
+    }
+    const auto element = static_cast<Index>(size_of(host.dtype()));
+    if (!empty) bytes_ = static_cast<std::size_t>((highest - lowest + 1) * element);
+    host_ = reinterpret_cast<std::uintptr_t>(host.data()) +
+            static_cast<std::uintptr_t>(empty ? 0 : lowest * element);
+    before_ = kBand + host_ % kBand;
+    check(driver_.functions().allocate(&memory_, before_ + bytes_ + kBand));
+    const std::uintptr_t first =
+        memory_ + before_ + static_cast<std::uintptr_t>(empty ? 0 : -lowest * element);
+    view_ = View(reinterpret_cast<void*>(first),  // NOLINT(performance-no-int-to-ptr)
+                 host.dtype(), host.shape(), host.strides());
+  }
+  ~OnDevice() { driver_.functions().free(memory_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  const View& view() const { return view_; }
+
+  void put() {
+    check(driver_.functions().set_bytes(memory_, 0xFF, before_ + bytes_ + kBand, nullptr));
+    if (bytes_ == 0) return;
+    check(driver_.functions().copy_to_device(memory_ + before_, host_data(), bytes_, nullptr));
+  }
+
+  // All bytes with the bands around them.
+  std::vector<std::uint8_t> taken() const {
+    std::vector<std::uint8_t> all(before_ + bytes_ + kBand);
+    check(driver_.functions().copy_to_host(all.data(), memory_, all.size(), nullptr));
+    check(driver_.functions().synchronize(nullptr));
+    return all;
+  }
+
+  // Copies the bytes to the host's array. Returns whether the bands are as they were.
+  bool put_back(const std::vector<std::uint8_t>& all) const {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(before_);
+    const auto end = first + static_cast<std::ptrdiff_t>(bytes_);
+    std::copy(first, end, host_data());
+    const auto is_band = [](std::uint8_t byte) { return byte == 0xFF; };
+    return std::all_of(all.begin(), first, is_band) && std::all_of(end, all.end(), is_band);
+  }
+
+ private:
+  // A multiple of every alignment.
+  static constexpr std::size_t kBand = 256;
+
+  std::uint8_t* host_data() const {
+    return reinterpret_cast<std::uint8_t*>(host_);  // NOLINT(performance-no-int-to-ptr)
+  }
+  void check(cuda::Status status) const { driver_.check(status, "testing"); }
+
+  const cuda::Driver& driver_;
+  std::uintptr_t host_ = 0;  // of the lowest element
+  std::size_t bytes_ = 0;
+  std::size_t before_ = 0;  // the band before the lowest element, which keeps its alignment
+  cuda::Address memory_ = 0;
+  View view_;
+};
+
+// A call whose arrays are on the device.
+class DeviceCall {
+ public:
+  DeviceCall(const cuda::Driver& driver, const Inputs& inputs, const Options& options,
+             const Outputs& outputs)
+      : driver_(driver), inputs_(inputs), options_(options), outputs_(outputs) {
+    for (ConstView* view :
+         {&inputs_.q, &inputs_.k, &inputs_.v, &inputs_.cu_seqlens_q, &inputs_.cu_seqlens_k,
+          &options_.bias, &options_.alibi, &options_.sinks}) {
+      move(*view);
+    }
+    if (auto* offsets = std::get_if<Offsets>(&options_.diagonal)) move(offsets->o);
+    for (Mask& mask : options_.masks) std::visit(MoveMask{*this}, mask);
+    const std::size_t read = arrays_.size();
+    for (View* view : {&outputs_.out, &outputs_.lse, &outputs_.row_max}) {
+      if (view->given()) *view = add(*view);
+    }
+    for (std::size_t n = read; n < arrays_.size(); ++n) results_.push_back(&arrays_[n]);
+    for (std::size_t n = 0; n < read; ++n) arrays_[n].put();
+  }
+
+  // Runs, and returns the bytes of all results.
+  std::vector<std::vector<std::uint8_t>> run(int device) {
+    for (OnDevice* result : results_) result->put();
+    cuda::attention(inputs_, options_, outputs_, {.device = device});
+    std::vector<std::vector<std::uint8_t>> all;
+    for (const OnDevice* result : results_) all.push_back(result->taken());
+    return all;
+  }
+
+  void put_back(const std::vector<std::vector<std::uint8_t>>& all) const {
+    bool intact = true;
+    for (std::size_t n = 0; n < all.size(); ++n) intact = results_[n]->put_back(all[n]) && intact;
+    if (!intact) throw std::runtime_error("bytes around a result on the device were written");
+  }
+
+ private:
+  struct MoveMask {
+    DeviceCall& call;
+    void operator()(Keep& mask) const { call.move(mask.keep); }
+    void operator()(Padding& mask) const { call.move(mask.padding); }
+    void operator()(KeyLengths& mask) const { call.move(mask.lengths); }
+    template <class Other>
+    void operator()(Other&) const {}  // has no array
+  };
+
+  View add(const ConstView& host) { return arrays_.emplace_back(driver_, host).view(); }
+  void move(ConstView& view) {
+    if (view.given()) view = add(view);
+  }
+
+  const cuda::Driver& driver_;
+  Inputs inputs_;
+  Options options_;
+  Outputs outputs_;
+  std::deque<OnDevice> arrays_;
+  std::vector<OnDevice*> results_;
+};
+
+}  // namespace
+
+std::string why_no_device_attention() {
+  if (cuda::devices().empty()) return cuda::why_no_device();
+  return usable_device() < 0 ? "no CUDA device is new enough" : "";
+}
+
+void device_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                      int runs) {
+  const int device = usable_device();
+  cuda::Driver& driver = cuda::driver();
+  const cuda::CurrentContext context(driver, "test", device);
+  DeviceCall call(driver, inputs, options, outputs);
+  const auto first = call.run(device);
+  call.put_back(first);
+  for (int run = 1; run < runs; ++run) {
+    if (call.run(device) != first) throw std::runtime_error("two runs differ in bits");
+  }
+}
+
+}  // namespace qkv::test
