@@ -11,6 +11,7 @@
 #include "core/message.h"
 #include "cuda/forward_launch.h"
 #include "cuda/images.h"
+#include "cuda/stream_memory.h"
 
 namespace qkv::cuda {
 namespace {
@@ -64,13 +65,15 @@ void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
   attn::visit_inputs(inputs, options, check);
   for_each_buffer(outputs, check);
   if (p.B == 0 || p.H == 0 || p.q_rows == 0) return;
-  const ForwardLaunch launch = forward_launch(p, results);
-  Kernel& kernel =
-      driver.kernel(stream.device, image(launch.kernel->every ? "forward_every" : "forward"),
-                    launch.kernel->name);
-  driver.launch(kernel, {static_cast<unsigned>(launch.blocks)},
-                {static_cast<unsigned>(launch.kernel->threads)}, launch.kernel->shared_bytes,
-                stream.handle, launch.arguments);
+  ForwardLaunches launches = forward_launches(p, results);
+  const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
+  launches.arguments.statistics = statistics.as<RowStatistics>();
+  for (const KernelLaunch& launch : launches.kernels) {
+    Kernel& kernel = driver.kernel(stream.device, image(launch.kernel->image), launch.kernel->name);
+    driver.launch(kernel, {static_cast<unsigned>(launch.blocks)},
+                  {static_cast<unsigned>(launch.kernel->threads)}, launch.kernel->shared_bytes,
+                  stream.handle, launches.arguments);
+  }
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <variant>
 
 #include "core/message.h"
@@ -21,16 +22,36 @@ using core::text;
 constexpr DType dtype_of_tiles(BFloat16Tiles) { return DType::kBFloat16; }
 constexpr DType dtype_of_tiles(Float16Tiles) { return DType::kFloat16; }
 
-constexpr ForwardKernel kKernels[] = {
+// A kernel's entry, from the shape of its tiles.
+template <class Shape, class Tiles>
+constexpr TileKernel entry(const char* image, const char* name, bool every, bool stages) {
+  return {image,
+          name,
+          dtype_of_tiles(Tiles{}),
+          Shape::kWidth,
+          every,
+          Shape::kRows,
+          Shape::kKeys,
+          Shape::kThreads,
+          stages ? Shape::kEveryBytes : Shape::kSharedBytes};
+}
+
+constexpr TileKernel kForward[] = {
 #define QKV_KERNEL(NAME, SHAPE, TILES, EVERY) \
-  {"qkv_forward_" #NAME,                      \
-   dtype_of_tiles(TILES{}),                   \
-   SHAPE::kWidth,                             \
-   EVERY,                                     \
-   SHAPE::kRows,                              \
-   SHAPE::kThreads,                           \
-   (EVERY) ? SHAPE::kEveryBytes : SHAPE::kSharedBytes},
+  entry<SHAPE, TILES>((EVERY) ? "forward_every" : "forward", "qkv_forward_" #NAME, EVERY, EVERY),
     QKV_FOR_EACH_FORWARD(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+constexpr TileKernel kSumColumns[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES) \
+  entry<SHAPE, TILES>("inspection", "qkv_sum_columns_" #NAME, true, true),
+    QKV_FOR_EACH_INSPECTION(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+constexpr TileKernel kInspectRows[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES) \
+  entry<SHAPE, TILES>("inspection", "qkv_inspect_rows_" #NAME, true, true),
+    QKV_FOR_EACH_INSPECTION(QKV_KERNEL)
 #undef QKV_KERNEL
 };
 constexpr Index kLargestWidth = 256;
@@ -174,27 +195,30 @@ bool needs_every(const ForwardArguments& a) {
          a.alibi.data != nullptr || a.softcap > 0 || a.drops || !(a.scale > 0);
 }
 
-const ForwardKernel& choose(const Problem& p, bool every) {
+// The first kernel of a list that the call fits.
+const TileKernel& choose(std::span<const TileKernel> kernels, const Problem& p, bool every) {
   const Index width = std::max(p.Dk, p.E);
-  for (const ForwardKernel& one : kKernels) {
+  for (const TileKernel& one : kernels) {
     if (one.dtype == p.dtype && one.width >= width && one.every == every) return one;
   }
-  return kKernels[0];  // not reached: forward_unsupported() has checked dtype and width
+  return kernels.front();  // not reached: forward_unsupported() has checked dtype and width
 }
 
-// Whether only results of the list are requested.
-bool has_only_rows(const core::Results& results) {
-  core::Results listed;
-  listed.out = results.out;
-  listed.lse = results.lse;
-  listed.row_max = results.row_max;
-  core::Results requested = results;
-  bool only = true;
-  core::for_each_operand(requested, [&](const auto&, const core::ResultOperand& x) {
-    only = only && (!x.given() || x.data == listed.out.data || x.data == listed.lse.data ||
-                    x.data == listed.row_max.data);
-  });
-  return only;
+// Returns a result that the kernels do not have, or null.
+const char* unsupported_result(const core::Results& results) {
+  core::Results rest = results;
+  rest.out = rest.lse = rest.row_max = rest.entropy = {};
+  rest.columns.sums = rest.columns.value_sums = {};
+  rest.weights.matrix = {};
+  bool any = false;
+  core::for_each_operand(
+      rest, [&](const auto&, const core::ResultOperand& x) { any = any || x.given(); });
+  if (any)
+    return "results other than out, lse, row_max, entropy, column_sums, value_sums and weights";
+  if (results.columns.indices.given() || results.weights.indices.given()) {
+    return "results of listed queries";
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -215,15 +239,16 @@ std::string forward_unsupported(const Problem& p, const core::Results& results) 
   if (std::max({p.B, p.H, p.q_rows, p.k_rows}) > kLargestSize) {
     return "2^31 or more batch entries, heads or rows";
   }
-  if (!has_only_rows(results)) return "results other than out, lse and row_max";
+  const char* result = unsupported_result(results);
+  if (result != nullptr) return result;
   ForwardArguments masks;
   const char* reason = add_masks(p, masks);
   return reason == nullptr ? "" : reason;
 }
 
-ForwardLaunch forward_launch(const Problem& p, const core::Results& results) {
-  ForwardLaunch launch;
-  ForwardArguments& a = launch.arguments;
+ForwardLaunches forward_launches(const Problem& p, const core::Results& results) {
+  ForwardLaunches launches;
+  ForwardArguments& a = launches.arguments;
   a.q = tile_array(p.q, p.Dq);
   a.k = tile_array(p.k, p.Dk);
   a.v = tile_array(p.v, p.E);
@@ -231,6 +256,10 @@ ForwardLaunch forward_launch(const Problem& p, const core::Results& results) {
   a.out.vectors = has_vectors(a.out, 2, 2);
   a.lse = device_array(results.lse);
   a.row_max = device_array(results.row_max);
+  a.entropy = device_array(results.entropy);
+  a.column_sums = device_array(results.columns.sums);
+  a.value_sums = device_array(results.columns.value_sums);
+  a.weights = device_array(results.weights.matrix);
   a.bias = matrix_array(p.bias, p.Tk);
   add_masks(p, a);
   a.offsets = device_array(p.offsets);
@@ -260,11 +289,27 @@ ForwardLaunch forward_launch(const Problem& p, const core::Results& results) {
   a.dropout_threshold = dropout.threshold;
   a.kept_scale = static_cast<float>(1 / (1 - p.dropout));
 
-  launch.kernel = &choose(p, needs_every(a));
-  const Index rows = launch.kernel->rows;
-  a.row_blocks = static_cast<int>(p.packed() ? p.q_rows / rows + p.B : (p.Tq + rows - 1) / rows);
-  launch.blocks = Index{a.row_blocks} * p.H * (p.packed() ? 1 : p.B);
-  return launch;
+  const TileKernel& forward = choose(kForward, p, needs_every(a));
+  const TileKernel& columns = choose(kSumColumns, p, true);
+  const TileKernel& rows = choose(kInspectRows, p, true);
+  const Index heads = p.H * (p.packed() ? 1 : p.B);
+  const auto blocks_of = [&](Index count, Index size) {
+    return p.packed() ? count / size + p.B : (count + size - 1) / size;
+  };
+  // Forward kernels and those of rows need not have equal blocks of queries.
+  const auto launch = [&](const TileKernel& kernel, Index blocks) {
+    launches.kernels.push_back({&kernel, blocks * heads});
+  };
+  a.key_blocks = static_cast<int>(blocks_of(p.k_rows, columns.keys));
+  a.row_blocks = static_cast<int>(blocks_of(p.q_rows, forward.rows));
+  a.inspected_blocks = static_cast<int>(blocks_of(p.q_rows, rows.rows));
+  launch(forward, a.row_blocks);
+  if (results.columns.given() && a.key_blocks > 0) launch(columns, a.key_blocks);
+  if (results.entropy.given() || results.weights.matrix.given()) launch(rows, a.inspected_blocks);
+  if (launches.kernels.size() > 1) {
+    launches.statistics_bytes = static_cast<std::size_t>(heads * p.q_rows) * sizeof(RowStatistics);
+  }
+  return launches;
 }
 
 }  // namespace qkv::cuda

@@ -95,9 +95,10 @@ TEST_F(CudaCall, RefusesWhatNoKernelSupports) {
   const DType dtype = DType::kBFloat16;
   EXPECT_EQ(refused(dtype, {.score = Cosine{}}, outputs(dtype)),
             "input transforms (cosine and bilinear scores, QK-norm, rotary positions)");
-  Outputs sums = outputs(dtype);
-  sums.column_sums = array(kMemory + (5U << 24U), DType::kFloat32, {2, 8, 500});
-  EXPECT_EQ(refused(dtype, {}, sums), "results other than out, lse and row_max");
+  Outputs scores = outputs(dtype);
+  scores.raw_scores = array(kMemory + (5U << 24U), DType::kFloat32, {2, 8, 300, 500});
+  EXPECT_EQ(refused(dtype, {}, scores),
+            "results other than out, lse, row_max, entropy, column_sums, value_sums and weights");
   const Keep keep{array(kMemory + (6U << 24U), DType::kBool, {300, 500})};
   EXPECT_EQ(refused(dtype, {.masks = {keep, keep}}, outputs(dtype)), "more than one Keep");
   const Padding padding{array(kMemory + (6U << 24U), DType::kBool, {2, 500})};

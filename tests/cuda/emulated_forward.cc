@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/emulated_forward.h"
 
+#include <cmath>
+#include <vector>
+
 #include "attention/validate/bind.h"
 #include "attention/validate/resolve.h"
 #include "cuda/forward_launch.h"
@@ -19,9 +22,14 @@ void emulated_attention(const Inputs& inputs, const Options& options, const Outp
   core::ResolvedProblem p;
   attn::resolve("attention", {}, inputs, options, p);
   const core::Results results = attn::bind_outputs(p, outputs);
-  const cuda::ForwardLaunch launch = cuda::forward_launch(p, results);
-  emulate_kernel(launch.kernel->name, launch.blocks, launch.kernel->threads,
-                 launch.kernel->shared_bytes, &launch.arguments, seed);
+  cuda::ForwardLaunches launches = cuda::forward_launches(p, results);
+  std::vector<cuda::RowStatistics> statistics(
+      launches.statistics_bytes / sizeof(cuda::RowStatistics), {NAN, NAN, NAN, NAN});
+  if (!statistics.empty()) launches.arguments.statistics = statistics.data();
+  for (const cuda::KernelLaunch& launch : launches.kernels) {
+    emulate_kernel(launch.kernel->name, launch.blocks, launch.kernel->threads,
+                   launch.kernel->shared_bytes, &launches.arguments, seed);
+  }
 }
 
 }  // namespace qkv::test

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cuda/device/forward.h"
+#include "cuda/device/inspection.h"
 #include "tests/cuda/emulator.h"
 
 namespace qkv::test {
@@ -19,6 +20,17 @@ void run_kernel(const char* name, const cuda::ForwardArguments& arguments) {
   }
   QKV_FOR_EACH_FORWARD(QKV_KERNEL)
 #undef QKV_KERNEL
+#define QKV_KERNELS(NAME, SHAPE, TILES)                      \
+  if (std::strcmp(name, "qkv_sum_columns_" #NAME) == 0) {    \
+    cuda::sum_columns<cuda::SHAPE, cuda::TILES>(arguments);  \
+    return;                                                  \
+  }                                                          \
+  if (std::strcmp(name, "qkv_inspect_rows_" #NAME) == 0) {   \
+    cuda::inspect_rows<cuda::SHAPE, cuda::TILES>(arguments); \
+    return;                                                  \
+  }
+  QKV_FOR_EACH_INSPECTION(QKV_KERNELS)
+#undef QKV_KERNELS
   throw std::logic_error(std::string("no kernel ") + name);
 }
 

@@ -390,6 +390,7 @@ float exp2_of(float x) {
 }
 float log2_of(float x) { return std::log2(x); }
 float reciprocal(float x) { return 1 / x; }
+float square_root(float x) { return std::sqrt(x); }
 float divide(float x, float y) { return x / y; }
 float rounded_product(float x, float y) { return x * y; }
 float rounded_sum(float x, float y) { return x + y; }

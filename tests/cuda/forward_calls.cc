@@ -11,16 +11,30 @@ namespace qkv::test {
 namespace {
 
 // Weights are rounded to 8 or 11 bits, and small float16 weights to multiples of 2^-24.
-Looseness looseness(DType dtype) {
-  return {dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-10, true, {"out", "lse", "row_max"}};
+Looseness looseness(DType dtype, const Outputs& asked) {
+  Looseness loose{dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-10, true};
+  for_each_buffer(asked, [&](std::string_view name, const View& buffer) {
+    if (buffer.given()) loose.results.emplace(name);
+  });
+  return loose;
 }
 
-Outputs rows_only(const Outputs& all) {
-  return {.out = all.out, .lse = all.lse, .row_max = all.row_max};
+// The results that the kernels have: of all queries, not of listed ones.
+Outputs supported(const Outputs& all) {
+  Outputs some{.out = all.out, .lse = all.lse, .row_max = all.row_max, .entropy = all.entropy};
+  if (!all.column_sums.rows.given()) {
+    some.column_sums = all.column_sums;
+    some.value_sums = all.value_sums;
+  }
+  if (!all.weights.rows.given()) some.weights = all.weights;
+  return some;
 }
 
 bool asks_nothing(const Outputs& x) {
-  return !x.out.given() && !x.lse.given() && !x.row_max.given();
+  bool nothing = true;
+  for_each_buffer(
+      x, [&](std::string_view, const View& buffer) { nothing = nothing && !buffer.given(); });
+  return nothing;
 }
 
 }  // namespace
@@ -31,7 +45,7 @@ void for_each_forward_call(std::uint64_t seed, std::uint64_t index,
     const RandomCall call(seed, index, draw);
     if (call.dtype() != DType::kBFloat16 && call.dtype() != DType::kFloat16) continue;
     const Results buffers(call, 0);
-    const Outputs asked = rows_only(buffers.outputs());
+    const Outputs asked = supported(buffers.outputs());
     if (asks_nothing(asked)) continue;
     if (emulated_unsupported(call.inputs(), call.options(), asked).empty()) f(call);
   }
@@ -42,9 +56,9 @@ std::string difference_of_forward(const RandomCall& call, std::string_view path,
   const Results want(call, 555);
   const Results got(call, -777);
   Context context = context_on(kReferencePath);
-  attention(call.inputs(), call.options(), rows_only(want.outputs()), context);
+  attention(call.inputs(), call.options(), supported(want.outputs()), context);
   try {
-    run(rows_only(got.outputs()));
+    run(supported(got.outputs()));
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -56,7 +70,8 @@ std::string difference_of_forward(const RandomCall& call, std::string_view path,
     const testing::AssertionResult intact = array.intact();
     if (!intact) return intact.message();
   }
-  return Agreement::check(call, path, got, want, looseness(call.dtype()));
+  return Agreement::check(call, path, got, want,
+                          looseness(call.dtype(), supported(want.outputs())));
 }
 
 }  // namespace qkv::test

@@ -48,9 +48,20 @@ inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
 
 enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 
+// What the forward pass stores of a row: its weights are
+// factor * 2^(exponent factor * (s - m) + lowered).
+struct alignas(16) RowStatistics {
+  float m;        // the largest score without the sink
+  float lowered;  // by how much a larger sink lowers the powers
+  float factor;   // 1 / sum, or 0 for a row without live keys
+  float unused;
+};
+
 struct ForwardArguments {
-  DeviceArray q, k, v, out;  // 16-bit numbers
-  DeviceArray lse, row_max;  // float32, absent if data is null
+  DeviceArray q, k, v, out;             // 16-bit numbers
+  DeviceArray lse, row_max, entropy;    // float32, absent if data is null, as all that follow
+  DeviceArray column_sums, value_sums;  // float32, rows = keys
+  DeviceArray weights;                  // float32, rows = queries, columns = keys
   DeviceArray bias, keep, padding;
   DeviceArray lengths[kMaxLengths];
   DeviceArray offsets;             // one per batch entry
@@ -78,6 +89,12 @@ struct ForwardArguments {
   float kept_scale = 1;
 
   int row_blocks = 0;  // blocks of queries of one head; packed: an upper bound for all sequences
+  int key_blocks = 0;  // blocks of keys of one head, likewise
+  int inspected_blocks = 0;  // blocks of queries of the kernels that compute weights again
+
+  // For the kernels that compute weights again, a RowStatistics of each row of each head of each
+  // batch entry (or of all packed sequences). May be null.
+  RowStatistics* statistics = nullptr;
 };
 
 }  // namespace qkv::cuda

@@ -23,33 +23,35 @@ namespace qkv::cuda {
 
 // ---- results --------------------------------------------------------------------------------
 
-// The factor of o, and what is stored of a row. `m` is the largest score and `l` the sum of
-// exp2(factor (s - m)).
+// What is made of a row's largest score m and the sum l of exp2(factor (s - m)).
 struct RowResult {
-  float factor;
+  float factor;  // of o
   float lse;
   float row_max;
+  float lowered;  // of RowStatistics
+  float one_over_sum;
 };
 
 QKV_DEVICE RowResult finish_row(float m, float l, float factor, bool has_sink, float sink) {
   const bool empty = l == 0;
   float top = empty ? minus_infinity() : rounded_product(m, factor);  // in powers of two
   float largest = empty ? minus_infinity() : m * (factor * kLn2);
-  float share = 1;
+  float lowered = 0;
   float sum = l;
   if (has_sink && sink != minus_infinity()) {
-    if (empty) return {0, sink, sink};
+    if (empty) return {0, sink, sink, 0, 0};
     const float own = sink * kLog2E;
     const float both = max_of(top, own);
-    share = exp2_of(rounded_sum(top, -both));
-    sum = fused(l, share, exp2_of(rounded_sum(own, -both)));
+    lowered = rounded_sum(top, -both);
+    sum = fused(l, exp2_of(lowered), exp2_of(rounded_sum(own, -both)));
     top = both;
     largest = max_of(largest, sink);
   } else if (empty) {
-    return {0, minus_infinity(), minus_infinity()};
+    return {0, minus_infinity(), minus_infinity(), 0, 0};
   }
-  if (sum != sum) return {sum, sum, sum};
-  return {divide(share, sum), rounded_product(rounded_sum(top, log2_of(sum)), kLn2), largest};
+  if (sum != sum) return {sum, sum, sum, sum, sum};
+  return {divide(exp2_of(lowered), sum), rounded_product(rounded_sum(top, log2_of(sum)), kLn2),
+          largest, lowered, divide(1, sum)};
 }
 
 template <class Shape, class Tiles>
@@ -76,6 +78,9 @@ QKV_DEVICE void store_results(const ForwardArguments& a, const BlockPlace& place
       const int i = place.first + row_in_block<Shape>(m, half);
       if (i >= place.Tq) continue;
       const RowResult row = finish_row(state.m[2 * m + half], l, factor, has_sink, sink);
+      if (a.statistics != nullptr && lane % 4 == 0) {
+        statistics_of(a, place, i) = {state.m[2 * m + half], row.lowered, row.one_over_sum, 0};
+      }
       if (a.lse.data != nullptr && lane % 4 == 0) lse[i * a.lse.row] = row.lse;
       if (a.row_max.data != nullptr && lane % 4 == 0) row_max[i * a.row_max.row] = row.row_max;
       if (a.out.data == nullptr) continue;
@@ -108,7 +113,7 @@ QKV_DEVICE void store_results(const ForwardArguments& a, const BlockPlace& place
 template <class Shape, class Tiles, bool kEvery>
 QKV_DEVICE void forward(const ForwardArguments& a) {
   BlockPlace place;
-  if (!find_place<Shape>(a, place)) return;
+  if (!find_place<Shape>(a, a.row_blocks, place)) return;
   const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
   const int value_head =
       static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
@@ -116,13 +121,7 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   const DeviceRows v = rows_of(a, a.v, place.b, value_head, place.k0);
   if constexpr (kEvery) {
-    if (thread_index() == 0) {
-      const auto offset = [&](const DeviceArray& x) {
-        return static_cast<std::uint64_t>(offset_of(a, x, place.b, place.h));
-      };
-      store_long(Shape::kPlaces, offset(a.bias));
-      store_long(Shape::kPlaces + 8, offset(a.keep));
-    }
+    if (thread_index() == 0) store_option_offsets<Shape>(a, place);
   }
 
   RowState<Shape> state;
@@ -140,13 +139,9 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     }
   }
 
-  // Scores are final only with the options that change them; else they are products, and the scale
-  // acts in the exponent.
-  const bool scaled = kEvery && (a.softcap > 0 || a.bias.data != nullptr ||
-                                 a.alibi.data != nullptr || !(a.scale > 0));
   const bool asks =
       kEvery && (a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr);
-  const float factor = scaled ? kLog2E : rounded_product(a.scale, kLog2E);
+  const float factor = exponent_factor<kEvery>(a);
 
   const BlockBounds bounds = find_bounds<Shape>(a, place);
   const int first_tile = bounds.last_end > 0 ? bounds.first_begin / Shape::kKeys : 0;
@@ -171,12 +166,7 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     }
     commit_copies();
     const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
-    if constexpr (kEvery) {
-      if (scaled) make_scores<Shape>(a, place, j, s);
-      if (a.keep.data != nullptr) apply_keep<Shape>(s);
-      if (a.padding.data != nullptr) apply_padding<Shape>(s);
-    }
-    if (!inside) apply_bounds<Shape>(tile, s);
+    finish_scores<Shape, kEvery>(a, place, inside, j, s);
     const bool careful = (!inside || asks) && any_thread(has_non_finite<Shape, Tiles>());
     if (careful) mark_masked<Shape>(s);
     update_softmax<Shape>(factor, s, state);

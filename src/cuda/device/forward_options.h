@@ -67,6 +67,16 @@ QKV_DEVICE void stage_elements(std::uint32_t tile, const BlockPlace& place, int 
   }
 }
 
+// Keeps in shared memory where the head's bias and Keep begin.
+template <class Shape>
+QKV_DEVICE void store_option_offsets(const ForwardArguments& a, const BlockPlace& place) {
+  const auto offset = [&](const DeviceArray& x) {
+    return static_cast<std::uint64_t>(offset_of(a, x, place.b, place.h));
+  };
+  store_long(Shape::kPlaces, offset(a.bias));
+  store_long(Shape::kPlaces + 8, offset(a.keep));
+}
+
 // Puts what a tile's options read into shared memory, or begins to.
 template <class Shape>
 QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place, int first_key) {
@@ -264,6 +274,30 @@ QKV_DEVICE void apply_bounds(int tile, ScoreTile<Shape>& s) {
       }
     }
   }
+}
+
+// Whether options change scores. If not, scores are products, and the scale acts in the exponent.
+template <bool kEvery>
+QKV_DEVICE bool is_scaled(const ForwardArguments& a) {
+  return kEvery &&
+         (a.softcap > 0 || a.bias.data != nullptr || a.alibi.data != nullptr || !(a.scale > 0));
+}
+// The factor of a score in the exponent of 2.
+template <bool kEvery>
+QKV_DEVICE float exponent_factor(const ForwardArguments& a) {
+  return is_scaled<kEvery>(a) ? kLog2E : rounded_product(a.scale, kLog2E);
+}
+
+// Makes final scores of products. `inside`: causal mask, window and lengths allow all pairs.
+template <class Shape, bool kEvery>
+QKV_DEVICE void finish_scores(const ForwardArguments& a, const BlockPlace& place, bool inside,
+                              int first_key, ScoreTile<Shape>& s) {
+  if constexpr (kEvery) {
+    if (is_scaled<kEvery>(a)) make_scores<Shape>(a, place, first_key, s);
+    if (a.keep.data != nullptr) apply_keep<Shape>(s);
+    if (a.padding.data != nullptr) apply_padding<Shape>(s);
+  }
+  if (!inside) apply_bounds<Shape>(first_key / Shape::kKeys, s);
 }
 
 // Sets the weights that dropout drops to 0.

@@ -36,51 +36,89 @@ QKV_DEVICE std::uint32_t other_chunk(std::uint32_t address, int count) {
   return address ^ static_cast<std::uint32_t>(count * 16);
 }
 
-// Finds the block's place. False if the block has no queries.
+// Finds the sequence of block `n` of a head, whose blocks are kRows rows of the sequences that
+// start at `starts` (one of a.starts_q and a.starts_k), and makes n the block in it. False if there
+// is no such block.
+template <int kRows>
+QKV_DEVICE bool find_sequence(const ForwardArguments& a, const DeviceArray& starts, int limit,
+                              int& n, BlockPlace& place) {
+  // The numbers of these arrays are not checked on the host: whatever they are, rows lie inside of
+  // q and k.
+  const auto start = [&](const DeviceArray& x, int b, int rows) {
+    return static_cast<int>(at_most(at_least(integer_at(x.type, x.data, b * x.row), 0), rows));
+  };
+  int b = 0;
+  for (; b < a.B; ++b) {
+    const int rows = start(starts, b + 1, limit) - start(starts, b, limit);
+    const int blocks = (rows + kRows - 1) / kRows;
+    if (n < blocks) break;
+    n -= larger(blocks, 0);
+  }
+  if (b == a.B) return false;
+  place.b = b;
+  place.q0 = start(a.starts_q, b, a.Tq);
+  place.k0 = start(a.starts_k, b, a.Tk);
+  place.Tq = larger(start(a.starts_q, b + 1, a.Tq) - static_cast<int>(place.q0), 0);
+  place.Tk = larger(start(a.starts_k, b + 1, a.Tk) - static_cast<int>(place.k0), 0);
+  return true;
+}
+
+QKV_DEVICE std::int64_t diagonal_of(const ForwardArguments& a, const BlockPlace& place) {
+  switch (a.corner) {
+    case Corner::kBottomRight:
+      return place.Tk - place.Tq;
+    case Corner::kGiven:
+      return a.offset;
+    case Corner::kArray:
+      break;
+  }
+  return integer_at(a.offsets.type, a.offsets.data, place.b * a.offsets.row);
+}
+
+// Finds the place of a block of queries, of which a head has row_blocks. False if the block has
+// none.
 template <class Shape>
-QKV_DEVICE bool find_place(const ForwardArguments& a, BlockPlace& place) {
-  const int n = block_index() / a.row_blocks;
-  int block = block_index() % a.row_blocks;
+QKV_DEVICE bool find_place(const ForwardArguments& a, int row_blocks, BlockPlace& place) {
+  const int n = block_index() / row_blocks;
+  int block = block_index() % row_blocks;
   place.h = n % a.H;
   if (a.starts_q.data == nullptr) {
     place.b = n / a.H;
     place.Tq = a.Tq;
     place.Tk = a.Tk;
     // With a causal mask the last queries have the most keys: they start first.
-    if (a.right != kUnbounded) block = a.row_blocks - 1 - block;
-  } else {
-    // The numbers of these arrays are not checked on the host: whatever they are, rows lie inside
-    // of q and k.
-    const auto start = [&](const DeviceArray& x, int b, int rows) {
-      return static_cast<int>(at_most(at_least(integer_at(x.type, x.data, b * x.row), 0), rows));
-    };
-    int b = 0;
-    for (; b < a.B; ++b) {
-      const int rows = start(a.starts_q, b + 1, a.Tq) - start(a.starts_q, b, a.Tq);
-      const int blocks = (rows + Shape::kRows - 1) / Shape::kRows;
-      if (block < blocks) break;
-      block -= larger(blocks, 0);
-    }
-    if (b == a.B) return false;
-    place.b = b;
-    place.q0 = start(a.starts_q, b, a.Tq);
-    place.k0 = start(a.starts_k, b, a.Tk);
-    place.Tq = start(a.starts_q, b + 1, a.Tq) - static_cast<int>(place.q0);
-    place.Tk = larger(start(a.starts_k, b + 1, a.Tk) - static_cast<int>(place.k0), 0);
+    if (a.right != kUnbounded) block = row_blocks - 1 - block;
+  } else if (!find_sequence<Shape::kRows>(a, a.starts_q, a.Tq, block, place)) {
+    return false;
   }
   place.first = block * Shape::kRows;
-  switch (a.corner) {
-    case Corner::kBottomRight:
-      place.diagonal = place.Tk - place.Tq;
-      break;
-    case Corner::kGiven:
-      place.diagonal = a.offset;
-      break;
-    case Corner::kArray:
-      place.diagonal = integer_at(a.offsets.type, a.offsets.data, place.b * a.offsets.row);
-      break;
-  }
+  place.diagonal = diagonal_of(a, place);
   return place.first < place.Tq;
+}
+
+// Finds the place of a block of keys and its first key. False if the block has none.
+template <class Shape>
+QKV_DEVICE bool find_key_place(const ForwardArguments& a, BlockPlace& place, int& first_key) {
+  const int n = block_index() / a.key_blocks;
+  int block = block_index() % a.key_blocks;
+  place.h = n % a.H;
+  if (a.starts_q.data == nullptr) {
+    place.b = n / a.H;
+    place.Tq = a.Tq;
+    place.Tk = a.Tk;
+  } else if (!find_sequence<Shape::kKeys>(a, a.starts_k, a.Tk, block, place)) {
+    return false;
+  }
+  first_key = block * Shape::kKeys;
+  place.diagonal = diagonal_of(a, place);
+  return first_key < place.Tk;
+}
+
+// The statistics of query i.
+QKV_DEVICE RowStatistics& statistics_of(const ForwardArguments& a, const BlockPlace& place, int i) {
+  const int entry = a.starts_q.data == nullptr ? place.b : 0;
+  const std::int64_t row = (static_cast<std::int64_t>(entry) * a.H + place.h) * a.Tq + place.q0 + i;
+  return a.statistics[row];
 }
 
 // The keys begin .. end-1.

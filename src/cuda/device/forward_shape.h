@@ -49,9 +49,10 @@ using Forward128Every = ForwardShape<128, 1, 64>;
 using Forward256 = ForwardShape<256, 1, 32>;
 using Forward256Every = ForwardShape<256, 1, 32>;
 
-// The list of forward kernels: name, shape, type of tiles, and whether it has every option (see
-// forward_launch.h). The kernel of an entry is named qkv_forward_NAME. In ascending order of width:
-// the first that a call fits runs it.
+// The lists of kernels: name, shape, type of tiles; of forward kernels also whether they have every
+// option (see forward_launch.h). Kernels are named qkv_forward_NAME, qkv_sum_columns_NAME and
+// qkv_inspect_rows_NAME. In ascending order of width: the first that a call fits runs it. Kernels
+// of one width have tiles of the same keys.
 #define QKV_FOR_EACH_PLAIN_FORWARD(X)               \
   X(bfloat16_64, Forward64, BFloat16Tiles, false)   \
   X(float16_64, Forward64, Float16Tiles, false)     \
@@ -69,6 +70,16 @@ using Forward256Every = ForwardShape<256, 1, 32>;
 #define QKV_FOR_EACH_FORWARD(X) \
   QKV_FOR_EACH_PLAIN_FORWARD(X) \
   QKV_FOR_EACH_EVERY_FORWARD(X)
+#define QKV_FOR_EACH_INSPECTION(X)           \
+  X(bfloat16_64, Forward64, BFloat16Tiles)   \
+  X(float16_64, Forward64, Float16Tiles)     \
+  X(bfloat16_128, Forward128, BFloat16Tiles) \
+  X(float16_128, Forward128, Float16Tiles)   \
+  X(bfloat16_256, Forward256, BFloat16Tiles) \
+  X(float16_256, Forward256, Float16Tiles)
+static_assert(Forward64::kKeys == Forward64Every::kKeys &&
+              Forward128::kKeys == Forward128Every::kKeys &&
+              Forward256::kKeys == Forward256Every::kKeys);
 
 }  // namespace qkv::cuda
 

@@ -145,6 +145,7 @@ QKV_DEVICE float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+QKV_DEVICE float square_root(float x) { return __fsqrt_rn(x); }
 QKV_DEVICE float divide(float x, float y) { return __fdiv_rn(x, y); }
 // Operations that the compiler does not fuse with others.
 QKV_DEVICE float rounded_product(float x, float y) { return __fmul_rn(x, y); }
@@ -209,6 +210,7 @@ void multiply_add(Float16Tiles, float (&c)[4], const std::uint32_t (&a)[4], std:
 float exp2_of(float x);
 float log2_of(float x);
 float reciprocal(float x);
+float square_root(float x);
 float divide(float x, float y);
 float rounded_product(float x, float y);
 float rounded_sum(float x, float y);

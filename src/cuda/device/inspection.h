@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_INSPECTION_H_
+#define QKV_CUDA_DEVICE_INSPECTION_H_
+
+#include <cstdint>
+
+#include "cuda/device/arguments.h"
+#include "cuda/device/arrays.h"
+#include "cuda/device/forward_options.h"
+#include "cuda/device/forward_place.h"
+#include "cuda/device/forward_shape.h"
+#include "cuda/device/forward_tiles.h"
+#include "cuda/device/words.h"
+
+// A second pass over a call's pairs, for the results that are not kept by the forward pass: sums of
+// weights over queries, the entropy, and the weights themselves. Scores are computed again, in the
+// same tiles and order as in the forward kernels and so with the same bits, and weights from what
+// the forward pass has stored of each row. No thread adds to what another has written, so results
+// do not differ from run to run.
+namespace qkv::cuda {
+
+// What the forward pass has stored of a thread's rows.
+template <class Shape>
+struct OwnStatistics {
+  float m[2 * Shape::kRowTiles];
+  float lowered[2 * Shape::kRowTiles];
+  float factor[2 * Shape::kRowTiles];
+};
+
+template <class Shape>
+QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a,
+                                                const BlockPlace& place) {
+  OwnStatistics<Shape> rows;
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
+    RowStatistics own{minus_infinity(), 0, 0, 0};
+    if (i < place.Tq) own = statistics_of(a, place, i);
+    rows.m[r] = own.m;
+    rows.lowered[r] = own.lowered;
+    rows.factor[r] = own.factor;
+  }
+  return rows;
+}
+
+// Weights below 2^-72 of the row's largest are 0 (docs/semantics.md, "Edges").
+inline constexpr float kLeastPower = -72;
+
+// Calls f(r, n, e, weight, power) for each of a thread's pairs: the weight is factor * 2^power, or
+// 0 if the pair is masked or the weight too small.
+template <class Shape, class F>
+QKV_DEVICE void for_each_weight(const OwnStatistics<Shape>& rows, float factor,
+                                const ScoreTile<Shape>& s, const F& f) {
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    const float shift = rows.m[r] == minus_infinity() ? 0.0F : rounded_product(rows.m[r], factor);
+    const bool large = is_large(shift);
+    // Rows that are not there, or have no live key.
+    const bool empty = rows.factor[r] == 0;
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      QKV_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const float x = s.at[r / 2][n][r % 2 * 2 + e];
+        const float power = rounded_sum(
+            large ? rounded_product(rounded_sum(x, -rows.m[r]), factor) : fused(x, factor, -shift),
+            rows.lowered[r]);
+        const bool none = empty || x == minus_infinity() || power < kLeastPower;
+        f(r, n, e, none ? 0.0F : rounded_product(exp2_of(power), rows.factor[r]), power);
+      }
+    }
+  }
+}
+
+// ---- sums over queries ------------------------------------------------------------------------
+
+// |v_j|, by the largest element so that no square overflows.
+QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
+  const auto element = [&](int c) {
+    const std::uint16_t bits = v.data[j * v.row + c * v.col];
+    return size_of(is_bfloat16 ? widened(BFloat16Tiles{}, bits) : widened(Float16Tiles{}, bits));
+  };
+  float largest = 0;
+  QKV_ROLLED
+  for (int c = 0; c < E; ++c) {
+    const float x = element(c);
+    if (!(x <= largest)) largest = x;  // NaN as well, and nothing replaces it
+    if (largest != largest) return largest;
+  }
+  if (largest == 0 || largest == -minus_infinity()) return largest;
+  float sum = 0;
+  QKV_ROLLED
+  for (int c = 0; c < E; ++c) {
+    const float x = divide(element(c), largest);
+    sum = fused(x, x, sum);
+  }
+  return rounded_product(largest, square_root(sum));
+}
+
+// Sums weights over the queries, for the block's kKeys keys: those of a thread's rows ascending in
+// i, then over the lanes and over the warps of a block of queries.
+template <class Shape, class Tiles>
+QKV_DEVICE void sum_columns(const ForwardArguments& a) {
+  BlockPlace place;
+  int first_key = 0;
+  if (!find_key_place<Shape>(a, place, first_key)) return;
+  const int t = thread_index();
+  const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
+  const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
+  const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
+  if (t == 0) store_option_offsets<Shape>(a, place);
+  const float factor = exponent_factor<true>(a);
+  float sums[Shape::kKeyTiles][2];
+  QKV_UNROLL
+  for (int n = 0; n < Shape::kKeyTiles; ++n) sums[n][0] = sums[n][1] = 0;
+
+  load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
+  QKV_ROLLED
+  for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
+    sync_threads();  // all have finished with the last q, its bounds and options
+    const BlockBounds bounds = find_bounds<Shape>(a, place);
+    if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;
+    load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
+    stage_options<Shape>(a, place, first_key);
+    commit_copies();
+    const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place);
+    wait_copies<0>();
+    sync_threads();  // q, k and the options are there
+    ScoreTile<Shape> s;
+    multiply_keys<Shape, Tiles>(s);
+    const bool inside =
+        first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end;
+    finish_scores<Shape, true>(a, place, inside, first_key, s);
+    for_each_weight<Shape>(rows, factor, s, [&](int, int n, int e, float weight, float) {
+      sums[n][e] = rounded_sum(sums[n][e], weight);
+    });
+  }
+  wait_copies<0>();
+  QKV_UNROLL
+  for (int n = 0; n < Shape::kKeyTiles; ++n) {
+    QKV_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      // Lanes with equal lane % 4 have the same keys.
+      QKV_UNROLL
+      for (int mask = 4; mask < kLanes; mask *= 2) {
+        sums[n][e] = rounded_sum(sums[n][e], exchange(sums[n][e], mask));
+      }
+      if (t % kLanes < 4) {
+        const int j = n * 8 + t % 4 * 2 + e;
+        store_shared(Shape::kWeights + (t / kLanes * Shape::kKeys + j) * 4,
+                     float_to_bits(sums[n][e]));
+      }
+    }
+  }
+  sync_threads();
+  const int j = first_key + t;
+  if (t >= Shape::kKeys || j >= place.Tk) return;
+  float sum = 0;
+  QKV_UNROLL
+  for (int warp = 0; warp < Shape::kWarps; ++warp) {
+    sum = rounded_sum(sum,
+                      bits_to_float(load_shared(Shape::kWeights + (warp * Shape::kKeys + t) * 4)));
+  }
+  const auto store = [&](const DeviceArray& x, float value) {
+    static_cast<float*>(const_cast<void*>(
+        x.data))[offset_of(a, x, place.b, place.h) + (place.k0 + j) * x.row] = value;
+  };
+  if (a.column_sums.data != nullptr) store(a.column_sums, sum);
+  if (a.value_sums.data == nullptr) return;
+  const int value_head =
+      static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
+  const DeviceRows v = rows_of(a, a.v, place.b, value_head, place.k0);
+  // A key that no query may attend to has the sum 0, whatever its value is.
+  store(a.value_sums,
+        sum == 0 ? 0.0F : rounded_product(norm_of(v, j, a.E, a.v.type == Element::kBFloat16), sum));
+}
+
+// ---- results of rows --------------------------------------------------------------------------
+
+// The entropy and the weights of the block's queries.
+template <class Shape, class Tiles>
+QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
+  BlockPlace place;
+  if (!find_place<Shape>(a, a.inspected_blocks, place)) return;
+  const int lane = thread_index() % kLanes;
+  const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
+  const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
+  const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
+  if (thread_index() == 0) store_option_offsets<Shape>(a, place);
+  const float factor = exponent_factor<true>(a);
+  const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place);
+  float powers[2 * Shape::kRowTiles];  // sum of weight * power
+  float sums[2 * Shape::kRowTiles];    // sum of weights
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) powers[r] = sums[r] = 0;
+  float* weights = static_cast<float*>(const_cast<void*>(a.weights.data)) +
+                   offset_of(a, a.weights, place.b, place.h);
+
+  const BlockBounds bounds = find_bounds<Shape>(a, place);
+  load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
+  // All tiles are visited where weights are stored: those of masked pairs are 0.
+  const bool all = a.weights.data != nullptr;
+  const int begin = all || bounds.last_end == 0 ? 0 : bounds.first_begin / Shape::kKeys;
+  const int end = ((all ? place.Tk : bounds.last_end) + Shape::kKeys - 1) / Shape::kKeys;
+  QKV_ROLLED
+  for (int tile = begin; tile < end; ++tile) {
+    const int first_key = tile * Shape::kKeys;
+    sync_threads();  // all have finished with the last k and its options
+    load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
+    stage_options<Shape>(a, place, first_key);
+    commit_copies();
+    wait_copies<0>();
+    sync_threads();  // q, k and the options are there
+    ScoreTile<Shape> s;
+    multiply_keys<Shape, Tiles>(s);
+    const bool inside =
+        first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end;
+    finish_scores<Shape, true>(a, place, inside, first_key, s);
+    for_each_weight<Shape>(rows, factor, s, [&](int r, int n, int e, float weight, float power) {
+      sums[r] = rounded_sum(sums[r], weight);
+      if (weight != 0) powers[r] = fused(weight, power, powers[r]);
+      const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
+      const int j = first_key + n * 8 + lane % 4 * 2 + e;
+      if (all && i < place.Tq && j < place.Tk)
+        weights[i * a.weights.row + j * a.weights.col] = weight;
+    });
+  }
+  wait_copies<0>();
+  if (a.entropy.data == nullptr) return;
+  auto* entropy = static_cast<float*>(const_cast<void*>(a.entropy.data)) +
+                  offset_of(a, a.entropy, place.b, place.h) + place.q0 * a.entropy.row;
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    QKV_UNROLL
+    for (int mask = 1; mask < 4; mask *= 2) {
+      powers[r] = rounded_sum(powers[r], exchange(powers[r], mask));
+      sums[r] = rounded_sum(sums[r], exchange(sums[r], mask));
+    }
+    const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
+    if (i >= place.Tq || lane % 4 != 0) continue;
+    // -sum w ln w for w = factor 2^power.
+    const float logs = fused(sums[r], log2_of(rows.factor[r]), powers[r]);
+    entropy[i * a.entropy.row] = rows.factor[r] == 0 ? 0.0F : rounded_product(-logs, kLn2);
+  }
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_INSPECTION_H_

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_STREAM_MEMORY_H_
+#define QKV_CUDA_STREAM_MEMORY_H_
+
+#include <cstddef>
+
+#include "cuda/driver.h"
+
+namespace qkv::cuda {
+
+// Memory of the current device for the work of one call, taken and given back in the order of a
+// stream, so that neither waits for the device. The driver keeps it in its pool for the next call.
+class StreamMemory {
+ public:
+  // Takes nothing if `bytes` is 0.
+  StreamMemory(const Driver& driver, StreamHandle stream, std::size_t bytes)
+      : driver_(driver), stream_(stream) {
+    if (bytes == 0) return;
+    driver.check(driver.functions().allocate_async(&address_, bytes, stream),
+                 "allocating memory for a call");
+  }
+  ~StreamMemory() {
+    if (address_ != 0) driver_.functions().free_async(address_, stream_);
+  }
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(address_);  // NOLINT(performance-no-int-to-ptr)
+  }
+
+ private:
+  const Driver& driver_;
+  StreamHandle stream_;
+  Address address_ = 0;
+};
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_STREAM_MEMORY_H_
