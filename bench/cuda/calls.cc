@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// qkv::cuda::attention() by a C function, for scripts/measure/cuda_peers.py: one shared library
+// that a program loads on a machine without a compiler, whose arrays are another library's.
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <qkv/cuda.h>
+
+namespace qkv {
+
+// An array on the device; without a dtype it is absent.
+struct QkvArray {
+  void* data;
+  const char* dtype;  // "bfloat16", or null
+  int rank;
+  std::int64_t shape[kMaxRank];
+  std::int64_t strides[kMaxRank];
+};
+
+struct QkvCall {
+  QkvArray q, k, v, cu_seqlens_q, cu_seqlens_k;
+  QkvArray bias, keep, padding, key_lengths, alibi, sinks, offsets;
+  QkvArray out, lse, row_max;
+  double scale;  // NaN: the default
+  double softcap;
+  int causal;                 // 0, or 1 for the mask j <= i + o
+  int corner;                 // of the diagonal: 0 bottom right, 1 top left
+  std::int64_t window_left;   // -1: unbounded
+  std::int64_t window_right;  // -1: unbounded
+  double dropout;
+  std::uint64_t seed;
+  int device;
+  void* stream;
+};
+
+namespace {
+
+DType dtype_of(std::string_view name) {
+#define QKV_NAMED(enumerator, type, its_name) \
+  if (name == its_name) return DType::enumerator;
+  QKV_FOR_EACH_DTYPE(QKV_NAMED)
+#undef QKV_NAMED
+  throw std::invalid_argument("no dtype " + std::string(name));
+}
+
+View view_of(const QkvArray& x) {
+  if (x.dtype == nullptr) return {};
+  const auto rank = static_cast<std::size_t>(x.rank);
+  return {x.data, dtype_of(x.dtype), Dims(std::span<const Index>(x.shape, rank)),
+          Dims(std::span<const Index>(x.strides, rank))};
+}
+
+Options options_of(const QkvCall& call) {
+  Options options;
+  if (call.scale == call.scale) options.scale = call.scale;
+  options.softcap = call.softcap;
+  options.bias = view_of(call.bias);
+  options.alibi = view_of(call.alibi);
+  options.sinks = view_of(call.sinks);
+  if (call.corner == 1) options.diagonal = TopLeft{};
+  if (call.offsets.dtype != nullptr) options.diagonal = Offsets{view_of(call.offsets)};
+  if (call.causal != 0) options.masks.emplace_back(Causal{});
+  if (call.window_left >= 0 || call.window_right >= 0) {
+    options.masks.emplace_back(Window{call.window_left, call.window_right});
+  }
+  if (call.keep.dtype != nullptr) options.masks.emplace_back(Keep{view_of(call.keep)});
+  if (call.padding.dtype != nullptr) options.masks.emplace_back(Padding{view_of(call.padding)});
+  if (call.key_lengths.dtype != nullptr) {
+    options.masks.emplace_back(KeyLengths{view_of(call.key_lengths)});
+  }
+  options.dropout.p = call.dropout;
+  if (call.dropout > 0) options.dropout.seed = call.seed;
+  return options;
+}
+
+// The text that a function of this thread has returned last.
+const char* keep_text(std::string text) {
+  thread_local std::string kept;
+  kept = std::move(text);
+  return kept.c_str();
+}
+
+}  // namespace
+
+extern "C" {
+
+[[gnu::visibility("default")]] const char* qkv_cuda_attention(const QkvCall* call);
+[[gnu::visibility("default")]] const char* qkv_cuda_why_no_device();
+[[gnu::visibility("default")]] std::int64_t qkv_cuda_size_of_call();
+
+// Puts the call into the stream. Returns null, or the text of the error until the next call.
+const char* qkv_cuda_attention(const QkvCall* call) {
+  try {
+    const Inputs inputs{view_of(call->q), view_of(call->k), view_of(call->v),
+                        view_of(call->cu_seqlens_q), view_of(call->cu_seqlens_k)};
+    const Outputs outputs{
+        .out = view_of(call->out), .lse = view_of(call->lse), .row_max = view_of(call->row_max)};
+    cuda::attention(inputs, options_of(*call), outputs, {call->device, call->stream});
+  } catch (const std::exception& error) {
+    return keep_text(error.what());
+  }
+  return nullptr;
+}
+
+// Why there is no device, or "".
+const char* qkv_cuda_why_no_device() { return keep_text(cuda::why_no_device()); }
+
+// With which a caller checks that its struct is this one.
+std::int64_t qkv_cuda_size_of_call() { return sizeof(QkvCall); }
+
+}  // extern "C"
+}  // namespace qkv

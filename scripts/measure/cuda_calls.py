@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv::cuda::attention of PyTorch tensors, through the library that bench/cuda/calls.cc makes.
+
+It needs neither the Python package of qkv nor a compiler where it runs.
+"""
+
+import ctypes
+import math
+
+import torch
+
+MOST_AXES = 8
+DTYPES = {
+    torch.bfloat16: b"bfloat16",
+    torch.float16: b"float16",
+    torch.float32: b"float32",
+    torch.float64: b"float64",
+    torch.bool: b"bool",
+    torch.uint8: b"uint8",
+    torch.int32: b"int32",
+    torch.int64: b"int64",
+}
+
+
+class Array(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int),
+        ("shape", ctypes.c_int64 * MOST_AXES),
+        ("strides", ctypes.c_int64 * MOST_AXES),
+    ]
+
+    def put(self, x):
+        self.data, self.dtype, self.rank = x.data_ptr(), DTYPES[x.dtype], x.dim()
+        self.shape[: x.dim()] = x.shape
+        self.strides[: x.dim()] = x.stride()
+
+
+INPUTS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
+OPTIONS = ("bias", "keep", "padding", "key_lengths", "alibi", "sinks", "offsets")
+OUTPUTS = ("out", "lse", "row_max")
+
+
+class Call(ctypes.Structure):
+    _fields_ = [
+        *((name, Array) for name in INPUTS + OPTIONS + OUTPUTS),
+        ("scale", ctypes.c_double),
+        ("softcap", ctypes.c_double),
+        ("causal", ctypes.c_int),
+        ("corner", ctypes.c_int),
+        ("window_left", ctypes.c_int64),
+        ("window_right", ctypes.c_int64),
+        ("dropout", ctypes.c_double),
+        ("seed", ctypes.c_uint64),
+        ("device", ctypes.c_int),
+        ("stream", ctypes.c_void_p),
+    ]
+
+
+class Qkv:
+    """The library. `stream_of` gives the stream of a device as a number."""
+
+    def __init__(
+        self, path, stream_of=lambda device: torch.cuda.current_stream(device).cuda_stream
+    ):
+        self.library = ctypes.CDLL(path)
+        self.stream_of = stream_of
+        self.library.qkv_cuda_attention.argtypes = [ctypes.POINTER(Call)]
+        self.library.qkv_cuda_attention.restype = ctypes.c_char_p
+        self.library.qkv_cuda_why_no_device.restype = ctypes.c_char_p
+        self.library.qkv_cuda_size_of_call.restype = ctypes.c_int64
+        if self.library.qkv_cuda_size_of_call() != ctypes.sizeof(Call):
+            raise RuntimeError(f"{path}: its QkvCall has another size than the one of this script")
+
+    def why_no_device(self):
+        return self.library.qkv_cuda_why_no_device().decode()
+
+    def prepared(self, q, k, v, **options):
+        """A function that puts the call into the current stream, and its results (out, lse,
+        row_max). Options are those of INPUTS, OPTIONS and the numbers of Call, and causal=True.
+        Results begin as NaN, so that an element that is not written is seen."""
+        call = Call(scale=math.nan, window_left=-1, window_right=-1)
+        packed = options.get("cu_seqlens_q") is not None
+        heads = q.shape[1] if packed else q.shape[-3]
+        rows = (heads, q.shape[0]) if packed else q.shape[:-1]
+        lead = (*q.shape[:-1], v.shape[-1])
+        arrays = {
+            "q": q, "k": k, "v": v,
+            "out": options.pop("out", None),
+            "lse": torch.full(rows, math.nan, device=q.device),
+            "row_max": torch.full(rows, math.nan, device=q.device),
+        }  # fmt: skip
+        if arrays["out"] is None:
+            arrays["out"] = torch.full(lead, math.nan, dtype=q.dtype, device=q.device)
+        for name in ("cu_seqlens_q", "cu_seqlens_k", *OPTIONS):
+            if options.get(name) is not None:
+                arrays[name] = options.pop(name)
+        for name, x in arrays.items():
+            getattr(call, name).put(x)
+        for name, value in options.items():
+            setattr(call, name, int(value) if name in ("causal", "corner") else value)
+        call.device = q.device.index or 0
+
+        def run():
+            call.stream = self.stream_of(q.device)
+            error = self.library.qkv_cuda_attention(ctypes.byref(call))
+            if error is not None:
+                raise RuntimeError(error.decode())
+
+        run.arrays = arrays  # keeps their memory
+        return run, tuple(arrays[name] for name in OUTPUTS)
+
+    def attend(self, q, k, v, **options):
+        run, results = self.prepared(q, k, v, **options)
+        run()
+        return results
+
+
+# ---- the same in float64 -------------------------------------------------------------------------
+
+
+def philox(j, i, h, b, seed):
+    """The word of Philox4x32-10 of each weight; the indices are int64 tensors that broadcast."""
+    low = 0xFFFFFFFF
+    shape = torch.broadcast_shapes(j.shape, i.shape, h.shape, b.shape)
+    counter = [x.expand(shape).clone() for x in (j // 4, i, h, b)]
+    key = [seed & low, seed >> 32 & low]
+    for _ in range(10):
+        first, second = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
+        counter = [
+            (second >> 32 & low) ^ counter[1] ^ key[0],
+            second & low,
+            (first >> 32 & low) ^ counter[3] ^ key[1],
+            first & low,
+        ]
+        key = [(key[0] + 0x9E3779B9) & low, (key[1] + 0xBB67AE85) & low]
+    words = torch.stack(counter)
+    return words.gather(0, (j % 4).expand(shape)[None])[0]
+
+
+class Expected:
+    """out, lse and row_max of the queries `rows` of q [B,H,Tq,D] in float64, and the sums of
+    weights times |v|, from which bounds are made."""
+
+    def __init__(self, q, k, v, rows=None, scale=None, softcap=0.0, causal=False, corner=0,
+                 window_left=-1, window_right=-1, bias=None, keep=None, padding=None,
+                 key_lengths=None, alibi=None, sinks=None, offsets=None, dropout=0.0,
+                 seed=0):  # fmt: skip
+        B, H, Tq, D = q.shape
+        Tk, device = k.shape[2], q.device
+        i = torch.arange(Tq, device=device) if rows is None else rows
+        scale = 1 / math.sqrt(D) if scale is None else scale
+        k, v = (x.double().repeat_interleave(H // x.shape[1], 1) for x in (k, v))
+        q = q.double()[:, :, i]
+        s = q @ k.nan_to_num(0, 0, 0).mT * scale
+        self.score_error = (D + 8) * 2**-23 * abs(scale) * float(
+            q.norm(dim=-1).max() * k.nan_to_num(0, 0, 0).norm(dim=-1).max()
+        )  # fmt: skip
+        j = torch.arange(Tk, device=device)
+        shift = torch.full((B,), 0 if corner else Tk - Tq, device=device)
+        diagonal = (shift if offsets is None else offsets).view(B, 1, 1, 1) + i.view(1, 1, -1, 1)
+        if softcap:
+            s = softcap * torch.tanh(s / softcap)
+        if bias is not None:
+            s = s + _rows_of(bias.double(), i)
+        if alibi is not None:
+            s = s - alibi.double().view(-1, H, 1, 1) * (diagonal - j).abs()
+        live = torch.ones(s.shape, dtype=torch.bool, device=device)
+        if causal:
+            live &= j <= diagonal
+        if window_left >= 0:
+            live &= j >= diagonal - window_left
+        if window_right >= 0:
+            live &= j <= diagonal + window_right
+        if keep is not None:
+            live &= _rows_of(keep != 0, i)
+        if padding is not None:
+            live &= (padding == 0).view(B, 1, 1, Tk)
+        if key_lengths is not None:
+            of_row = key_lengths.view(B, 1, -1, 1)
+            live &= j < (of_row if of_row.shape[2] == 1 else of_row[:, :, i])
+        s = s.masked_fill(~live, -math.inf)
+        if sinks is not None:
+            s = torch.cat([s, sinks.double().view(1, H, 1, 1).expand(B, H, len(i), 1)], -1)
+        self.row_max = s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -math.inf)
+        self.lse = torch.logsumexp(s, -1)
+        w = torch.exp(s - self.lse[..., None].nan_to_num(0, 0, 0))[..., :Tk]
+        w = w.masked_fill(~live, 0)
+        if dropout:
+            heads, entries = (torch.arange(n, device=device) for n in (H, B))
+            word = philox(j, i[:, None], heads[:, None, None], entries[:, None, None, None], seed)
+            w = w * (word >= math.floor(dropout * 2**32)) / (1 - dropout)
+        v = v.nan_to_num(0, 0, 0)  # cases have these in values that no query attends to
+        self.out = w @ v
+        self.size = w @ v.abs()
+
+    def difference(self, results, dtype, rows=None):
+        """What is wrong with results, or an empty string."""
+        out, lse, row_max = (x if rows is None else x[:, :, rows] for x in results)
+        e = self.score_error
+        unit = 2**-8 if dtype == torch.bfloat16 else 2**-10
+        bounds = {
+            "out": (
+                out,
+                self.out,
+                unit * self.out.abs() + (unit + 2 * e + 1e-5) * self.size + 1e-6,
+            ),
+            "lse": (lse, self.lse, e + 1e-5 * (1 + self.lse.abs())),
+            "row_max": (row_max, self.row_max, e + 1e-5 * (1 + self.row_max.abs())),
+        }
+        for name, (got, want, bound) in bounds.items():
+            got = got.double()
+            right = (got == want) | ((got - want).abs() <= bound)
+            if not bool(right.all()):
+                worst = ((got - want).abs() / bound).masked_fill(right, 0)
+                at = tuple(int(n) for n in (~right).nonzero()[0])
+                return (
+                    f"{name}: {int((~right).sum())} of {right.numel()} differ, at {list(at)}: "
+                    f"got {float(got[at]):.6g}, want {float(want[at]):.6g}; "
+                    f"worst {float(worst.nan_to_num(math.inf).max()):.3g} bounds"
+                )
+        return ""
+
+
+def _rows_of(x, i):
+    """The rows i of a matrix that broadcasts to [B,H,Tq,Tk]."""
+    return x if x.dim() < 2 or x.shape[-2] == 1 else x[..., i, :]

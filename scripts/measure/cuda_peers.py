@@ -1,0 +1,378 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks and times attention on a GPU, beside PyTorch's scaled_dot_product_attention.
+
+usage: cuda_peers.py --library build/release/bench/libqkv_cuda_calls.so --out bench/results
+
+The library is a target of CMake (scripts/build.sh release qkv_cuda_calls). Calls are compared with
+float64 on the GPU, element by element, run 20 times, and compared over batch sizes, heads, single
+queries and strides: these have to be equal to the bit. Exits 1 if one of them is not. Times are
+medians of CUDA events of calls that alternate.
+"""
+
+import argparse
+import math
+import pathlib
+import sys
+
+import torch
+from cuda_calls import Expected, Qkv
+from reports import Report
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+RUNS = 20
+ROUNDS = 9
+sdpa = torch.nn.functional.scaled_dot_product_attention
+
+
+# ---- calls ---------------------------------------------------------------------------------------
+
+
+class Case:
+    """A call: q [B,H,Tq,D], k [B,G,Tk,D] and v [B,G,Tk,E], with random options by name."""
+
+    def __init__(self, name, B=2, H=4, G=2, Tq=200, Tk=300, D=64, E=None, dtype=torch.bfloat16,
+                 make=None, odd=False, rows=None, **numbers):  # fmt: skip
+        self.name, self.dtype, self.rows, self.numbers = name, dtype, rows, numbers
+        self.sizes = (B, H, G, Tq, Tk, D, E or D)
+        self.make, self.odd = make or {}, odd
+
+    def tensors(self, device):
+        """q, k, v, and the options."""
+        B, H, G, Tq, Tk, D, E = self.sizes
+        generator = torch.Generator(device).manual_seed(sum(self.name.encode()))
+
+        def normal(*shape, dtype=self.dtype):
+            return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+        q, k, v = normal(B, H, Tq, D), normal(B, G, Tk, D), normal(B, G, Tk, E)
+        options = dict(self.numbers)
+        for option, of in self.make.items():
+            options[option] = of(Maker(normal, generator, device, self.sizes))
+        if self.odd:  # NaN and infinities where no query looks
+            v[:, :, -20:] = math.nan
+            k[:, :, -20:] = math.inf
+            v[:, :, -7] = -math.inf
+        return q, k, v, options
+
+
+class Maker:
+    def __init__(self, normal, generator, device, sizes):
+        self.normal, self.generator, self.device, self.sizes = normal, generator, device, sizes
+
+    def shape(self, letters):
+        """[B,H,Tq,Tk] and parts of it by letters: "bhqk", "qk", "1k"."""
+        B, H, _, Tq, Tk, _, _ = self.sizes
+        return [{"b": B, "h": H, "q": Tq, "k": Tk, "1": 1}[letter] for letter in letters]
+
+    def flags(self, letters, p):
+        x = torch.rand(self.shape(letters), generator=self.generator, device=self.device)
+        return x < p
+
+    def integers(self, letters, low, high, dtype):
+        shape = self.shape(letters)
+        return torch.randint(low, high + 1, shape, generator=self.generator, device=self.device).to(
+            dtype
+        )
+
+
+def keep(letters, p=0.7):
+    return lambda of: of.flags(letters, p)
+
+
+def bias(letters, dtype=torch.float32):
+    return lambda of: of.normal(*of.shape(letters), dtype=dtype)
+
+
+def integers(letters, low, high, dtype=torch.int32):
+    return lambda of: of.integers(letters, low, high, dtype)
+
+
+def slopes(of):
+    return of.normal(of.sizes[1], dtype=torch.float32).abs() * 0.1
+
+
+def sinks(of):
+    return of.normal(of.sizes[1], dtype=torch.float32)
+
+
+half = torch.float16
+CASES = [
+    *(Case(f"plain-{D}", D=D) for D in (64, 80, 128, 256)),
+    *(Case(f"plain-{D}-float16", D=D, dtype=half) for D in (64, 128, 256)),
+    *(Case(f"causal-{D}", D=D, causal=True) for D in (64, 80, 128, 256)),
+    Case("odd-width", D=37, E=61),
+    Case("wide-values", D=64, E=200),
+    Case("short", Tq=1, Tk=1),
+    Case("one-query", Tq=1, Tk=1001, D=128),
+    Case("one-key", Tq=130, Tk=1),
+    Case("odd-lengths", Tq=513, Tk=1027, D=128, causal=True),
+    Case("more-queries-than-keys", Tq=300, Tk=120, causal=True),
+    Case("top-left", causal=True, corner=1),
+    Case("window", window_left=70, window_right=3, D=128),
+    Case("causal-window", causal=True, window_left=64),
+    Case("lengths", make={"key_lengths": integers("b", 0, 300)}),
+    Case("lengths-of-queries", make={"key_lengths": integers("bq", 0, 300, torch.int64)}, D=80),
+    Case("offsets", causal=True, make={"offsets": integers("b", -50, 150)}),
+    Case("keep", make={"keep": keep("qk")}, D=128),
+    Case("keep-odd-stride", Tk=301, make={"keep": keep("bhqk")}),
+    Case("keep-of-keys", make={"keep": keep("b11k")}, D=256),
+    Case("padding", make={"padding": keep("bk", 0.3)}),
+    Case("bias", make={"bias": bias("qk", torch.bfloat16)}, D=128),
+    Case("bias-float32", make={"bias": bias("bhqk")}, D=80),
+    Case("bias-of-keys", make={"bias": bias("h1k")}, causal=True),
+    Case("alibi", make={"alibi": slopes}, causal=True),
+    Case("softcap", softcap=5.0, D=128),
+    Case("scale", scale=-0.3),
+    Case("sinks", make={"sinks": sinks}, D=128),
+    Case("dropout", dropout=0.1, seed=2**63 + 12345),
+    Case("dropout-odd", dropout=0.5, seed=7, Tk=301, D=256),
+    Case("dropout-keep-bias", dropout=0.3, seed=9, D=128,
+         make={"keep": keep("qk"), "bias": bias("qk", torch.bfloat16)}),
+    Case("everything", dropout=0.2, seed=11, softcap=10.0, causal=True, window_left=150,
+         make={"keep": keep("b1qk", 0.9), "bias": bias("hqk"), "alibi": slopes, "sinks": sinks,
+               "key_lengths": integers("b", 200, 300), "padding": keep("bk", 0.1)}),
+    Case("everything-float16", dtype=half, dropout=0.2, seed=11, softcap=10.0, D=128,
+         make={"keep": keep("b1qk", 0.9), "bias": bias("hqk"), "alibi": slopes, "sinks": sinks}),
+    Case("nan-beyond-lengths", odd=True, make={"key_lengths": integers("b", 200, 280)}, D=128),
+    Case("nan-of-padding", odd=True, make={"padding": lambda of: last_keys(of)}, softcap=20.0),
+    Case("long", H=2, G=1, B=1, Tq=8192, Tk=8192, D=128, rows=61, causal=True),
+    Case("long-dropout", H=2, G=1, B=1, Tq=4096, Tk=8192, D=64, rows=61, dropout=0.1, seed=3,
+         make={"keep": keep("qk"), "bias": bias("qk", torch.bfloat16)}),
+]  # fmt: skip
+
+
+def last_keys(of):
+    return of.flags("bk", 0) | (torch.arange(of.sizes[4], device=of.device) >= of.sizes[4] - 20)
+
+
+def bits(results):
+    return [x.view(torch.int16 if x.element_size() == 2 else torch.int32) for x in results]
+
+
+def equal(some, others):
+    return all(torch.equal(x, y) for x, y in zip(bits(some), bits(others)))
+
+
+def check_values(qkv, case, device):
+    """What is wrong with a case: its values, or its bits in RUNS runs."""
+    q, k, v, options = case.tensors(device)
+    run, results = qkv.prepared(q, k, v, **options)
+    run()
+    rows = None
+    if case.rows is not None:
+        rows = torch.linspace(0, q.shape[2] - 1, case.rows, device=device).long()
+    want = Expected(q, k, v, rows, **options)
+    wrong = want.difference(results, case.dtype, rows)
+    first = [x.clone() for x in results]
+    for _ in range(RUNS - 1):
+        for x in results:
+            x.fill_(math.nan)
+        run()
+        if not equal(results, first):
+            return wrong or "two runs have other bits"
+    return wrong
+
+
+def check_bits(qkv, device):
+    """Yields (claim, whether it holds) for what must have equal bits."""
+    every = {"bias": bias("h1k"), "alibi": slopes, "sinks": sinks}
+    for name, made, numbers in (
+        ("causal", {}, {"causal": True}),
+        ("every", every, {"softcap": 9.0}),
+    ):
+        case = Case(name, B=3, H=8, G=4, Tq=333, Tk=333, D=128, make=made, **numbers)
+        q, k, v, options = case.tensors(device)
+        whole = qkv.attend(q, k, v, **options)
+
+        def part(entries, heads, first=0, *, whole=whole):
+            return [x[entries][:, heads][:, :, first:].contiguous() for x in whole]
+
+        def call(entries, heads, first=0, *, q=q, k=k, v=v, options=options):
+            shown = slice(heads.start // 2, heads.stop // 2)
+            of_heads = {
+                n: x[heads] if n in ("bias", "alibi", "sinks") else x for n, x in options.items()
+            }
+            return qkv.attend(q[entries][:, heads][:, :, first:], k[entries][:, shown],
+                              v[entries][:, shown], **of_heads)  # fmt: skip
+
+        every_head, one = slice(0, 8), slice(2, 3)
+        yield f"{name}: one entry alone", equal(call(one, every_head), part(one, every_head))
+        yield f"{name}: two heads alone", equal(call(one, slice(4, 6)), part(one, slice(4, 6)))
+        # With its corner at the bottom right, the last queries have the diagonal of all.
+        if "alibi" not in options:
+            last = slice(0, 3)
+            for count in (1, 7, 100):
+                first = 333 - count
+                alone, want = call(last, every_head, first), part(last, every_head, first)
+                yield f"{name}: the last {count} queries alone", equal(alone, want)
+        stored = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+        yield f"{name}: stored as [B,T,H,D]", equal(qkv.attend(*stored, **options), whole)
+        shifted = [torch.cat([x[..., :1], x], -1)[..., 1:] for x in (q, k, v)]
+        yield f"{name}: rows at odd addresses", equal(qkv.attend(*shifted, **options), whole)
+    yield "packed sequences", packed_equals(qkv, device)
+
+
+def packed_equals(qkv, device):
+    q, k, v, _ = Case("packed", B=1, Tq=700, Tk=900, D=128).tensors(device)
+    starts_q, starts_k = [0, 100, 100, 350, 700], [0, 200, 260, 500, 900]
+    flat = [x[0].transpose(0, 1) for x in (q, k, v)]
+    given = {
+        f"cu_seqlens_{side}": torch.tensor(starts, dtype=torch.int32, device=device)
+        for side, starts in (("q", starts_q), ("k", starts_k))
+    }
+    out, lse, row_max = qkv.attend(*flat, causal=True, **given)
+    holds = True
+    for n in range(4):
+        i, j = slice(*starts_q[n : n + 2]), slice(*starts_k[n : n + 2])
+        if i.start == i.stop:
+            continue
+        alone = qkv.attend(q[:, :, i], k[:, :, j], v[:, :, j], causal=True)
+        got = (
+            out[i].transpose(0, 1).contiguous(),
+            lse[:, i].contiguous(),
+            row_max[:, i].contiguous(),
+        )
+        holds = holds and equal(got, [x[0].contiguous() for x in alone])
+    return holds
+
+
+# ---- times ---------------------------------------------------------------------------------------
+
+
+def medians(calls):
+    """Seconds of each call, which alternate; None for one that PyTorch refuses."""
+    works = {}
+    for name, call in calls.items():
+        try:
+            call()
+            works[name] = call
+        except RuntimeError:
+            continue
+    events = {name: [] for name in works}
+    for _ in range(ROUNDS):
+        for name, call in works.items():
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            call()
+            end.record()
+            events[name].append((begin, end))
+    torch.cuda.synchronize()
+    times = {n: sorted(a.elapsed_time(b) for a, b in pairs) for n, pairs in events.items()}
+    return {name: times[name][ROUNDS // 2] / 1e3 if name in times else None for name in calls}
+
+
+def by_backend(backend, *arguments, **options):
+    def call():
+        with sdpa_kernel(backend):
+            return sdpa(*arguments, **options)
+
+    return call
+
+
+def report_times(report, name, calls, operations):
+    seconds = medians(calls)
+    own = seconds["qkv"]
+    peers = {n: s for n, s in seconds.items() if n != "qkv" and s is not None}
+    report.add(
+        name,
+        seconds=own,
+        rate=operations / own,
+        ratio=min(peers.values()) / own if peers else None,
+        peers=peers or None,
+    )
+
+
+def time_plain(qkv, report, D, T, causal, H=16):
+    q, k, v = (torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    calls = {
+        "qkv": qkv.prepared(q, k, v, causal=causal)[0],
+        "cudnn": by_backend(SDPBackend.CUDNN_ATTENTION, q, k, v, is_causal=causal),
+        "flash": by_backend(SDPBackend.FLASH_ATTENTION, q, k, v, is_causal=causal),
+    }
+    operations = 4 * H * T * T * D * (0.5 if causal else 1)
+    report_times(report, f"{'causal' if causal else 'plain'}/D{D}-T{T}", calls, operations)
+
+
+def time_options(qkv, report, D, T, H=16):
+    q, k, v = (torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    kept = torch.rand(T, T, device="cuda") > 0.1
+    added = torch.randn(T, T, device="cuda", dtype=torch.bfloat16)
+    both = added.masked_fill(~kept, -math.inf)
+    dropped = {"dropout": 0.1, "seed": 3}
+    cudnn = SDPBackend.CUDNN_ATTENTION
+    efficient = SDPBackend.EFFICIENT_ATTENTION
+    kinds = {
+        "dropout": (dropped, {"dropout_p": 0.1}),
+        "keep": ({"keep": kept}, {"attn_mask": kept}),
+        "bias": ({"bias": added}, {"attn_mask": added}),
+        "all": ({"keep": kept, "bias": added, **dropped}, {"attn_mask": both, "dropout_p": 0.1}),
+    }
+    for name, (own, theirs) in kinds.items():
+        calls = {
+            "qkv": qkv.prepared(q, k, v, **own)[0],
+            "cudnn": by_backend(cudnn, q, k, v, **theirs),
+            "efficient": by_backend(efficient, q, k, v, **theirs),
+        }
+        if name == "dropout":
+            calls["flash"] = by_backend(SDPBackend.FLASH_ATTENTION, q, k, v, **theirs)
+        report_times(report, f"{name}/D{D}-T{T}", calls, 4 * H * T * T * D)
+
+
+def table(report):
+    """Lines with TFLOP/s of each row."""
+    for name, row in report.rows.items():
+        rates = [("qkv", row["rate"])]
+        for peer, seconds in row.get("peers", {}).items():
+            rates.append((peer, row["rate"] * row["seconds"] / seconds))
+        yield f"{name:22}" + "".join(f"{n:>10} {rate / 1e12:5.0f}" for n, rate in rates)
+
+
+def check(qkv, device):
+    """Prints what is wrong. Returns the number of checks and of failures."""
+    wrong = 0
+    for case in CASES:
+        reason = check_values(qkv, case, device)
+        if reason:
+            wrong += 1
+            print(f"WRONG {case.name}: {reason}", flush=True)
+    claims = list(check_bits(qkv, device))
+    for claim, holds in claims:
+        if not holds:
+            wrong += 1
+            print(f"WRONG other bits, {claim}", flush=True)
+    return len(CASES) + len(claims), wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--library", required=True, help="libqkv_cuda_calls.so")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the JSON")
+    parser.add_argument("--no-times", action="store_true", help="check only")
+    options = parser.parse_args()
+    torch.zeros(1, device="cuda")
+    qkv = Qkv(options.library)
+    if qkv.why_no_device():
+        sys.exit(f"no device: {qkv.why_no_device()}")
+    count, wrong = check(qkv, torch.device("cuda", 0))
+    torch.cuda.synchronize()
+    print(f"{count} checks, {wrong} wrong", flush=True)
+    if not options.no_times:
+        card = torch.cuda.get_device_name(0)
+        versions = {"PyTorch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())}
+        report = Report(device=card, versions=versions, rounds=ROUNDS, checks=count, wrong=wrong)
+        for D in (64, 128, 256):
+            for T in (8192, 16384):
+                for causal in (False, True):
+                    time_plain(qkv, report, D, T, causal)
+                time_options(qkv, report, D, T)
+        options.out.mkdir(parents=True, exist_ok=True)
+        short = "-".join(word.lower() for word in card.split()[1:2])
+        report.write(options.out / f"cuda-{short}.json")
+        print(f"TFLOP/s on {card}", *table(report), sep="\n")
+    print(f"{count} checks, {wrong} wrong")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
