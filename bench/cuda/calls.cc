@@ -25,7 +25,7 @@ struct QkvArray {
 struct QkvCall {
   QkvArray q, k, v, cu_seqlens_q, cu_seqlens_k;
   QkvArray bias, keep, padding, key_lengths, alibi, sinks, offsets;
-  QkvArray out, lse, row_max;
+  QkvArray out, lse, row_max, column_sums, value_sums, entropy, weights;
   double scale;  // NaN: the default
   double softcap;
   int causal;                 // 0, or 1 for the mask j <= i + o
@@ -98,8 +98,13 @@ const char* qkv_cuda_attention(const QkvCall* call) {
   try {
     const Inputs inputs{view_of(call->q), view_of(call->k), view_of(call->v),
                         view_of(call->cu_seqlens_q), view_of(call->cu_seqlens_k)};
-    const Outputs outputs{
-        .out = view_of(call->out), .lse = view_of(call->lse), .row_max = view_of(call->row_max)};
+    const Outputs outputs{.out = view_of(call->out),
+                          .lse = view_of(call->lse),
+                          .row_max = view_of(call->row_max),
+                          .entropy = view_of(call->entropy),
+                          .column_sums = view_of(call->column_sums),
+                          .value_sums = view_of(call->value_sums),
+                          .weights = view_of(call->weights)};
     cuda::attention(inputs, options_of(*call), outputs, {call->device, call->stream});
   } catch (const std::exception& error) {
     return keep_text(error.what());

@@ -16,7 +16,7 @@ MOST_REGISTERS = 255
 # Kernels that may keep some registers in memory, and how many bytes they may store and load. Shapes without
 # spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had 316 TFLOP/s instead of 334 on an H200.
 MAY_SPILL = {
-    r"qkv_forward_\w+_128": 456,
+    r"qkv_forward_\w+_128": 480,
     r"qkv_forward_\w+_64_every": 120,
     r"qkv_forward_\w+_256_every": 64,
 }
@@ -77,7 +77,7 @@ PLANTED = [
     "".join(WELL.splitlines(keepends=True)[:-1]),
     "".join(WELL.splitlines(keepends=True)[:2]) + WELL,
     "",
-    LOG.replace("forward", "qkv_forward_float16_128").format(frame=0, stores=200, loads=257, registers=255),
+    LOG.replace("forward", "qkv_forward_float16_128").format(frame=0, stores=200, loads=281, registers=255),
 ]
 
 

@@ -40,11 +40,12 @@ class Array(ctypes.Structure):
 INPUTS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 OPTIONS = ("bias", "keep", "padding", "key_lengths", "alibi", "sinks", "offsets")
 OUTPUTS = ("out", "lse", "row_max")
+SUMS = ("column_sums", "value_sums", "entropy", "weights")
 
 
 class Call(ctypes.Structure):
     _fields_ = [
-        *((name, Array) for name in INPUTS + OPTIONS + OUTPUTS),
+        *((name, Array) for name in INPUTS + OPTIONS + OUTPUTS + SUMS),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
         ("causal", ctypes.c_int),
@@ -76,9 +77,10 @@ class Qkv:
     def why_no_device(self):
         return self.library.qkv_cuda_why_no_device().decode()
 
-    def prepared(self, q, k, v, **options):
+    def prepared(self, q, k, v, sums=(), **options):
         """A function that puts the call into the current stream, and its results (out, lse,
-        row_max). Options are those of INPUTS, OPTIONS and the numbers of Call, and causal=True.
+        row_max, and those of SUMS that are named). Options are those of INPUTS, OPTIONS and the
+        numbers of Call, and causal=True.
         Results begin as NaN, so that an element that is not written is seen."""
         call = Call(scale=math.nan, window_left=-1, window_right=-1)
         packed = options.get("cu_seqlens_q") is not None
@@ -93,6 +95,14 @@ class Qkv:
         }  # fmt: skip
         if arrays["out"] is None:
             arrays["out"] = torch.full(lead, math.nan, dtype=q.dtype, device=q.device)
+        shapes = {
+            "column_sums": (*q.shape[:-2], k.shape[-2]),
+            "value_sums": (*q.shape[:-2], k.shape[-2]),
+            "entropy": rows,
+            "weights": (*rows, k.shape[-2]),
+        }
+        for name in sums:
+            arrays[name] = torch.full(shapes[name], math.nan, device=q.device)
         for name in ("cu_seqlens_q", "cu_seqlens_k", *OPTIONS):
             if options.get(name) is not None:
                 arrays[name] = options.pop(name)
@@ -109,7 +119,7 @@ class Qkv:
                 raise RuntimeError(error.decode())
 
         run.arrays = arrays  # keeps their memory
-        return run, tuple(arrays[name] for name in OUTPUTS)
+        return run, tuple(arrays[name] for name in (*OUTPUTS, *sums))
 
     def attend(self, q, k, v, **options):
         run, results = self.prepared(q, k, v, **options)
@@ -187,6 +197,7 @@ class Expected:
         self.lse = torch.logsumexp(s, -1)
         w = torch.exp(s - self.lse[..., None].nan_to_num(0, 0, 0))[..., :Tk]
         w = w.masked_fill(~live, 0)
+        self.weights = w
         if dropout:
             heads, entries = (torch.arange(n, device=device) for n in (H, B))
             word = philox(j, i[:, None], heads[:, None, None], entries[:, None, None, None], seed)

@@ -197,20 +197,61 @@ def check_bits(qkv, device):
                               v[entries][:, shown], **of_heads)  # fmt: skip
 
         every_head, one = slice(0, 8), slice(2, 3)
-        yield f"{name}: one entry alone", equal(call(one, every_head), part(one, every_head))
-        yield f"{name}: two heads alone", equal(call(one, slice(4, 6)), part(one, slice(4, 6)))
+        yield (
+            f"{name}: bits of one entry alone",
+            equal(call(one, every_head), part(one, every_head)),
+        )
+        yield (
+            f"{name}: bits of two heads alone",
+            equal(call(one, slice(4, 6)), part(one, slice(4, 6))),
+        )
         # With its corner at the bottom right, the last queries have the diagonal of all.
         if "alibi" not in options:
             last = slice(0, 3)
             for count in (1, 7, 100):
                 first = 333 - count
                 alone, want = call(last, every_head, first), part(last, every_head, first)
-                yield f"{name}: the last {count} queries alone", equal(alone, want)
+                yield f"{name}: bits of the last {count} queries alone", equal(alone, want)
         stored = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-        yield f"{name}: stored as [B,T,H,D]", equal(qkv.attend(*stored, **options), whole)
+        yield f"{name}: bits when stored as [B,T,H,D]", equal(qkv.attend(*stored, **options), whole)
         shifted = [torch.cat([x[..., :1], x], -1)[..., 1:] for x in (q, k, v)]
-        yield f"{name}: rows at odd addresses", equal(qkv.attend(*shifted, **options), whole)
-    yield "packed sequences", packed_equals(qkv, device)
+        yield (
+            f"{name}: bits of rows at odd addresses",
+            equal(qkv.attend(*shifted, **options), whole),
+        )
+    yield "bits of packed sequences", packed_equals(qkv, device)
+
+
+def check_sums(qkv, device):
+    """Yields (claim, whether it holds) for the results of the second pass."""
+    made = {"keep": keep("qk"), "bias": bias("qk"), "sinks": sinks}
+    case = Case("sums", B=2, H=4, G=2, Tq=700, Tk=900, D=64, make=made, causal=True, dropout=0.1)
+    q, k, v, options = case.tensors(device)
+    names = ("column_sums", "value_sums", "entropy", "weights")
+    got = dict(zip(names, qkv.attend(q, k, v, sums=names, **options)[3:]))
+    w = Expected(q, k, v, **options).weights
+    columns = w.sum(-2)
+    length = v.double().norm(dim=-1).repeat_interleave(2, 1)
+    want = {
+        "column_sums": columns,
+        "value_sums": columns * length,
+        "entropy": -torch.xlogy(w, w).sum(-1),
+        "weights": w,
+    }
+    for name in names:
+        yield name, torch.allclose(got[name].double(), want[name], rtol=1e-4, atol=1e-6)
+    q, k, v = (torch.randn(1, 2, 16384, 128, device=device, dtype=torch.bfloat16) for _ in range(3))
+    run, results = qkv.prepared(q, k, v, sums=("column_sums",), causal=True)
+    run()
+    first = results[3].clone()
+    total = float(first.sum(dtype=torch.float64))
+    yield "column sums of 16,384 queries add up to them", abs(total / (2 * 16384) - 1) < 1e-5
+    same = True
+    for _ in range(RUNS - 1):
+        results[3].fill_(math.nan)
+        run()
+        same = same and torch.equal(results[3], first)
+    yield "column sums of 16,384 queries have equal bits in every run", same
 
 
 def packed_equals(qkv, device):
@@ -319,6 +360,16 @@ def time_options(qkv, report, D, T, H=16):
         report_times(report, f"{name}/D{D}-T{T}", calls, 4 * H * T * T * D)
 
 
+def time_sums(qkv, report, D, T, H=16):
+    q, k, v = (torch.randn(1, H, T, D, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    for name in ("column_sums", "entropy"):
+        calls = {
+            "qkv": qkv.prepared(q, k, v, sums=(name,))[0],
+            "without": qkv.prepared(q, k, v)[0],
+        }
+        report_times(report, f"{name}/D{D}-T{T}", calls, 4 * H * T * T * D)
+
+
 def table(report):
     """Lines with TFLOP/s of each row."""
     for name, row in report.rows.items():
@@ -336,11 +387,11 @@ def check(qkv, device):
         if reason:
             wrong += 1
             print(f"WRONG {case.name}: {reason}", flush=True)
-    claims = list(check_bits(qkv, device))
+    claims = [*check_bits(qkv, device), *check_sums(qkv, device)]
     for claim, holds in claims:
         if not holds:
             wrong += 1
-            print(f"WRONG other bits, {claim}", flush=True)
+            print(f"WRONG {claim}", flush=True)
     return len(CASES) + len(claims), wrong
 
 
@@ -366,6 +417,7 @@ def main():
                 for causal in (False, True):
                     time_plain(qkv, report, D, T, causal)
                 time_options(qkv, report, D, T)
+                time_sums(qkv, report, D, T)
         options.out.mkdir(parents=True, exist_ok=True)
         short = "-".join(word.lower() for word in card.split()[1:2])
         report.write(options.out / f"cuda-{short}.json")

@@ -298,15 +298,17 @@ ForwardLaunches forward_launches(const Problem& p, const core::Results& results)
   };
   // Forward kernels and those of rows need not have equal blocks of queries.
   const auto launch = [&](const TileKernel& kernel, Index blocks) {
-    launches.kernels.push_back({&kernel, blocks * heads});
+    if (blocks * heads > 0) launches.kernels.push_back({&kernel, blocks * heads});
   };
   a.key_blocks = static_cast<int>(blocks_of(p.k_rows, columns.keys));
   a.row_blocks = static_cast<int>(blocks_of(p.q_rows, forward.rows));
   a.inspected_blocks = static_cast<int>(blocks_of(p.q_rows, rows.rows));
   launch(forward, a.row_blocks);
-  if (results.columns.given() && a.key_blocks > 0) launch(columns, a.key_blocks);
+  if (results.columns.given()) launch(columns, a.key_blocks);
   if (results.entropy.given() || results.weights.matrix.given()) launch(rows, a.inspected_blocks);
-  if (launches.kernels.size() > 1) {
+  const bool inspects =
+      results.columns.given() || results.entropy.given() || results.weights.matrix.given();
+  if (inspects) {
     launches.statistics_bytes = static_cast<std::size_t>(heads * p.q_rows) * sizeof(RowStatistics);
   }
   return launches;

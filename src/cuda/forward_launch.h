@@ -47,7 +47,7 @@ struct ForwardLaunches {
 // empty string.
 std::string forward_unsupported(const core::Problem& p, const core::Results& results);
 
-// The launches of a call that is supported and has queries.
+// The launches of a call that is supported; none if its results have no elements.
 ForwardLaunches forward_launches(const core::Problem& p, const core::Results& results);
 
 }  // namespace qkv::cuda

@@ -110,7 +110,9 @@ class DeviceCall {
     if (auto* offsets = std::get_if<Offsets>(&options_.diagonal)) move(offsets->o);
     for (Mask& mask : options_.masks) std::visit(MoveMask{*this}, mask);
     const std::size_t read = arrays_.size();
-    for (View* view : {&outputs_.out, &outputs_.lse, &outputs_.row_max}) {
+    for (View* view :
+         {&outputs_.out, &outputs_.lse, &outputs_.row_max, &outputs_.entropy,
+          &outputs_.column_sums.sums, &outputs_.value_sums, &outputs_.weights.matrix}) {
       if (view->given()) *view = add(*view);
     }
     for (std::size_t n = read; n < arrays_.size(); ++n) results_.push_back(&arrays_[n]);

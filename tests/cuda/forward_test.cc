@@ -32,7 +32,7 @@ TEST_P(EmulatedForward, AgreesWithTheReference) {
                     replay_of(call.describe(), seed, index, "*EmulatedForward*0"));
     });
   };
-  if (!run_part(1, GetParam(), at_scale(1000, 120), findings, check)) return;
+  if (!run_part(1, GetParam(), at_scale(1000, 60), findings, check)) return;
   findings.expect_met(kPath, kCoveredOfForward, is_thorough() ? 2 : 0, false);
 }
 

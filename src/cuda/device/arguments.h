@@ -52,7 +52,7 @@ enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 // factor * 2^(exponent factor * (s - m) + lowered).
 struct alignas(16) RowStatistics {
   float m;        // the largest score without the sink
-  float lowered;  // by how much a larger sink lowers the powers
+  float lowered;  // at most 0: by how much a larger sink lowers the powers
   float factor;   // 1 / sum, or 0 for a row without live keys
   float unused;
 };

@@ -19,25 +19,27 @@
 // do not differ from run to run.
 namespace qkv::cuda {
 
-// What the forward pass has stored of a thread's rows.
+// What the forward pass has stored of a thread's rows: weights are factor * 2^power, where power is
+// exponent factor * s - shift.
 template <class Shape>
 struct OwnStatistics {
+  float shift[2 * Shape::kRowTiles];
   float m[2 * Shape::kRowTiles];
-  float lowered[2 * Shape::kRowTiles];
   float factor[2 * Shape::kRowTiles];
 };
 
 template <class Shape>
-QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a,
-                                                const BlockPlace& place) {
+QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a, const BlockPlace& place,
+                                                float factor) {
   OwnStatistics<Shape> rows;
   QKV_UNROLL
   for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
     const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
     RowStatistics own{minus_infinity(), 0, 0, 0};
     if (i < place.Tq) own = statistics_of(a, place, i);
+    const float shift = own.m == minus_infinity() ? 0.0F : rounded_product(own.m, factor);
     rows.m[r] = own.m;
-    rows.lowered[r] = own.lowered;
+    rows.shift[r] = rounded_sum(shift, -own.lowered);
     rows.factor[r] = own.factor;
   }
   return rows;
@@ -46,33 +48,47 @@ QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a,
 // Weights below 2^-72 of the row's largest are 0 (docs/semantics.md, "Edges").
 inline constexpr float kLeastPower = -72;
 
-// Calls f(r, n, e, weight, power) for each of a thread's pairs: the weight is factor * 2^power, or
-// 0 if the pair is masked or the weight too small.
-template <class Shape, class F>
-QKV_DEVICE void for_each_weight(const OwnStatistics<Shape>& rows, float factor,
-                                const ScoreTile<Shape>& s, const F& f) {
+// Replaces scores by powers of two, in every row by what it needs alone.
+template <class Shape>
+QKV_DEVICE void make_powers(const OwnStatistics<Shape>& rows, float factor, ScoreTile<Shape>& s) {
+  bool any_large = false;
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) any_large = any_large || is_large(rows.shift[r]);
+  const bool careful = any_lane(any_large);
   QKV_UNROLL
   for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
-    const float shift = rows.m[r] == minus_infinity() ? 0.0F : rounded_product(rows.m[r], factor);
-    const bool large = is_large(shift);
-    // Rows that are not there, or have no live key.
-    const bool empty = rows.factor[r] == 0;
     QKV_UNROLL
     for (int n = 0; n < Shape::kKeyTiles; ++n) {
       QKV_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const float x = s.at[r / 2][n][r % 2 * 2 + e];
-        const float power = rounded_sum(
-            large ? rounded_product(rounded_sum(x, -rows.m[r]), factor) : fused(x, factor, -shift),
-            rows.lowered[r]);
-        const bool none = empty || x == minus_infinity() || power < kLeastPower;
-        f(r, n, e, none ? 0.0F : rounded_product(exp2_of(power), rows.factor[r]), power);
+      for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+        float& x = s.at[r / 2][n][e];
+        const bool masked = x == minus_infinity();
+        float power = fused(x, factor, -rows.shift[r]);
+        if (careful && is_large(rows.shift[r])) {
+          const float own = rounded_product(rows.m[r], factor);
+          power = rounded_sum(rounded_product(rounded_sum(x, -rows.m[r]), factor),
+                              rounded_sum(own, -rows.shift[r]));
+        }
+        // A row that is NaN has a NaN power for each key that is not masked.
+        x = masked || power < kLeastPower ? minus_infinity() : power;
       }
     }
   }
 }
 
+QKV_DEVICE float weight_of(float power, float factor) {
+  return power == minus_infinity() ? 0.0F : rounded_product(exp2_of(power), factor);
+}
+
 // ---- sums over queries ------------------------------------------------------------------------
+
+// Whether causal mask, window and lengths allow all pairs of a tile, and all its rows are queries:
+// scores of other rows are masked by their bounds.
+template <class Shape>
+QKV_DEVICE bool is_inside(const BlockPlace& place, const BlockBounds& bounds, int first_key) {
+  return first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end &&
+         place.first + Shape::kRows <= place.Tq;
+}
 
 // |v_j|, by the largest element so that no square overflows.
 QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
@@ -123,17 +139,24 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
     load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
     stage_options<Shape>(a, place, first_key);
     commit_copies();
-    const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place);
+    const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place, factor);
     wait_copies<0>();
     sync_threads();  // q, k and the options are there
     ScoreTile<Shape> s;
     multiply_keys<Shape, Tiles>(s);
-    const bool inside =
-        first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end;
-    finish_scores<Shape, true>(a, place, inside, first_key, s);
-    for_each_weight<Shape>(rows, factor, s, [&](int, int n, int e, float weight, float) {
-      sums[n][e] = rounded_sum(sums[n][e], weight);
-    });
+    finish_scores<Shape, true>(a, place, is_inside<Shape>(place, bounds, first_key), first_key, s);
+    make_powers<Shape>(rows, factor, s);
+    QKV_UNROLL
+    for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        QKV_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          sums[n][e] =
+              rounded_sum(sums[n][e], weight_of(s.at[r / 2][n][r % 2 * 2 + e], rows.factor[r]));
+        }
+      }
+    }
   }
   wait_copies<0>();
   QKV_UNROLL
@@ -177,6 +200,26 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
 
 // ---- results of rows --------------------------------------------------------------------------
 
+// Stores a tile of weights; `to` is the element of query 0 and key 0.
+template <class Shape>
+QKV_DEVICE void store_weights(const ForwardArguments& a, const BlockPlace& place, float* to,
+                              int first_key, const ScoreTile<Shape>& w) {
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
+    if (i >= place.Tq) continue;
+    float* row = to + i * a.weights.row;
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      QKV_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int j = first_key + n * 8 + thread_index() % 4 * 2 + e;
+        if (j < place.Tk) row[j * a.weights.col] = w.at[r / 2][n][r % 2 * 2 + e];
+      }
+    }
+  }
+}
+
 // The entropy and the weights of the block's queries.
 template <class Shape, class Tiles>
 QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
@@ -188,7 +231,7 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   if (thread_index() == 0) store_option_offsets<Shape>(a, place);
   const float factor = exponent_factor<true>(a);
-  const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place);
+  const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place, factor);
   float powers[2 * Shape::kRowTiles];  // sum of weight * power
   float sums[2 * Shape::kRowTiles];    // sum of weights
   QKV_UNROLL
@@ -213,17 +256,23 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
     sync_threads();  // q, k and the options are there
     ScoreTile<Shape> s;
     multiply_keys<Shape, Tiles>(s);
-    const bool inside =
-        first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end;
-    finish_scores<Shape, true>(a, place, inside, first_key, s);
-    for_each_weight<Shape>(rows, factor, s, [&](int r, int n, int e, float weight, float power) {
-      sums[r] = rounded_sum(sums[r], weight);
-      if (weight != 0) powers[r] = fused(weight, power, powers[r]);
-      const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
-      const int j = first_key + n * 8 + lane % 4 * 2 + e;
-      if (all && i < place.Tq && j < place.Tk)
-        weights[i * a.weights.row + j * a.weights.col] = weight;
-    });
+    finish_scores<Shape, true>(a, place, is_inside<Shape>(place, bounds, first_key), first_key, s);
+    make_powers<Shape>(rows, factor, s);
+    QKV_UNROLL
+    for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+      QKV_UNROLL
+      for (int n = 0; n < Shape::kKeyTiles; ++n) {
+        QKV_UNROLL
+        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
+          float& x = s.at[r / 2][n][e];
+          const float weight = weight_of(x, rows.factor[r]);
+          sums[r] = rounded_sum(sums[r], weight);
+          powers[r] = fused(weight, x == minus_infinity() ? 0.0F : x, powers[r]);
+          x = weight;
+        }
+      }
+    }
+    if (all) store_weights<Shape>(a, place, weights, first_key, s);
   }
   wait_copies<0>();
   if (a.entropy.data == nullptr) return;
