@@ -14,8 +14,8 @@
 #include "tests/support/arrays.h"
 
 // What equals what to the bit on a GPU (docs/cuda.md), in the emulator and on a device, if there is
-// one: a row of out and lse does not depend on the other queries, heads and batch entries of a
-// call, on keys that it may not attend to, on strides, on packing, or on the order of threads.
+// one: a row of out, lse and entropy does not depend on the other queries, heads and batch entries
+// of a call, on keys that it may not attend to, on strides, on packing, or on the order of threads.
 namespace qkv::test {
 namespace {
 
@@ -34,15 +34,15 @@ struct Arrays {
   }
 };
 
-// out and lse as bits: [rows, E] and [rows].
+// out, lse and entropy as bits: [rows, E], [rows] and [rows].
 struct Bits {
   std::vector<std::uint16_t> out;
-  std::vector<std::uint32_t> lse;
+  std::vector<std::uint32_t> lse, entropy;
   bool operator==(const Bits&) const = default;
 };
 
 struct Computed {
-  Tensor out, lse;
+  Tensor out, lse, entropy, column_sums;
   // The rows from `first` on of head h in batch entry b.
   Bits rows(Index b, Index h, Index first, Index count) const {
     Bits bits;
@@ -51,7 +51,16 @@ struct Computed {
     const auto* l = static_cast<const std::uint32_t*>(lse.view().data()) + (b * H + h) * T;
     bits.out.assign(o + first * E, o + (first + count) * E);
     bits.lse.assign(l + first, l + first + count);
+    const auto* e = static_cast<const std::uint32_t*>(entropy.view().data()) + (b * H + h) * T;
+    bits.entropy.assign(e + first, e + first + count);
     return bits;
+  }
+  // The sums of weights over queries of head h in batch entry b, as bits.
+  std::vector<std::uint32_t> columns(Index b, Index h) const {
+    const ConstView sums = column_sums.view();
+    const auto* c =
+        static_cast<const std::uint32_t*>(sums.data()) + (b * sums.size(1) + h) * sums.size(2);
+    return {c, c + sums.size(2)};
   }
 };
 
@@ -83,8 +92,13 @@ class ForwardOrder : public testing::TestWithParam<Place> {
   static Computed compute(const ConstView& q, const ConstView& k, const ConstView& v,
                           const Options& options, std::uint32_t seed = 1) {
     Computed x{Tensor(DType::kBFloat16, {q.size(0), q.size(1), q.size(2), v.size(3)}),
-               Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
-    const Outputs outputs{.out = x.out.view(), .lse = x.lse.view()};
+               Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)}),
+               Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)}),
+               Tensor(DType::kFloat32, {q.size(0), q.size(1), k.size(2)})};
+    const Outputs outputs{.out = x.out.view(),
+                          .lse = x.lse.view(),
+                          .entropy = x.entropy.view(),
+                          .column_sums = x.column_sums.view()};
     if (GetParam() == Place::kDevice) {
       device_attention({q, k, v}, options, outputs);
     } else {
@@ -106,6 +120,7 @@ TEST_P(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
       for (Index b = 0; b < kB; ++b) {
         for (Index h = 0; h < kH; ++h) {
           EXPECT_EQ(again.rows(b, h, 0, kTq), first.rows(b, h, 0, kTq)) << seed;
+          EXPECT_EQ(again.columns(b, h), first.columns(b, h)) << seed;
         }
       }
     }
@@ -135,7 +150,10 @@ TEST_P(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
     };
     const Computed own =
         compute(part(arrays_.q, 2, 4), part(arrays_.k, 1, 2), part(arrays_.v, 1, 2), options);
-    for (Index h = 0; h < 2; ++h) EXPECT_EQ(own.rows(0, h, 0, kTq), all.rows(1, 2 + h, 0, kTq));
+    for (Index h = 0; h < 2; ++h) {
+      EXPECT_EQ(own.rows(0, h, 0, kTq), all.rows(1, 2 + h, 0, kTq));
+      EXPECT_EQ(own.columns(0, h), all.columns(1, 2 + h));
+    }
   }
 }
 
