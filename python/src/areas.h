@@ -12,6 +12,7 @@ void bind_kv_cache(nanobind::module_& module);
 void bind_attention(nanobind::module_& module);
 void bind_options(nanobind::module_& module);
 void bind_backward(nanobind::module_& module);
+void bind_cuda_attention(nanobind::module_& module);
 void bind_cross_entropy(nanobind::module_& module);
 void bind_dropout(nanobind::module_& module);
 void bind_functions(nanobind::module_& module);

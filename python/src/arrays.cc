@@ -2,8 +2,15 @@
 #include "arrays.h"
 
 #include <bit>
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <qkv/error.h>
 
@@ -150,6 +157,8 @@ Array named(const Name& name, const Make& make) {
   }
 }
 
+bool is_on_gpu(nb::handle object) { return nb::hasattr(object, "__cuda_array_interface__"); }
+
 nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
   nb::object array;
   try {
@@ -185,6 +194,11 @@ bool is_writable(nb::handle array, const void* memory) {
   return tensor_class_of(array).plain && is_at(array.attr("data_ptr")());
 }
 
+const char* gpu_hint(const Name& name) {
+  const bool is_attention = std::string_view(name.function) == "attention";
+  return is_attention ? "; qkv.torch.attention takes CUDA tensors" : "";
+}
+
 std::string describe(nb::handle object) {
   if (object.is_none()) return "None";
   std::string type = Py_TYPE(object.ptr())->tp_name;
@@ -211,8 +225,34 @@ Array array_of(nb::handle object, const Name& name) {
     if (PyObject_CheckBuffer(object.ptr()) != 0) {
       return view_of_plain(numpy().as_array(object), name);
     }
-    throw_type_error(
-        name, "must be an array (of NumPy, or one that supports DLPack), got " + describe(object));
+    throw_type_error(name, "must be an array (of NumPy, or one that supports DLPack), got " +
+                               describe(object) + (is_on_gpu(object) ? gpu_hint(name) : ""));
+  });
+}
+
+Array array_on_device(nb::handle object, const Name& name) {
+  if (object.is_none()) return {};
+  if (!nb::isinstance<nb::tuple>(object) || nb::len(object) != 4) {
+    throw_type_error(name, "must be in the memory of a GPU, got " + describe(object));
+  }
+  const auto [address, dtype, shape, strides] =
+      nb::cast<std::tuple<std::uintptr_t, std::string, std::vector<Index>, std::vector<Index>>>(
+          object);
+  return named(name, [&, address = address]() -> Array {
+    check_rank(name, static_cast<int>(shape.size()));
+    DType found = DType::kNone;
+#define QKV_NAMED(enumerator, type, its_name) \
+  if (dtype == its_name) found = DType::enumerator;
+    QKV_FOR_EACH_DTYPE(QKV_NAMED)
+#undef QKV_NAMED
+    if (found == DType::kNone) {
+      throw_type_error(name, std::string("must be ") + name.types + ", got " + dtype);
+    }
+    auto* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    return {ConstView(data, found, Dims(std::span<const Index>(shape)),
+                      Dims(std::span<const Index>(strides))),
+            {},
+            {}};
   });
 }
 
@@ -220,7 +260,8 @@ Array array_or_sequence(nb::handle object, const Name& name, DType real) {
   if (!nb::isinstance<nb::list>(object) && !nb::isinstance<nb::tuple>(object)) {
     if (!object.is_none() && !nb::hasattr(object, "__dlpack__") &&
         PyObject_CheckBuffer(object.ptr()) == 0) {
-      throw_type_error(name, "must be an array or a list of numbers, got " + describe(object));
+      throw_type_error(name, "must be an array or a list of numbers, got " + describe(object) +
+                                 (is_on_gpu(object) ? gpu_hint(name) : ""));
     }
     return array_of(object, name);
   }

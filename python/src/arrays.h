@@ -33,8 +33,15 @@ Array array_of(nb::handle object, const Name& name);
 // converted to the dtype `real` unless that is kNone.
 Array array_or_sequence(nb::handle object, const Name& name, DType real);
 
+// Returns a view of memory on a GPU, which Python gives as a tuple (address, dtype, shape, strides)
+// of integers and the dtype's name; None gives an absent view. Throws TypeError for other objects.
+Array array_on_device(nb::handle object, const Name& name);
+
 // Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.
 bool is_writable(nb::handle array, const void* memory);
+
+// Where calls with arrays on a GPU go, appended to errors of `attention`.
+const char* gpu_hint(const Name& name);
 
 // Describes an object for messages: "str 'abc'", "list of length 3".
 std::string describe(nb::handle object);

@@ -73,6 +73,23 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
 
 namespace {
 
+// The shapes of the results of packed sequences, whose starts the host does not read.
+ResultShapes packed_shapes(const char* function, const Inputs& inputs) {
+  const ConstView &q = inputs.q, &k = inputs.k, &v = inputs.v;
+  const auto check = [&](const char* name, const ConstView& x) {
+    if (!x.given() || x.rank() == 3) return;
+    throw_value_error({function, name},
+                      "must be [sum T,H,D] with packed sequences, got " + qkv::describe(x));
+  };
+  check("q", q);
+  check("k", k);
+  check("v", v);
+  const Index H = q.size(1);
+  ResultShapes shapes{.rows = {H, q.size(0)}, .keys = {H, k.size(0)}};
+  if (v.given()) shapes.out = {q.size(0), H, v.size(2)};
+  return shapes;
+}
+
 Index sequences_of(const Inputs& inputs) {
   return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : 0;
 }
@@ -89,13 +106,10 @@ void check_size(const Name& name, DType dtype, const Dims& shape) {
   }
 }
 
-}  // namespace
+using Run = std::function<void(double work, const Outputs&)>;
 
-nb::object attend(const char* function, const CallArguments& call, nb::handle like,
-                  const nb::tuple& wanted,
-                  const std::function<void(double work, const Outputs&)>& run) {
-  const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
-  const ResultMaker maker(like);
+nb::object attend_into(const char* function, const CallArguments& call, const ResultShapes& shapes,
+                       const ResultMaker& maker, const nb::tuple& wanted, const Run& run) {
   Extras extras(function, wanted, maker);
   Outputs outputs;
   nb::object out;
@@ -107,6 +121,24 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
   extras.make(shapes, sequences_of(call.inputs), call.inputs.q.dtype(), outputs);
   run(work_of(call, shapes), outputs);
   return extras.with(out);
+}
+
+}  // namespace
+
+nb::object attend(const char* function, const CallArguments& call, nb::handle like,
+                  const nb::tuple& wanted, const Run& run) {
+  const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
+  return attend_into(function, call, shapes, ResultMaker(like), wanted, run);
+}
+
+nb::object attend_on_device(const char* function, const CallArguments& call, nb::object make,
+                            const nb::tuple& wanted, const Run& run) {
+  const bool packed = call.inputs.cu_seqlens_q.given() || call.inputs.cu_seqlens_k.given();
+  const ResultShapes shapes = in_layout(call, [&] {
+    return packed ? packed_shapes(function, call.inputs) : result_shapes(call.inputs);
+  });
+  const ResultMaker maker = ResultMaker::on_device(std::move(make));
+  return attend_into(function, call, shapes, maker, wanted, run);
 }
 
 Extras::Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker)

@@ -87,6 +87,11 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run);
 
+// attend() of arrays on a GPU: `make` is as in ResultMaker::on_device().
+nb::object attend_on_device(const char* function, const CallArguments& call, nb::object make,
+                            const nb::tuple& wanted,
+                            const std::function<void(double work, const Outputs&)>& run);
+
 }  // namespace qkv::python
 
 #endif  // QKV_PYTHON_SRC_ATTENTION_H_

@@ -37,7 +37,8 @@ DType dtype_of_dlpack(nb::dlpack::dtype dtype) {
   }
 }
 
-constexpr int kCpu = 1;  // kDLCPU
+constexpr int kCpu = 1;   // kDLCPU
+constexpr int kCuda = 2;  // kDLCUDA
 
 constexpr nb::dlpack::dtype kBooleans = {static_cast<std::uint8_t>(nb::dlpack::dtype_code::Bool), 8,
                                          1};
@@ -128,7 +129,8 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   if (device_type != kCpu) {
     std::string where = "DLPack device type " + std::to_string(device_type);
     if (nb::hasattr(object, "device")) where = text_of(object.attr("device"));
-    throw_type_error(name, "must be an array on the CPU, got " + describe(object) + " on " + where);
+    throw_type_error(name, "must be an array on the CPU, got " + describe(object) + " on " + where +
+                               (device_type == kCuda ? gpu_hint(name) : ""));
   }
   const nb::object plain = of.of_torch ? with_its_sign(object) : nb::borrow(object);
   const nb::object bytes = of.of_torch ? bytes_of_booleans(plain) : nb::object();

@@ -17,6 +17,7 @@ void bind_all(nanobind::module_& module) {
   bind_options(module);
   bind_attention(module);
   bind_torch_attention(module);
+  bind_cuda_attention(module);
   bind_backward(module);
   bind_functions(module);
   bind_info(module);

@@ -147,7 +147,10 @@ class Reader {
     const DType real = is_real ? accumulator_of(call_.inputs.q.dtype()) : DType::kNone;
     const Name plain = name(place);
     const Name named = is_real ? plain : plain.with_types(is_flags ? kFlags : kIntegers);
-    return call_.hold(array_or_sequence(at(place), named, real)).view;
+    return call_
+        .hold(call_.on_device ? array_on_device(at(place), named)
+                              : array_or_sequence(at(place), named, real))
+        .view;
   }
 
   void read_norm() {
@@ -228,7 +231,9 @@ class Reader {
       list += (list.empty() ? "\"" : ", \"") + word + "\"";
       if (!nb::isinstance<nb::str>(key) || !key.equal(nb::str(word.c_str()))) return;
       const std::string argument = "params[\"" + word + "\"]";
-      to = call_.hold(array_of(value, {function_, argument.c_str()})).view;
+      const Name named{function_, argument.c_str()};
+      to =
+          call_.hold(call_.on_device ? array_on_device(value, named) : array_of(value, named)).view;
       found = true;
     };
     S::for_each_parameter([&](const char* word, auto to, auto) { look_at(word, score.*to); });
@@ -308,7 +313,7 @@ class Reader {
                                           qkv::describe(keep) +
                                           " (numbers to add to the scores are bias)");
       }
-      if (is_integer(keep.dtype())) check_flags(keep);
+      if (is_integer(keep.dtype()) && !call_.on_device) check_flags(keep);
       masks.emplace_back(Keep{keep});
     }
     if (given(kPaddingMask)) masks.emplace_back(Padding{array(kPaddingMask)});
@@ -402,8 +407,9 @@ Error with_advice(const Error& error, const CallArguments& call) {
 }
 
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
-                             const nb::tuple& options) {
+                             const nb::tuple& options, bool on_device) {
   CallArguments call;
+  call.on_device = on_device;
   if (nb::len(options) != kOptionPlaces)
     throw nb::type_error("qkv: the package and its extension are of different versions (options)");
   Reader reader(function, options, call);
@@ -414,7 +420,8 @@ CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, n
   for (std::size_t n = 0; n < std::size(arrays); ++n) {
     Name name{function, arrays[n].first};
     if (n > 0 && function == std::string_view("attention")) name.types = kRealsOrQ8;
-    *views[n] = call.hold(array_of(arrays[n].second, name)).view;
+    const nb::handle object = arrays[n].second;
+    *views[n] = call.hold(on_device ? array_on_device(object, name) : array_of(object, name)).view;
   }
   reader.read();
   Layout& layout = call.layout;

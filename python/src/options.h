@@ -15,6 +15,8 @@ namespace qkv::python {
 
 // The inputs and options of a call, and the arrays that own their memory.
 struct CallArguments {
+  // Whether all arrays are in the memory of a GPU, whose numbers the host does not read.
+  bool on_device = false;
   Inputs inputs;
   Options options;
   Layout layout;
@@ -41,9 +43,10 @@ auto in_layout(const CallArguments& call, const F& f) {
 }
 
 // Reads the arguments of a call. The tuple `options` has the values of the options that
-// _core.OPTIONS names, in that order. Throws Error.
+// _core.OPTIONS names, in that order. With `on_device` arrays are as array_on_device() takes them.
+// Throws Error.
 CallArguments call_arguments(const char* function, nb::handle q, nb::handle k, nb::handle v,
-                             const nb::tuple& options);
+                             const nb::tuple& options, bool on_device = false);
 
 // An estimate of the number of multiply-adds of a call whose results have these shapes.
 double work_of(const CallArguments& call, const ResultShapes& shapes);

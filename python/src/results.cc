@@ -2,11 +2,14 @@
 #include "results.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <qkv/error.h>
@@ -48,7 +51,23 @@ ResultMaker::ResultMaker(nb::handle like) : from_dlpack_(nb::none()) {
   if (exchange_ == nullptr && nb::hasattr(like, "__dlpack__")) from_dlpack_ = from_dlpack_of(like);
 }
 
+ResultMaker ResultMaker::on_device(nb::object make) {
+  ResultMaker maker;
+  maker.make_ = std::move(make);
+  maker.from_dlpack_ = nb::none();
+  return maker;
+}
+
 nb::object ResultMaker::make(DType dtype, const Dims& shape, View& view) const {
+  if (make_.is_valid()) {
+    nb::list sizes;
+    for (const Index size : shape) sizes.append(size);
+    const auto [made, address] = nb::cast<std::pair<nb::object, std::uintptr_t>>(
+        make_(nb::tuple(sizes), std::string(name_of(dtype))));
+    auto* const data = reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+    view = View(data, dtype, shape, contiguous_strides(shape));
+    return made;
+  }
   if (exchange_ != nullptr) return tensor_by(*exchange_, dtype, shape, view);
   if (from_dlpack_.is_none()) return numpy().empty(dtype, shape, view);
   auto tensor = std::make_unique<Tensor>(dtype, shape);

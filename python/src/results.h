@@ -17,6 +17,9 @@ class ResultMaker {
  public:
   // `like` must have passed array_of. Throws TypeError if there is no known way to make its type.
   explicit ResultMaker(nanobind::handle like);
+  // Makes results on a GPU by a function of Python, which gets a shape and the name of a dtype, and
+  // returns a C-ordered array of its own and the address of its memory.
+  static ResultMaker on_device(nanobind::object make);
   // Makes an uninitialised C-ordered array; `view` gets its memory, valid as long as the object.
   nanobind::object make(DType dtype, const Dims& shape, View& view) const;
   // The array to return to Python, given the filled array from make(). No view of it may be written
@@ -24,6 +27,9 @@ class ResultMaker {
   nanobind::object finish(const nanobind::object& made) const;
 
  private:
+  ResultMaker() = default;
+
+  nanobind::object make_{};                // of on_device()
   nanobind::object from_dlpack_;           // None for NumPy, or if exchange_ is set
   const ExchangeApi* exchange_ = nullptr;  // C functions, faster than from_dlpack_
 };

@@ -9,6 +9,8 @@ import torch
 from .. import _functions
 from .._results import results
 from .._words import unknown_keyword
+from ._cuda import attention as attention_on_cuda
+from ._cuda import refuse_gradients as refuse_gradients_on_cuda
 from ._kinds import FLAG, check_kinds
 from ._operator import gradients_of, refuse_tangents
 from ._questions import (
@@ -181,7 +183,7 @@ def _with_arguments_of(function: _F) -> Callable[[Callable[..., Any]], _F]:
 
 @_with_arguments_of(_functions.attention)
 def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **options: Any) -> Any:
-    """Attention of PyTorch tensors on the CPU, with gradients; computes `qkv.attention`.
+    """Attention of PyTorch tensors, with gradients on the CPU; computes `qkv.attention`.
 
     Gradients flow from out, lse and weights (before dropout) to q, k, v, bias, alibi_slopes, sinks
     and the tensors in params; the other results are not differentiable. The arguments, out and lse
@@ -189,6 +191,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
 
     In graphs (torch.compile, torch.export), under torch.func, with fake or meta tensors and under
     autocast, the operator qkv::attention computes the call, which needs PyTorch 2.5 or newer.
+
+    CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
+    bfloat16 and float16 with product scores and up to 256 channels, results out, lse and row_max,
+    no gradients (docs/pytorch.md lists the rest). All tensors are on one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a
@@ -217,9 +223,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
         and isinstance(v, Tensor)
+        and not q.is_cuda
         and not (q.requires_grad or k.requires_grad or v.requires_grad or modes() or tracing())
         and not (options and _may_want_gradients(options))
-        and not (any_autocast() and has_autocast())
+        and not (any_autocast() and has_autocast(q))
     ):
         try:
             return _bare(q, k, v, **options)
@@ -238,6 +245,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
             tensors += [x for x in options["params"].values() if isinstance(x, torch.Tensor)]
     if wants_operator(tensors):
         return _operator_call({"q": q, "k": k, "v": v, **options})
+    if q.is_cuda:
+        refuse_tangents(tensors)
+        refuse_gradients_on_cuda(tensors)
+        return attention_on_cuda(q=q, k=k, v=v, **options)
     if not any([x.requires_grad for x in tensors]):
         return _functions.attention(q, k, v, **options)
     refuse_tangents(tensors)
@@ -278,6 +289,8 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
     tensors, plain = operands(arguments)
     check_devices(tensors)
     refuse_tangents(tensors)
+    if tensors[0].is_cuda:
+        refuse_gradients_on_cuda(tensors)
     fields = returned_of(arguments)
     every = (*tensors, *plain, *requests_of(arguments, fields))
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))

@@ -64,7 +64,7 @@ def record(
     if asked.rows is not None:
         wanted.update(return_weights=True, rows=list(rows))
     tensors = [_detached(x) for x in (q, k, v if asked.value_sums else None)]
-    if any_autocast() and has_autocast():
+    if any_autocast() and has_autocast(tensors[0]):
         tensors = [as_autocast(x) for x in tensors]
     got = attention(tensors[0], tensors[1], tensors[2], **_detached(options), **wanted)
     results: Dict[str, Any] = {}

@@ -13,7 +13,9 @@ from torch.autograd import forward_ad
 
 from .. import _functions
 from .._results import FLAGS
-from ._questions import AVAILABLE, has_autocast
+from ._cuda import attention as attention_on_cuda
+from ._cuda import no_gradients
+from ._questions import AVAILABLE, has_autocast, kind_of
 from ._schema import (
     DIFFERENTIABLE,
     PLAIN,
@@ -70,7 +72,8 @@ def _forward(
     }["weights" in names, "dropped_weights" in names]
     flags: Dict[str, Any] = {f"return_{name}": name == "lse" or name in names for name in FLAGS}
     arguments = arguments_of(tensors, plain)
-    got = _functions.attention(
+    compute = attention_on_cuda if tensors[0].is_cuda else _functions.attention
+    got = compute(
         **arguments,
         return_weights=weights,
         return_scores=scores or None,
@@ -147,6 +150,8 @@ def gradients_of(
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
     """Keeps the arguments, out and lse for the backward pass."""
+    if inputs[0].is_cuda and any(ctx.needs_input_grad):
+        no_gradients()
     ctx.plain = inputs[_N : _N + _P]
     ctx.save_for_backward(*inputs[:_N], *output[:2])
     ctx.set_materialize_grads(False)
@@ -233,7 +238,9 @@ def _forward_fake(*args: Any, **kwargs: Any) -> Any:
 
 
 def _forward_transformed(*args: Any, **kwargs: Any) -> Any:
-    if has_autocast():  # before autograd, so that saved tensors have the dtype of the computation
+    if has_autocast(
+        args[0]
+    ):  # before autograd, so that saved tensors have the dtype of the computation
         return _forward_autocast(*args, **kwargs)
     return _Transformed.apply(*_every(torch.ops.qkv.attention, args, kwargs))
 
@@ -268,8 +275,9 @@ def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
 
 def _forward_autocast(*args: Any, **kwargs: Any) -> Any:
     every = _every(torch.ops.qkv.attention, args, kwargs)
-    dtype = torch.get_autocast_dtype("cpu")
-    with torch.autocast("cpu", enabled=False):
+    kind = kind_of(every[0])
+    dtype = torch.get_autocast_dtype(kind)
+    with torch.autocast(kind, enabled=False):
         tensors = [_cast(name, x, dtype) for name, x in zip(TENSORS, every)]
         return torch.ops.qkv.attention(*tensors, *every[_N:])
 
@@ -277,22 +285,25 @@ def _forward_autocast(*args: Any, **kwargs: Any) -> Any:
 def _register() -> Any:
     """Defines both operators; returns the Library that holds rules for torch.func and autocast."""
 
-    def define(name: str, schema: str, kernel: Any, fake: Any) -> Any:
-        options = {"mutates_args": (), "schema": schema, "device_types": "cpu"}
+    def define(name: str, schema: str, kernel: Any, fake: Any, devices: Any) -> Any:
+        options = {"mutates_args": (), "schema": schema, "device_types": devices}
         op = torch.library.custom_op(name, kernel, **options)
         op.register_fake(fake)
         return op
 
-    forward = define("qkv::attention", forward_schema(), _forward_kernel, _forward_fake)
+    forward = define(
+        "qkv::attention", forward_schema(), _forward_kernel, _forward_fake, ("cpu", "cuda")
+    )
     forward.register_autograd(_backward_of, setup_context=_setup_context)
     backward = define(
-        "qkv::attention_backward", backward_schema(), _backward_kernel, _backward_fake
+        "qkv::attention_backward", backward_schema(), _backward_kernel, _backward_fake, "cpu"
     )
     backward.register_autograd(
         _no_second_derivative, setup_context=lambda ctx, inputs, output: None
     )
     library = torch.library.Library("qkv", "FRAGMENT")
     library.impl("attention", _forward_autocast, "AutocastCPU")
+    library.impl("attention", _forward_autocast, "AutocastCUDA")
     transformations = "FuncTorchDynamicLayerFrontMode"  # torch.func dispatches to this key first
     library.impl("attention", _forward_transformed, transformations)
     library.impl("attention_backward", _backward_transformed, transformations)

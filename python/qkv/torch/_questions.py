@@ -47,21 +47,29 @@ def _classes() -> Any:
 _WITHOUT_MEMORY = _classes() if AVAILABLE else ()
 
 
-def autocasts() -> bool:
-    """Whether autocast is on for the CPU."""
+def kind_of(x: Any) -> str:
+    """The kind of device that autocast knows the tensor by."""
+    return "cuda" if x.is_cuda else "cpu"
+
+
+def autocasts(kind: str = "cpu") -> bool:
+    """Whether autocast is on for this kind of device."""
     if not hasattr(torch, "get_autocast_dtype"):  # before PyTorch 2.4
-        return bool(torch.is_autocast_cpu_enabled())
-    return bool(torch.is_autocast_enabled("cpu"))
+        on = torch.is_autocast_enabled() if kind == "cuda" else torch.is_autocast_cpu_enabled()
+        return bool(on)
+    return bool(torch.is_autocast_enabled(kind))
 
 
-def has_autocast() -> bool:
-    """Whether a call must go through the operator because autocast chooses its dtype."""
-    return AVAILABLE and autocasts()
+def has_autocast(x: torch.Tensor) -> bool:
+    """Whether a call of x must go through the operator because autocast chooses its dtype."""
+    return AVAILABLE and autocasts(kind_of(x))
 
 
 def wants_operator(tensors: Iterable[Any]) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked."""
-    if modes() or transforms() or tracing() or (any_autocast() and has_autocast()):
+    if modes() or transforms() or tracing():
+        return True
+    if any_autocast() and any(map(has_autocast, tensors)):
         return True
     for x in tensors:  # a loop is faster than any(), and every call with gradients runs it
         if x.is_meta or (type(x) is not torch.Tensor and isinstance(x, _WITHOUT_MEMORY)):

@@ -25,6 +25,9 @@ _INDICES = (
     "rotary_frequencies", "cu_seqlens_q", "cu_seqlens_k", "seed", "rows",
 )  # fmt: skip
 
+# Numbers that the host needs, of tensors on any device.
+ON_HOST = ("seed", "rows")
+
 TENSORS = DIFFERENTIABLE + _INDICES
 
 # Everything else that determines the result: its type in a schema, and its default there.
@@ -109,7 +112,7 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
     if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
         # torch.full also takes an integer whose value is known only later.
         return torch.full((), value, dtype=torch.int64, device="cpu")
-    return _stacked(value, "cpu")
+    return _stacked(value, q.device if q.is_cuda and name not in ON_HOST else "cpu")
 
 
 def has_tensors(x: Any) -> bool:
@@ -203,18 +206,31 @@ def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
 
 
 def check_devices(tensors: Iterable[Any]) -> None:
-    """Raises if some tensors have values and others have none, so that no result is possible."""
+    """Raises if tensors are on different devices, or have no values and others do."""
     named = dict(zip(TENSORS, tensors))
-    of_q = named["q"].device.type
+    q = named["q"].device
+    of_q = q.type
     for name, x in named.items():
-        if x is None or x.device.type == of_q:
+        if x is None or x.device == q:
             continue
-        if x.device.type == "meta" or (of_q == "meta" and name in DIFFERENTIABLE):
+        on_gpus = "cuda" in (of_q, x.device.type) and not _may_be_on_host(name, x)
+        if on_gpus:
+            of_q = str(q)
+        elif x.device.type == of_q:
+            continue
+        if on_gpus or x.device.type == "meta" or (of_q == "meta" and name in DIFFERENTIABLE):
             group, _, key = name.partition(".")
             shown = f'{group}["{key}"]' if key else name
             raise ValueError(
-                f"attention: {shown} must be on the device of q, {of_q}, got {x.device.type}"
+                f"attention: {shown} must be on the device of q, {of_q}, got "
+                f"{x.device if on_gpus else x.device.type}"
             )
+
+
+def _may_be_on_host(name: str, x: torch.Tensor) -> bool:
+    """Whether a call on a GPU takes this tensor of the CPU."""
+    single = name == "causal_offset" and x.dim() == 0
+    return x.device.type == "cpu" and (single or name in ON_HOST)
 
 
 # Numbers without a gradient that someone might want to learn.
@@ -257,7 +273,8 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
                 arguments[group] = x
     if "seed" in arguments:
         arguments["seed"] = int(arguments["seed"]) % 2**64
-    if "causal_offset" in arguments and arguments["causal_offset"].dim() == 0:
+    offset = arguments.get("causal_offset")
+    if offset is not None and offset.dim() == 0 and not offset.is_cuda:
         arguments["causal_offset"] = int(arguments["causal_offset"])
     for name, value in zip(PLAIN, plain):
         arguments[name] = value

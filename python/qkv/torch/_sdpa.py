@@ -8,9 +8,10 @@ import torch
 
 from .._core import torch_attention
 from ._attention import attention
+from ._cuda import takes
 from ._dropout import dropout_options
 from ._jagged import attend_jagged
-from ._questions import any_autocast, has_autocast, is_compiling, modes, tracing
+from ._questions import any_autocast, has_autocast, is_compiling, kind_of, modes, tracing
 from ._sizes import perhaps, surely, surely_equal
 from ._torchs import FUNCTION, as_plain, as_torch, is_lower_right, without_square_corner
 from ._watch import WATCHERS
@@ -37,8 +38,9 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention, computed by qkv's kernels.
 
     Invalid calls, and calls that the kernels do not compute, are passed to PyTorch's own function,
-    with its results and errors. The kernels do not take tensors on other devices, strided nested
-    tensors, empty tensors (except with D = 0), or a scale that is NaN or overflows float32.
+    with its results and errors. The kernels do not take strided nested tensors, empty tensors
+    (except with D = 0), a scale that is NaN or overflows float32, or tensors on other devices,
+    except bfloat16 and float16 without gradients, of up to 256 channels, on a GPU of `qkv.info()`.
 
     Args:
         query, key, value: [..,Tq,D], [..,Tk,D], [..,Tk,E]; leading axes broadcast. Or jagged nested
@@ -88,7 +90,9 @@ def attend_bare(  # the arguments of PyTorch's function
     It takes [B,H,Tq,D], [B,G,Tk,D] and [B,G,Tk,E] without gradients, dropout or autocast, in calls
     that are not compiled, traced, intercepted by a dispatch mode or reported to watchers.
     """
-    if is_compiling() or WATCHERS or modes() or tracing() or (any_autocast() and has_autocast()):
+    if is_compiling() or WATCHERS or modes() or tracing():
+        return None
+    if any_autocast() and isinstance(query, torch.Tensor) and has_autocast(query):
         return None
     return torch_attention(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -124,9 +128,9 @@ def _attend(  # the arguments of PyTorch's function
         return None
     if query.is_nested or key.is_nested or value.is_nested:
         return _without_dropped(attend_jagged(query, key, value, mask, options), dropout_p)
-    if any_autocast() and has_autocast():
+    if any_autocast() and has_autocast(query):
         query, key, value, mask = (as_autocast(x) for x in (query, key, value, mask))
-    if not _agree(query, key, value):
+    if not _agree(query, key, value) or (query.is_cuda and not takes(query, key, value, mask)):
         return None
     if surely(value.numel() == 0) or any([surely(size == 0) for size in query.shape[:-1]]):
         zeros = query.new_zeros((*query.shape[:-1], value.size(-1)))
@@ -163,7 +167,7 @@ def as_autocast(x: Any) -> Any:
     """An argument in the dtype that autocast gives it."""
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
         return x
-    return x.to(torch.get_autocast_dtype("cpu"))
+    return x.to(torch.get_autocast_dtype(kind_of(x)))
 
 
 def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
@@ -171,16 +175,22 @@ def _agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     dtype = query.dtype
     if dtype not in _DTYPES or key.dtype != dtype or value.dtype != dtype:
         return False
-    if not (query.is_cpu and key.is_cpu and value.is_cpu) and not _are_meta(query, key, value):
-        return False
+    if not (query.is_cpu and key.is_cpu and value.is_cpu) and not _are_of(
+        "meta", query, key, value
+    ):
+        return _are_of("cuda", query, key, value) and _widths_agree(query, key, value)
+    return _widths_agree(query, key, value)
+
+
+def _widths_agree(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
     of_q, of_k, of_v = query.shape, key.shape, value.shape
     if len(of_q) < 2 or len(of_k) < 2 or len(of_v) < 2:
         return False
     return perhaps(of_q[-1] == of_k[-1]) and perhaps(of_k[-2] == of_v[-2])
 
 
-def _are_meta(*tensors: torch.Tensor) -> bool:
-    return all(x.device.type == "meta" for x in tensors)
+def _are_of(kind: str, *tensors: torch.Tensor) -> bool:
+    return all(x.device.type == kind for x in tensors)
 
 
 def _fits(mask: Any, dtype: torch.dtype, scores: Tuple[int, ...]) -> bool:

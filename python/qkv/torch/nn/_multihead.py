@@ -8,7 +8,7 @@ from torch.nn.functional import linear, pad
 
 from .._dropout import attend
 from .._kinds import FLAG, check_kinds
-from .._questions import autocasts
+from .._questions import autocasts, kind_of
 from .._sizes import perhaps, perhaps_equal, surely
 
 __all__ = ["MultiheadAttention"]
@@ -182,7 +182,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     def _check_inputs(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         check_kinds(_NAME, torch.Tensor, query=query, key=key, value=value)
         dtype = self.out_proj.weight.dtype
-        mixed = autocasts()
+        mixed = autocasts(kind_of(query))
         widths = {"embed_dim": self.embed_dim, "kdim": self.kdim, "vdim": self.vdim}
         named = {"query": query, "key": key, "value": value}
         is_one = query is key and key is value

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of qkv.torch.attention that the CUDA kernels take, and how near their results are.
+
+They run on a GPU (test_torch_cuda.py), and with a fake driver that runs the kernels in an emulator
+(emulated_torch_cuda.py).
+"""
+
+import torch
+
+
+def _normal(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def inputs(B=2, H=4, G=2, Tq=70, Tk=90, D=64, E=None, dtype=torch.bfloat16):
+    shapes = (B, H, Tq, D), (B, G, Tk, D), (B, G, Tk, E or D)
+    return [_normal(*shape, dtype=dtype, seed=n) for n, shape in enumerate(shapes)]
+
+
+def _kept(*shape):
+    return _normal(*shape, seed=5) > -0.5
+
+
+def _turned(x):
+    return x.transpose(1, 2).contiguous()
+
+
+def _cases():
+    """(name, q, k, v, options) of each call, on the CPU."""
+    plain = inputs()
+    yield ("plain", *plain, {})
+    yield ("float16", *inputs(dtype=torch.float16, D=128), {"causal": True})
+    yield ("odd widths", *inputs(D=37, E=61), {"scale": 0.2})
+    yield ("wide", *inputs(D=256, Tq=20, Tk=40), {"causal": "top_left"})
+    yield ("window", *plain, {"window": (20, 3)})
+    yield ("lengths", *plain, {"key_lengths": torch.tensor([50, 0])})
+    yield ("lists", *plain, {"key_lengths": [50, 0], "sinks": [0.5, -1.0, 2.0, 0.0]})
+    yield ("offsets", *plain, {"causal": True, "causal_offset": torch.tensor([3, -4])})
+    yield ("offset", *plain, {"causal": True, "causal_offset": torch.tensor(3)})
+    yield ("mask", *plain, {"mask": _kept(70, 90)})
+    yield ("integer mask", *plain, {"mask": _kept(2, 1, 1, 90).to(torch.int32)})
+    yield ("padding", *plain, {"padding_mask": ~_kept(2, 90)})
+    yield ("bias", *plain, {"bias": _normal(4, 70, 90, seed=6)})
+    yield ("bias of 16 bits", *plain, {"bias": _normal(70, 90, seed=6).bfloat16(), "softcap": 4.0})
+    yield ("alibi", *plain, {"alibi_slopes": torch.tensor([0.1, 0.2, 0.3, 0.4]), "causal": True})
+    yield ("dropout", *plain, {"dropout": 0.3, "seed": 2**64 - 5})
+    yield ("seed of a tensor", *plain, {"dropout": 0.3, "seed": torch.tensor(77)})
+    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "dropout": 0.2, "seed": 3}
+    yield ("mask, bias and dropout", *plain, every)
+    yield ("bthd", *map(_turned, plain), {"layout": "bthd", "causal": True})
+    yield ("strided", *(_turned(x).transpose(1, 2) for x in plain), {"causal": True})
+    yield ("side by side", *(_turned(x).flatten(2) for x in plain), {"heads": (4, 2)})
+    packed = [_turned(x)[0] for x in inputs(B=1)]
+    starts = {"cu_seqlens_q": torch.tensor([0, 20, 20, 70]), "cu_seqlens_k": [0, 30, 40, 90]}
+    starts["cu_seqlens_k"] = torch.tensor(starts["cu_seqlens_k"])
+    yield ("packed", *packed, {**starts, "causal": True})
+    yield ("no values", *plain[:2], None, {"return_lse": True})
+    yield ("one query", *inputs(Tq=1, Tk=300), {"return_lse": True, "return_row_max": True})
+    yield ("no batch", *(x[0, 0] for x in plain), {"return_row_max": True})
+    yield ("no queries", *inputs(Tq=0), {"return_lse": True})
+
+
+CASES = {name: rest for name, *rest in _cases()}
+
+
+def moved(x, to):
+    """x with every tensor on the device `to`, but not the numbers that the host needs."""
+    if isinstance(x, dict):
+        return {n: y if n == "seed" else moved(y, to) for n, y in x.items()}
+    if isinstance(x, torch.Tensor) and x.dim() > 0:
+        return x.to(to).as_strided(x.shape, x.stride()) if x.is_contiguous() else _like(x, to)
+    return x
+
+
+def _like(x, to):
+    """A copy that keeps strides."""
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=to)
+    return made.copy_(x)
+
+
+def results_of(got):
+    return got if isinstance(got, tuple) else (got,)
+
+
+def assert_near(got, want, dtype, v):
+    """Both are rounded to 16 bits, and weights, too, before they multiply values."""
+    assert type(got) is type(want)
+    unit = 2**-8 if dtype == torch.bfloat16 else 2**-11
+    largest = 1 if v is None or v.numel() == 0 else float(v.abs().max())
+    for x, y in zip(results_of(got), results_of(want)):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        tolerance = 2 * unit * largest if x.dtype == dtype else 1e-4
+        torch.testing.assert_close(x.cpu(), y, atol=tolerance, rtol=3 * unit)
+
+
+def dropped_weights(attention, to="cpu"):
+    """The weights after dropout of a call, which are its result where values are the identity."""
+    q, k, _ = inputs(Tk=64, dtype=torch.bfloat16)
+    v = torch.eye(64, dtype=torch.bfloat16).expand(2, 2, 64, 64)
+    q, k, v = (x.to(to) for x in (q, k, v))
+    return attention(q, k, v, dropout=0.4, seed=123456789123).cpu()

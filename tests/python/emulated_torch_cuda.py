@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qkv.torch's calls of CUDA tensors without a GPU: run by test_torch_cuda.py in another process.
+
+The driver is tests/cuda/computing_driver.cc, for which memory of the host is memory of a GPU and
+which runs kernels in an emulator. Tensors are on the CPU, so calls enter qkv.torch below the place
+where the device of a tensor matters.
+"""
+
+import ctypes
+
+import numpy as np
+import pytest
+import torch
+from cuda_calls import CASES, assert_near, dropped_weights, inputs
+
+import qkv
+import qkv.torch
+from qkv.torch import _cuda
+
+STREAM = 4242
+
+
+@pytest.fixture(scope="module", autouse=True)
+def driver():
+    fake = ctypes.CDLL("libcuda.so.1")
+    fake.fake_last_stream.restype = ctypes.c_uint64
+    fake.fake_device_memory(ctypes.c_uint64(4096), ctypes.c_uint64(2**62))
+    _cuda._stream_of = lambda device: STREAM
+    return fake
+
+
+def attention(q, k, v, **options):
+    return _cuda.attention(q=q, k=k, v=v, **options)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results(name, driver):
+    q, k, v, options = CASES[name]
+    got = attention(q, k, v, **options)
+    want = qkv.torch.attention(q, k, v, **options)
+    assert_near(got, want, q.dtype, v)
+    if q.numel() > 0:
+        assert driver.fake_last_stream() == STREAM
+
+
+def test_dropout_drops_what_the_cpu_drops():
+    got, want = dropped_weights(attention), dropped_weights(qkv.torch.attention)
+    assert torch.equal(got != 0, want != 0)
+
+
+def test_negated_tensors_are_their_values():
+    q, k, v = inputs()
+    negated = torch._neg_view(k)
+    assert_near(attention(q, negated, v), attention(q, -k, v), q.dtype, v)
+
+
+def test_the_operator_takes_the_same_way(monkeypatch):
+    q, k, v = inputs()
+    calls = []
+
+    def counted(**arguments):
+        calls.append(arguments)
+        return _cuda.attention(**arguments)
+
+    # The kernel looks where q is.
+    monkeypatch.setattr(qkv.torch._operator._functions, "attention", counted)
+    every = {"causal": "diagonal", "softcap": 5.0}
+    out, lse, *_ = torch.ops.qkv.attention(q, k, v, **every)
+    assert len(calls) == 1
+    want = attention(q, k, v, causal=True, softcap=5.0, return_lse=True)
+    assert torch.equal(out, want.out) and torch.equal(lse, want.lse)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"return_weights": True}, ValueError,
+         "attention: options need what no CUDA kernel supports: results other than out, lse"),
+        ({"return_top": 3}, ValueError, "results other than out, lse and row_max"),
+        ({"score": "cosine"}, ValueError, "no CUDA kernel supports: input transforms"),
+        ({"rotary": "halves"}, ValueError, "attention: rotary is not available for arrays in"),
+        ({"threads": 2}, ValueError, "attention: threads is for calls on the CPU, got 2"),
+        ({"mask": torch.ones(3, 3, dtype=torch.bool)}, ValueError,
+         r"attention: mask must broadcast to .* got bool \[3,3\]"),
+        ({"mask": "all"}, TypeError, "attention: mask must be a tensor, got str"),
+        ({"mask": torch.ones(70, 90)}, TypeError, "attention: mask must be bool or an integer"),
+        ({"dropout": 0.5}, ValueError, "attention: seed"),
+        ({"widnow": (1, 1)}, TypeError, "window"),
+        ({"bias": torch.ones(70, 90).to_sparse()}, TypeError, "bias must be a strided tensor"),
+        ({"key_lengths": torch.ones(2, 1, device="meta")}, ValueError,
+         "attention: key_lengths must be on the device of q, cpu, got meta"),
+        ({"causal_offset": torch.ones((), device="meta", dtype=torch.int64)}, ValueError,
+         "attention: causal_offset must be an integer or a tensor"),
+        ({"seed": torch.ones((), device="meta", dtype=torch.int64), "dropout": 0.5}, ValueError,
+         "attention: seed must be known to the host, got a tensor on meta"),
+        ({"layout": "bthd"}, ValueError, "attention: "),
+    ],
+)  # fmt: skip
+def test_errors_name_the_argument(options, kind, text):
+    with pytest.raises(kind, match=text):
+        attention(*inputs(), **options)
+
+
+def test_types_that_no_kernel_has():
+    q, k, v = (x.float() for x in inputs())
+    with pytest.raises(ValueError, match="attention: options need .* q of float32"):
+        attention(q, k, v)
+    with pytest.raises(ValueError, match="more than 256 channels"):
+        attention(*inputs(D=300, Tq=5, Tk=5))
+    with pytest.raises(TypeError, match="attention: k must be .* got complex64"):
+        attention(q.bfloat16(), k.to(torch.complex64), v.bfloat16())
+
+
+def test_what_is_not_a_tensor():
+    q, k, v = inputs()
+    with pytest.raises(TypeError, match="attention: k must be a tensor, got ndarray"):
+        attention(q, np.ones((2, 2, 90, 64), np.float32), v)
+
+    class Odd(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    with pytest.raises(TypeError, match="attention: v must be a tensor whose memory is its value"):
+        attention(q, k, v.as_subclass(Odd))
+
+
+def test_host_memory_is_refused_by_name(driver):
+    q, k, v = inputs()
+    driver.fake_host_memory(ctypes.c_uint64(4096))
+    try:
+        for x in (q, k):
+            driver.fake_device_memory(ctypes.c_uint64(x.data_ptr()), ctypes.c_uint64(x.nbytes))
+        with pytest.raises(ValueError, match="attention: v must be in the memory of device 0, got"):
+            attention(q, k, v)
+    finally:
+        for x in (q, k):
+            driver.fake_host_memory(ctypes.c_uint64(x.data_ptr()))
+        driver.fake_device_memory(ctypes.c_uint64(4096), ctypes.c_uint64(2**62))
+
+
+def test_numbers_are_not_checked_on_the_host():
+    q, k, v = inputs()
+    want = attention(q, k, v)
+    long = attention(q, k, v, key_lengths=torch.tensor([10**9, 91]))
+    assert torch.equal(long, want)

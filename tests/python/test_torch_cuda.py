@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA tensors in qkv.torch: on a GPU if there is one, and everything else without."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from cuda_calls import CASES, assert_near, dropped_weights, inputs, moved, results_of  # noqa: E402
+from patience import PATIENCE  # noqa: E402
+
+import qkv  # noqa: E402
+import qkv.torch  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+DRIVER = HERE.parents[1] / "build" / "release" / "tests" / "cuda" / "computing"
+NO_KERNELS = "this build has no CUDA kernels (QKV_CUDA)"
+
+# CUDA tensors without values, which need no GPU, came with PyTorch 2.0, and the operator with 2.5.
+has_operator = pytest.mark.skipif(
+    not qkv.torch._questions.AVAILABLE, reason="this PyTorch cannot register the operator"
+)
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
+
+
+# ---- without a GPU -------------------------------------------------------------------------------
+
+
+def test_in_the_emulator():
+    if qkv.info()["why_no_cuda_device"] == NO_KERNELS:
+        pytest.skip(NO_KERNELS)
+    if not (DRIVER / "libcuda.so.1").is_file():
+        pytest.skip("the drivers are part of the release build")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         str(HERE / "emulated_torch_cuda.py")],
+        capture_output=True, text=True, timeout=PATIENCE, cwd=HERE,
+        env={**os.environ, "LD_LIBRARY_PATH": str(DRIVER)})  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+
+
+def fakes(**options):
+    """q, k, v and options as CUDA tensors without values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        shapes = (2, 4, 70, 64), (2, 2, 90, 64), (2, 2, 90, 32)
+        tensors = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
+        return mode, tensors
+
+
+@has_operator
+def test_shapes_of_cuda_tensors_without_values():
+    mode, (q, k, v) = fakes()
+    with mode:
+        got = qkv.torch.attention(q, k, v, return_lse=True, key_lengths=[3, 90])
+        assert got.out.shape == (2, 4, 70, 32) and got.lse.shape == (2, 4, 70)
+        assert got.out.device == q.device and got.out.dtype == torch.bfloat16
+        assert got.lse.dtype == torch.float32
+
+
+@has_operator
+def test_mixed_devices_are_refused_by_name():
+    mode, (q, k, v) = fakes()
+    with mode:
+        mask = torch.ones(70, 90, dtype=torch.bool)
+        with pytest.raises(ValueError, match="mask must be on the device of q, cuda:0, got cpu"):
+            qkv.torch.attention(q, k, v, mask=mask)
+        other = torch.empty(2, 2, 90, 64, dtype=torch.bfloat16, device="cuda:1")
+        with pytest.raises(ValueError, match="k must be on the device of q, cuda:0, got cuda:1"):
+            qkv.torch.attention(q, other, v)
+        with pytest.raises(ValueError, match="k must be on the device of q, cpu, got cuda:0"):
+            qkv.torch.attention(torch.empty(2, 4, 70, 64, dtype=torch.bfloat16), k, v)
+
+
+@has_operator
+def test_gradients_are_refused_in_the_forward_call():
+    mode, (q, k, v) = fakes()
+    refused = pytest.raises(ValueError, match=r"no gradients for CUDA tensors yet; use torch.no_gr")
+    with mode:
+        k.requires_grad_(True)
+        with refused:
+            qkv.torch.attention(q, k, v)
+        with torch.no_grad():
+            assert qkv.torch.attention(q, k, v).shape == (2, 4, 70, 32)
+
+
+class OnCuda:
+    """An array of CuPy, or any other that only says where its memory on the GPU is."""
+
+    __cuda_array_interface__ = {
+        "shape": (3, 8), "typestr": "<f4", "data": (1 << 60, False), "version": 3,
+    }  # fmt: skip
+
+
+class Exported(OnCuda):
+    def __dlpack__(self, **options):
+        raise BufferError("on a GPU")
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
+@pytest.mark.parametrize("array", [OnCuda(), Exported()])
+def test_the_functions_of_numpy_point_to_qkv_torch(array):
+    x = np.ones((3, 8), np.float32)
+    for arguments in ((array, x, x), (x, array, x)):
+        with pytest.raises(TypeError, match=r"attention: [qk] must be .*qkv\.torch\.attention"):
+            qkv.attention(*arguments)
+    with pytest.raises(TypeError, match=r"attention: mask must be .*qkv\.torch\.attention"):
+        qkv.attention(x, x, x, mask=array)
+
+
+# ---- on a GPU ------------------------------------------------------------------------------------
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_results(name):
+    q, k, v, options = CASES[name]
+    want = qkv.torch.attention(q, k, v, **options)
+    q, k, v = (moved(x, "cuda") for x in (q, k, v))
+    on_device = moved(options, "cuda")
+    got = qkv.torch.attention(q, k, v, **on_device)
+    assert all(x.device == q.device for x in results_of(got))
+    assert_near(got, want, q.dtype, v)
+    for _ in range(20):
+        again = qkv.torch.attention(q, k, v, **on_device)
+        assert all(torch.equal(x, y) for x, y in zip(results_of(again), results_of(got)))
+
+
+@on_gpu
+def test_dropout_drops_what_the_cpu_drops():
+    got = dropped_weights(qkv.torch.attention, "cuda")
+    assert torch.equal(got != 0, dropped_weights(qkv.torch.attention) != 0)
+
+
+@on_gpu
+def test_an_entry_alone_has_equal_bits():
+    q, k, v = (x.cuda() for x in inputs(B=3))
+    whole = qkv.torch.attention(q, k, v, causal=True)
+    assert torch.equal(qkv.torch.attention(q[1:2], k[1:2], v[1:2], causal=True), whole[1:2])
+
+
+@on_gpu
+def test_calls_are_captured_and_replayed():
+    q, k, v = (x.cuda() for x in inputs())
+    qkv.torch.attention(q, k, v, causal=True)  # loads the kernel
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = qkv.torch.attention(q, k, v, causal=True)
+    q.copy_(q.flip(2).clone())
+    graph.replay()
+    assert torch.equal(out, qkv.torch.attention(q, k, v, causal=True))
+
+
+@on_gpu
+def test_calls_run_in_the_current_stream():
+    q, k, v = (x.cuda() for x in inputs(Tq=2048, Tk=2048))
+    want = qkv.torch.attention(q, k, v)
+    late = torch.empty_like(q)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(q)
+        out = qkv.torch.attention(late, k, v)  # must wait for the copy, in this stream
+    stream.synchronize()
+    assert torch.equal(out, want)
+
+
+@on_gpu
+@has_operator
+def test_compiled_calls():
+    q, k, v = (x.cuda() for x in inputs())
+    call = torch.compile(lambda q, k, v: qkv.torch.attention(q, k, v, causal=True) * 2)
+    with torch.no_grad():
+        assert torch.equal(call(q, k, v), qkv.torch.attention(q, k, v, causal=True) * 2)
+
+
+@on_gpu
+@has_operator
+def test_autocast_chooses_the_dtype():
+    q, k, v = (x.float().cuda() for x in inputs())
+    with torch.autocast("cuda", torch.bfloat16):
+        out = qkv.torch.attention(q, k, v)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, qkv.torch.attention(q.bfloat16(), k.bfloat16(), v.bfloat16()))
+
+
+@on_gpu
+def test_scaled_dot_product_attention():
+    q, k, v = (x.cuda() for x in inputs(G=4))
+    got = qkv.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+    assert torch.equal(got, qkv.torch.attention(q, k, v, causal="top_left"))
+    wide = [x.float() for x in (q, k, v)]  # PyTorch's own
+    theirs = torch.nn.functional.scaled_dot_product_attention(*wide)
+    assert torch.equal(qkv.torch.scaled_dot_product_attention(*wide), theirs)
+
+
+@on_gpu
+def test_refusals():
+    q, k, v = (x.cuda() for x in inputs())
+    mask = torch.ones(70, 90, dtype=torch.bool)
+    with pytest.raises(ValueError, match="mask must be on the device of q, cuda:0, got cpu"):
+        qkv.torch.attention(q, k, v, mask=mask)
+    with pytest.raises(ValueError, match="use torch.no_grad"):
+        qkv.torch.attention(q.requires_grad_(), k, v)
+    with pytest.raises(TypeError, match=r"qkv\.torch\.attention"):
+        qkv.attention(k, k, v)
