@@ -4,8 +4,8 @@
 # Checks and times the CUDA kernels on a machine with a GPU and PyTorch, from what was built
 # elsewhere: the program test_cuda, the library libqkv_cuda_calls.so and this checkout's scripts.
 # Without arguments these are where scripts/build.sh release test_cuda qkv_cuda_calls puts them, and
-# results go to bench/results. Takes less than 4 minutes; a short summary comes last. Exits 1 if
-# something is wrong.
+# results go to bench/results. COMMIT in the environment says what was built. Takes less than 4
+# minutes; a short summary comes last. Exits 1 if something is wrong.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 test_cuda=${1:-build/release/tests/cuda/test_cuda}
@@ -15,14 +15,19 @@ logs=$(mktemp -d)
 summary=()
 failed=0
 
+tell() {
+  echo "$1"
+  summary+=("$1")
+}
+
 # Runs a step. Its output goes to a log, of which the end is shown if it fails.
 step() {
   local name=$1 began=$SECONDS
   shift
   if "$@" >"$logs/$name" 2>&1; then
-    summary+=("$name: passed, $((SECONDS - began)) s")
+    tell "$name: passed, $((SECONDS - began)) s"
   else
-    summary+=("$name: FAILED with $?, $((SECONDS - began)) s")
+    tell "$name: FAILED with $?, $((SECONDS - began)) s"
     failed=1
     grep -vE '^\[ +(RUN|OK) +\]' "$logs/$name" | tail -40
   fi
@@ -43,6 +48,9 @@ nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader
 # The tests of fake drivers need the build folder and no GPU.
 export QKV_TEST_SCALE=100
 step device-tests tests_in_parts '*Device*'
+step peers python3 scripts/measure/cuda_peers.py --library "$library" --out "$out" \
+  --commit "${COMMIT:-unknown}"
+grep -v seconds= "$logs/peers"
 export QKV_TEST_SCALE=20
 step emulator-tests tests_in_parts '-*Device*:Fake.*:CudaCall.*:Drivers.*'
 
@@ -57,10 +65,8 @@ if [ -n "$sanitizer" ]; then
   step memcheck-of-calls timeout 60 "$sanitizer" --tool memcheck --error-exitcode 9 \
     "$test_cuda" --gtest_filter='*DeviceForward*/0'
 else
-  summary+=("no compute-sanitizer on this machine: memcheck and racecheck not run")
+  tell "no compute-sanitizer on this machine: memcheck and racecheck not run"
 fi
 
-step peers python3 scripts/measure/cuda_peers.py --library "$library" --out "$out"
-cat "$logs/peers"
 printf '%s\n' "${summary[@]}"
 exit $failed

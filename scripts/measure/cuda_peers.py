@@ -399,6 +399,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--library", required=True, help="libqkv_cuda_calls.so")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the JSON")
+    parser.add_argument("--commit", help="what was built, where this is no checkout")
     parser.add_argument("--no-times", action="store_true", help="check only")
     options = parser.parse_args()
     torch.zeros(1, device="cuda")
@@ -411,7 +412,10 @@ def main():
     if not options.no_times:
         card = torch.cuda.get_device_name(0)
         versions = {"PyTorch": torch.__version__, "cuDNN": str(torch.backends.cudnn.version())}
-        report = Report(device=card, versions=versions, rounds=ROUNDS, checks=count, wrong=wrong)
+        about = {"commit": options.commit} if options.commit else {}
+        report = Report(
+            **about, device=card, versions=versions, rounds=ROUNDS, checks=count, wrong=wrong
+        )
         for D in (64, 128, 256):
             for T in (8192, 16384):
                 for causal in (False, True):

@@ -28,7 +28,10 @@ def names_of(known):
 
 def commit():
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--match="]
-    done = subprocess.run(describe, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(describe, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # no git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 

@@ -91,6 +91,24 @@ def test_gradients_are_refused_in_the_forward_call():
             assert qkv.torch.attention(q, k, v).shape == (2, 4, 70, 32)
 
 
+@has_operator
+def test_watchers_are_not_told():
+    class Watcher:
+        def take(self, *call):
+            raise AssertionError("a call of CUDA tensors was reported")
+
+    watchers = qkv.torch._watch.WATCHERS
+    watchers.append(Watcher())
+    try:
+        mode, (q, k, v) = fakes()
+        with mode:
+            assert qkv.torch.attention(q, k, v).shape == (2, 4, 70, 32)
+        with pytest.raises(AssertionError, match="was reported"):
+            qkv.torch.attention(*inputs())
+    finally:
+        watchers.pop()
+
+
 class OnCuda:
     """An array of CuPy, or any other that only says where its memory on the GPU is."""
 

@@ -50,12 +50,16 @@ def is_quiet() -> bool:
 
 
 def tell(q: Any, k: Any, v: Any, options: Dict[str, Any]) -> None:
-    """Reports a call of `qkv.torch.attention`, unless it is part of a call already reported."""
+    """Reports a call of `qkv.torch.attention`, unless it is part of a call already reported.
+
+    Watchers record by calls on the CPU, so that CUDA tensors are not reported.
+    """
     if _STATE.is_quiet:
         return
-    with quiet():
-        for watcher in list(WATCHERS):
-            watcher.take(_STATE.modules, q, k, v, options)
+    if not (isinstance(q, torch.Tensor) and q.is_cuda):
+        with quiet():
+            for watcher in list(WATCHERS):
+                watcher.take(_STATE.modules, q, k, v, options)
     if _STATE.is_probing:
         raise _Told
 
