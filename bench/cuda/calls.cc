@@ -42,7 +42,7 @@ namespace {
 
 DType dtype_of(std::string_view name) {
 #define QKV_NAMED(enumerator, type, its_name) \
-  if (name == its_name) return DType::enumerator;
+  if (name == (its_name)) return DType::enumerator;
   QKV_FOR_EACH_DTYPE(QKV_NAMED)
 #undef QKV_NAMED
   throw std::invalid_argument("no dtype " + std::string(name));

@@ -242,7 +242,7 @@ Array array_on_device(nb::handle object, const Name& name) {
     check_rank(name, static_cast<int>(shape.size()));
     DType found = DType::kNone;
 #define QKV_NAMED(enumerator, type, its_name) \
-  if (dtype == its_name) found = DType::enumerator;
+  if (dtype == (its_name)) found = DType::enumerator;
     QKV_FOR_EACH_DTYPE(QKV_NAMED)
 #undef QKV_NAMED
     if (found == DType::kNone) {
