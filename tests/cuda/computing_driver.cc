@@ -50,6 +50,10 @@ int cuMemFree_v2(std::uint64_t address) {
   std::free(reinterpret_cast<void*>(address));  // NOLINT(performance-no-int-to-ptr)
   return 0;
 }
+int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
+  return cuMemAlloc_v2(address, bytes);
+}
+int cuMemFreeAsync(std::uint64_t address, void*) { return cuMemFree_v2(address); }
 int cuMemcpyHtoDAsync_v2(std::uint64_t to, const void* from, std::size_t bytes, void*) {
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);  // NOLINT(performance-no-int-to-ptr)
   return 0;

@@ -200,9 +200,9 @@ QKV_UNUSED(cuMemcpyHtoDAsync_v2)
 QKV_UNUSED(cuMemcpyDtoHAsync_v2)
 QKV_UNUSED(cuMemsetD8Async)
 QKV_UNUSED(cuStreamSynchronize)
-#endif
 QKV_UNUSED(cuMemAllocAsync)
 QKV_UNUSED(cuMemFreeAsync)
+#endif
 QKV_UNUSED(cuStreamCreate)
 QKV_UNUSED(cuStreamDestroy_v2)
 QKV_UNUSED(cuStreamIsCapturing)

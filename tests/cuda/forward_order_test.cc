@@ -115,7 +115,7 @@ class ForwardOrder : public testing::TestWithParam<Place> {
 TEST_P(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
   for (const Options& options : all_options(bias_, slopes_)) {
     const Computed first = compute(arrays_.q, arrays_.k, arrays_.v, options, 1);
-    for (std::uint32_t seed = 2; seed < 5; ++seed) {
+    for (std::uint32_t seed = 2; seed < 4; ++seed) {
       const Computed again = compute(arrays_.q, arrays_.k, arrays_.v, options, seed);
       for (Index b = 0; b < kB; ++b) {
         for (Index h = 0; h < kH; ++h) {

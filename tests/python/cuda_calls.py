@@ -56,6 +56,9 @@ def _cases():
     yield ("packed", *packed, {**starts, "causal": True})
     yield ("no values", *plain[:2], None, {"return_lse": True})
     yield ("one query", *inputs(Tq=1, Tk=300), {"return_lse": True, "return_row_max": True})
+    asked = {"return_column_sums": True, "return_entropy": True, "return_weights": True}
+    yield ("sums", *plain, {"mask": _kept(70, 90), "sinks": [0.5, -1.0, 2.0, 0.0], **asked})
+    yield ("packed sums", *packed, {**starts, "return_column_sums": True})
     yield ("no batch", *(x[0, 0] for x in plain), {"return_row_max": True})
     yield ("no queries", *inputs(Tq=0), {"return_lse": True})
 

@@ -75,9 +75,8 @@ def test_the_operator_takes_the_same_way(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"return_weights": True}, ValueError,
-         "attention: options need what no CUDA kernel supports: results other than out, lse"),
-        ({"return_top": 3}, ValueError, "results other than out, lse and row_max"),
+        ({"return_top": 3}, ValueError, "attention: options need what no CUDA kernel supports: "
+         "results other than out, lse, row_max, entropy"),
         ({"score": "cosine"}, ValueError, "no CUDA kernel supports: input transforms"),
         ({"rotary": "halves"}, ValueError, "attention: rotary is not available for arrays in"),
         ({"threads": 2}, ValueError, "attention: threads is for calls on the CPU, got 2"),
