@@ -17,7 +17,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = {"benchmarks-amd.md": "amd-epyc-26-2"}
+PAGES = {"benchmarks-amd.md": "amd-epyc-26-2", "benchmarks-h200.md": "cuda-h200"}
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 
@@ -60,23 +60,37 @@ class Results:
 
 def sdpa(r):
     yield ["T", "call", "float32", "with gradients", "bfloat16", "with gradients"]
-    kinds = {"plain": "no mask", "causal": "causal", "padding": "padding mask",
-             "bias": "bias [1,8,T,T]", "dropout": "dropout 0.1"}
+    kinds = {
+        "plain": "no mask",
+        "causal": "causal",
+        "padding": "padding mask",
+        "bias": "bias [1,8,T,T]",
+        "dropout": "dropout 0.1",
+    }
     for tokens in (128, 2048):
         for kind, words in kinds.items() if tokens == 2048 else list(kinds.items())[:2]:
-            rows = [f"calls/T{tokens}-{kind}-{way}-{dtype}"
-                    for dtype in ("float32", "bfloat16") for way in ("forward", "both")]
+            rows = [
+                f"calls/T{tokens}-{kind}-{way}-{dtype}"
+                for dtype in ("float32", "bfloat16")
+                for way in ("forward", "both")
+            ]
             yield [f"{tokens:,}", words, *(r.ratio("torch", row) for row in rows)]
 
 
 def sdpa_decode(r):
     yield ["B, H, G, Tq, Tk, D", "float32", "bfloat16"]
-    for sizes in ((1, 8, 8, 1, 512, 64), (1, 8, 8, 1, 8192, 64), (1, 32, 8, 1, 8192, 128),
-                  (8, 32, 8, 1, 2048, 128)):
+    for sizes in (
+        (1, 8, 8, 1, 512, 64),
+        (1, 8, 8, 1, 8192, 64),
+        (1, 32, 8, 1, 8192, 128),
+        (8, 32, 8, 1, 2048, 128),
+    ):
         names = zip(("B", "H", "G", "Tq", "Tk", "D"), sizes)
         row = "decode/" + "-".join(f"{name}{size}" for name, size in names)
-        yield [", ".join(map(str, sizes)),
-               *(r.ratio("torch", f"{row}-{dtype}") for dtype in ("float32", "bfloat16"))]
+        yield [
+            ", ".join(map(str, sizes)),
+            *(r.ratio("torch", f"{row}-{dtype}") for dtype in ("float32", "bfloat16")),
+        ]
 
 
 def models(r):
@@ -93,8 +107,10 @@ def models(r):
         ("`generate()`, Llama, 128 tokens after 64",
          "Llama, 128 tokens after 64, dynamic cache: generate()"),
     ):  # fmt: skip
-        yield [words, *(r.ratio("torch", f"models/{row}", f"ratios/{way}")
-                        for way in ("eager", "sdpa"))]
+        yield [
+            words,
+            *(r.ratio("torch", f"models/{row}", f"ratios/{way}") for way in ("eager", "sdpa")),
+        ]
 
 
 LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
@@ -102,14 +118,19 @@ LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 
 def libraries(r):
     yield ["", "qkv", *LIBRARIES]
-    rows = [(f"T = {T:,}, D = {D}{', causal' if causal else ''}", dtype,
-             f"prefill/B1-H8-G8-Tq{T}-Tk{T}-D{D}{'-causal' if causal else ''}-{dtype}")
-            for dtype in ("float32", "bfloat16")
-            for T, D, causal in ((512, 128, False), (2048, 64, False), (2048, 64, True))]
-    rows += [(f"decode, {heads} heads, D = {D}", dtype,
-              f"decode/B1-H{heads}-G8-Tq1-Tk8192-D{D}-{dtype}")
-             for dtype, heads, D in (("float32", 8, 64), ("float32", 32, 128),
-                                     ("bfloat16", 32, 128))]
+    rows = [
+        (
+            f"T = {T:,}, D = {D}{', causal' if causal else ''}",
+            dtype,
+            f"prefill/B1-H8-G8-Tq{T}-Tk{T}-D{D}{'-causal' if causal else ''}-{dtype}",
+        )
+        for dtype in ("float32", "bfloat16")
+        for T, D, causal in ((512, 128, False), (2048, 64, False), (2048, 64, True))
+    ]
+    rows += [
+        (f"decode, {heads} heads, D = {D}", dtype, f"decode/B1-H{heads}-G8-Tq1-Tk8192-D{D}-{dtype}")
+        for dtype, heads, D in (("float32", 8, 64), ("float32", 32, 128), ("bfloat16", 32, 128))
+    ]
     for words, dtype, row in rows:
         ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in LIBRARIES)
         label = words if dtype == "float32" else f"{words}, {dtype}"
@@ -146,13 +167,17 @@ def options(r):
         ("bilinear score", "bilinear/T2048-D64", "bilinear/T2048-D64-backward"),
         ("entropy, column and value sums, pooled weights", "sums/T2048-D64-all", None),
     ):
-        yield [words, *(r.ratio("", row, "ratio_to_plain") if row else ""
-                        for row in (forward, backward))]
+        yield [
+            words,
+            *(r.ratio("", row, "ratio_to_plain") if row else "" for row in (forward, backward)),
+        ]
 
 
 def decode(r):
-    yield ["keys and values", *(f"{what}, {heads}" for what in ("rate", "time")
-                                for heads in ("1 head", 4, 8))]
+    yield [
+        "keys and values",
+        *(f"{what}, {heads}" for what in ("rate", "time") for heads in ("1 head", 4, 8)),
+    ]
 
     def share(n, suffix=""):
         return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
@@ -162,17 +187,26 @@ def decode(r):
         return "noisy" if own is None or float32 is None else f"{size / 4 * float32 / own:.2f}"
 
     # The bytes of a number; the 34 bytes of a q8 block hold 32 numbers.
-    for dtype, suffix, size in (("float32", "", 4), ("bfloat16", "-bfloat16", 2),
-                                ("float16", "-float16", 2), ("q8", "-q8", 34 / 32)):
+    for dtype, suffix, size in (
+        ("float32", "", 4),
+        ("bfloat16", "-bfloat16", 2),
+        ("float16", "-float16", 2),
+        ("q8", "-q8", 34 / 32),
+    ):
         rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 4, 8))
-        yield [dtype, *(r.percent("decode", row, "share_of_read") for row in rows),
-               *(time(n, suffix, size) for n in (1, 4, 8))]
+        yield [
+            dtype,
+            *(r.percent("decode", row, "share_of_read") for row in rows),
+            *(time(n, suffix, size) for n in (1, 4, 8)),
+        ]
 
 
 def pages(r):
     yield ["`[B,G,Tk,D]`", "`[B,Tk,G,D]`", "pages of 64 keys"]
-    yield [r.percent("pages64", f"decode/T16384-G8-D128-queries1{way}", "share_of_read")
-           for way in ("", "-by-token", "-pages64")]
+    yield [
+        r.percent("pages64", f"decode/T16384-G8-D128-queries1{way}", "share_of_read")
+        for way in ("", "-by-token", "-pages64")
+    ]
 
 
 def additive(r):
@@ -183,15 +217,24 @@ def additive(r):
         ("1, 1024, 1024", "square"), ("64, 30, 30", "translator"), ("16, 1, 800", "speech"),
     ):  # fmt: skip
         rows = [f"{case}-{way}" for way in ("forward", "step")]
-        yield [words, *(r.cell("{:.1f}", "additive-peers", row, "rate", 1e-9) for row in rows),
-               *(r.ratio("additive-peers", row, f"ratios/{name}")
-                 for name in packages for row in rows)]
+        yield [
+            words,
+            *(r.cell("{:.1f}", "additive-peers", row, "rate", 1e-9) for row in rows),
+            *(
+                r.ratio("additive-peers", row, f"ratios/{name}")
+                for name in packages
+                for row in rows
+            ),
+        ]
 
 
 def layers(r):
     yield ["forward and backward", "qkv", "torch.nn"]
-    for row in ("multi-head attention, 4 x 512 tokens, width 512, 8 heads",
-                "GRU, 64 x 30 tokens, 256 to 256", "linear, 2048 rows, 1024 to 1024"):
+    for row in (
+        "multi-head attention, 4 x 512 tokens, width 512, 8 heads",
+        "GRU, 64 x 30 tokens, 256 to 256",
+        "linear, 2048 rows, 1024 to 1024",
+    ):
         yield [row, r.milliseconds("layers", row), r.ratio("layers", row)]
 
 
@@ -211,11 +254,62 @@ def float32_error(r):
     yield ["D", "out, qkv", "out, PyTorch", "dq, qkv", "dq, PyTorch"]
     for width in (64, 128, 4096):
         keys = (f"{result}/{name}" for result in ("out", "dq") for name in ("qkv", "PyTorch"))
-        yield [f"{width:,}", *(r.cell("{:.2f}", "float32-error", f"D{width}", key, 1e7)
-                               for key in keys)]
+        yield [
+            f"{width:,}",
+            *(r.cell("{:.2f}", "float32-error", f"D{width}", key, 1e7) for key in keys),
+        ]
+
+
+def teraflops(r, row, peer=None):
+    """The rate of qkv, or of a peer in the same row."""
+    rate = r.value("", row, "rate")
+    if peer is None:
+        return f"{rate * 1e-12:.0f}"
+    seconds = r.value("", row, f"peers/{peer}")
+    own = r.value("", row, "seconds")
+    return "none" if seconds is None else f"{rate * own / seconds * 1e-12:.0f}"
+
+
+def gpu_forward(r):
+    yield ["D", "T", "mask", "qkv", "cuDNN", "flash"]
+    for D in (64, 128, 256):
+        for T in (8192, 16384):
+            for kind, words in (("plain", "none"), ("causal", "causal")):
+                row = f"{kind}/D{D}-T{T}"
+                rates = (teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))
+                yield [str(D), f"{T:,}", words, *rates]
+
+
+def gpu_options(r):
+    yield ["D", "with", "qkv", "cuDNN", "efficient", "flash"]
+    kinds = {
+        "dropout": "dropout 0.1",
+        "keep": "boolean mask [T,T]",
+        "bias": "bias [T,T]",
+        "all": "all three",
+    }
+    for D in (64, 128, 256):
+        for kind, words in kinds.items():
+            row = f"{kind}/D{D}-T16384"
+            peers = (None, "cudnn", "efficient", "flash")
+            yield [str(D), words, *(teraflops(r, row, peer) for peer in peers)]
+
+
+def gpu_sums(r):
+    yield ["D", "plain call", "with column sums", "with entropy"]
+    for D in (64, 128, 256):
+        plain = r.value("", f"column_sums/D{D}-T16384", "peers/without")
+        rows = [f"{name}/D{D}-T16384" for name in ("column_sums", "entropy")]
+        times = [r.value("", row, "seconds") for row in rows]
+        yield [
+            str(D),
+            f"{plain * 1e3:.3g} ms",
+            *(f"{s * 1e3:.3g} ms, {s / plain:.2f} times" for s in times),
+        ]
 
 
 TABLES = {
+    "gpu-forward": gpu_forward, "gpu-options": gpu_options, "gpu-sums": gpu_sums,
     "sdpa": sdpa, "sdpa-decode": sdpa_decode, "models": models, "libraries": libraries,
     "peak": peak, "options": options, "decode": decode, "pages": pages, "additive": additive,
     "layers": layers, "translator": translator, "float32-error": float32_error,
@@ -250,8 +344,10 @@ def faults(root=ROOT):
             if table not in TABLES:
                 found.append(f"docs/{name}: no table is named {table}")
             elif body != rendered(table, Results(machine, root)):
-                found.append(f"docs/{name}: table {table} is not that of bench/results: "
-                             "run scripts/benchmarks.py --write")
+                found.append(
+                    f"docs/{name}: table {table} is not that of bench/results: "
+                    "run scripts/benchmarks.py --write"
+                )
     return found
 
 
@@ -269,7 +365,8 @@ def main():
             page.write_text(updated(page.read_text(encoding="utf-8"), machine), encoding="utf-8")
             continue
         results = Results(machine)
-        print("\n".join(f"{table}\n{rendered(table, results)}" for table in TABLES))
+        names = [found[2] for found in TABLE.finditer(page.read_text(encoding="utf-8"))]
+        print("\n".join(f"{table}\n{rendered(table, results)}" for table in names))
     return 0
 
 

@@ -47,12 +47,12 @@ tests_in_parts() {
 nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader
 # The tests of fake drivers need the build folder and no GPU.
 export QKV_TEST_SCALE=100
-step device-tests tests_in_parts '*Device*'
+step device-tests tests_in_parts '*DeviceForward*:*/Device:Devices.*'
 step peers python3 scripts/measure/cuda_peers.py --library "$library" --out "$out" \
   --commit "${COMMIT:-unknown}"
 grep -v seconds= "$logs/peers"
 export QKV_TEST_SCALE=20
-step emulator-tests tests_in_parts '-*Device*:Fake.*:CudaCall.*:Drivers.*'
+step emulator-tests tests_in_parts '*Emulat*:Images.*'
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null)
 sanitizer=${sanitizer%%$'\n'*}
