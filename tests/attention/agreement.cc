@@ -176,7 +176,7 @@ class Judge {
   }
 
   bool compares(const std::string& name) const {
-    return loose_.results.empty() || loose_.results.count(name) != 0;
+    return loose_.results.empty() || loose_.results.contains(name);
   }
 
   bool allowed(const std::string& name, double got, double want) {

@@ -110,7 +110,8 @@ void meet(Meeting& meeting, int count, const char* name, const Action& action) {
 
 int lane() { return machine->current % cuda::kLanes; }
 std::size_t warp_start() {
-  return static_cast<std::size_t>(machine->current / cuda::kLanes * cuda::kLanes);
+  constexpr std::size_t kWarp = cuda::kLanes;
+  return static_cast<std::size_t>(machine->current) / kWarp * kWarp;
 }
 
 // Meets the other lanes of the warp; the last one to arrive calls action(first thread of the warp).
@@ -184,6 +185,14 @@ void run_block(Machine& m, const EmulatedLaunch& launch) {
 }
 
 }  // namespace
+
+std::string why_no_emulator() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return "the emulator's threads are fibers, which sanitizers do not follow";
+#else
+  return "";
+#endif
+}
 
 void emulate(const EmulatedLaunch& launch, const std::function<void()>& kernel) {
   Machine m;

@@ -25,6 +25,10 @@ struct EmulatedLaunch {
   std::uint32_t seed = 0;
 };
 
+// Why emulate() cannot be used in this build, or an empty string: sanitizers do not follow threads
+// of our own from stack to stack.
+std::string why_no_emulator();
+
 // Runs the kernel in every thread of every block, one block after another. Throws
 // std::runtime_error if the threads of a block wait for each other without end, or address shared
 // memory outside of their block's.

@@ -11,6 +11,7 @@
 
 #include "tests/cuda/device_forward.h"
 #include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulator.h"
 #include "tests/support/arrays.h"
 
 // What equals what to the bit on a GPU (docs/cuda.md), in the emulator and on a device, if there is
@@ -79,10 +80,9 @@ enum class Place { kEmulator, kDevice };
 class ForwardOrder : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    if (GetParam() == Place::kDevice) {
-      const std::string reason = why_no_device_attention();
-      if (!reason.empty()) GTEST_SKIP() << reason;
-    }
+    const std::string reason =
+        GetParam() == Place::kDevice ? why_no_device_attention() : why_no_emulator();
+    if (!reason.empty()) GTEST_SKIP() << reason;
     Random random(2);
     bias_.fill_normal(random);
     slopes_.fill_normal(random, 0.1);

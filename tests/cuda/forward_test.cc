@@ -7,6 +7,7 @@
 #include "tests/attention/conformance.h"
 #include "tests/attention/random_call.h"
 #include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulator.h"
 #include "tests/cuda/forward_calls.h"
 
 // The forward kernels of src/cuda in the emulator, compared with the reference.
@@ -15,7 +16,13 @@ namespace {
 
 constexpr const char* kPath = "cuda";
 
-class EmulatedForward : public testing::TestWithParam<int> {};
+class EmulatedForward : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const std::string reason = why_no_emulator();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
 
 TEST_P(EmulatedForward, AgreesWithTheReference) {
   Findings findings;
