@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -9,6 +11,7 @@
 #include "tests/cuda/emulated_forward.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/forward_calls.h"
+#include "tests/support/arrays.h"
 
 // The forward kernels of src/cuda in the emulator, compared with the reference.
 namespace qkv::test {
@@ -41,6 +44,25 @@ TEST_P(EmulatedForward, AgreesWithTheReference) {
   };
   if (!run_part(1, GetParam(), at_scale(1000, 60), findings, check)) return;
   findings.expect_met(kPath, kCoveredOfForward, is_thorough() ? 2 : 0, false);
+}
+
+// Where the rounding of the largest score is larger than the differences of scores.
+TEST(EmulatedForwardEdges, EqualScoresOfAnySizeHaveEqualWeights) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  const Guarded zeros(DType::kBFloat16, {1, 1, 5, 8}, Layout::kContiguous);
+  Guarded v(DType::kBFloat16, {1, 1, 5, 8}, Layout::kContiguous);
+  v.fill(std::vector<double>(40, 1.5));
+  Guarded bias(DType::kFloat32, {5, 5}, Layout::kContiguous);
+  const Guarded out(DType::kBFloat16, {1, 1, 5, 8}, Layout::kContiguous);
+  const Guarded lse(DType::kFloat32, {1, 1, 5}, Layout::kContiguous);
+  for (const double size : {1e3, -1e5, 1e11, -1e30}) {
+    bias.fill(std::vector<double>(25, size));
+    emulated_attention({zeros, zeros, v}, {.bias = bias.view()}, {.out = out, .lse = lse});
+    for (Index i = 0; i < 5; ++i) {
+      EXPECT_EQ(static_cast<float>(out.view().at<BFloat16>({0, 0, i, 0})), 1.5F) << size;
+      EXPECT_NEAR(lse.view().at<float>({0, 0, i}), size + std::log(5.0), 1e-6 * std::abs(size));
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, EmulatedForward, testing::Range(0, kParts));
