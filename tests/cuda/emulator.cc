@@ -186,8 +186,17 @@ void run_block(Machine& m, const EmulatedLaunch& launch) {
 
 }  // namespace
 
-std::string why_no_emulator() {
+// gcc defines a macro for each sanitizer, clang has features.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define QKV_SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define QKV_SANITIZED
+#endif
+#endif
+
+std::string why_no_emulator() {
+#ifdef QKV_SANITIZED
   return "the emulator's threads are fibers, which sanitizers do not follow";
 #else
   return "";
