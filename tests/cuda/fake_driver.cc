@@ -40,7 +40,7 @@ constexpr Device kDevices[] = {
 };
 
 std::mutex mutex;
-std::mutex names_mutex;
+[[maybe_unused]] std::mutex names_mutex;
 std::string calls;
 int contexts[3];
 unsigned shared_limit = 48U << 10U;
