@@ -70,8 +70,8 @@ struct Problem {
   bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
   Index B = 1, H = 1, G = 1;
   Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
-  // Of the longest packed sequence (in device memory: the totals, which no sequence exceeds); Tk of
-  // the longest paged entry.
+  // Queries and keys; with packed sequences those of the longest one (in device memory: the totals,
+  // which no sequence exceeds), with pages Tk of the longest entry.
   Index Tq = 0, Tk = 0;
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h

@@ -12,7 +12,7 @@
 // Random calls that the forward kernels support, and their comparison with the reference.
 namespace qkv::test {
 
-// What the calls must have, separated by ", ".
+// Features that the random calls must have, separated by ", ".
 inline constexpr std::string_view kCoveredOfForward =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
     "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "

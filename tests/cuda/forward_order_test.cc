@@ -14,9 +14,9 @@
 #include "tests/cuda/emulator.h"
 #include "tests/support/arrays.h"
 
-// What equals what to the bit on a GPU (docs/cuda.md), in the emulator and on a device, if there is
-// one: a row of out, lse and entropy does not depend on the other queries, heads and batch entries
-// of a call, on keys that it may not attend to, on strides, on packing, or on the order of threads.
+// Equal bits on a GPU (docs/cuda.md), in the emulator and on a device, if there is one: a row of
+// out, lse and entropy does not depend on the other queries, heads and batch entries of a call, on
+// keys that it may not attend to, on strides, on packing, or on the order of threads.
 namespace qkv::test {
 namespace {
 

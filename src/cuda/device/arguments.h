@@ -4,7 +4,8 @@
 
 #include <cstdint>
 
-// What kernels receive: a checked call as plain numbers and addresses in the device's memory.
+// A checked call as plain numbers and addresses in the device's memory: the argument of the
+// kernels.
 namespace qkv::cuda {
 
 inline constexpr int kMaxBatchAxes = 6;
@@ -48,7 +49,7 @@ inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
 
 enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 
-// What the forward pass stores of a row: its weights are
+// The statistics of a row that the forward pass stores, so that its weights can be computed again:
 // factor * 2^(exponent factor * (s - m) + lowered).
 struct alignas(16) RowStatistics {
   float m;        // the largest score without the sink

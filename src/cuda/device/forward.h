@@ -23,7 +23,7 @@ namespace qkv::cuda {
 
 // ---- results --------------------------------------------------------------------------------
 
-// What is made of a row's largest score m and the sum l of exp2(factor (s - m)).
+// The results of a row, from its largest score m and the sum l of exp2(factor (s - m)).
 struct RowResult {
   float factor;  // of o
   float lse;

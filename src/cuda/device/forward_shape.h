@@ -34,8 +34,8 @@ struct ForwardShape {
   static constexpr std::uint32_t kWarpBounds = kBounds + kRows * 8;       // 4 ints a warp
   static constexpr std::uint32_t kPlaces = kWarpBounds + kWarps * 16;     // 2 numbers of 8 bytes
   static constexpr std::uint32_t kSharedBytes = (kPlaces + 16 + 255) / 256 * 256;
-  // Of kernels with every option: tiles of Keep, a byte an element, and of a bias, up to 4 bytes;
-  // and 4 bytes for each key, not 0 if it is padding.
+  // Kernels with every option also have tiles of Keep, a byte an element, and of a bias, up to 4
+  // bytes an element, and 4 bytes for each key, not 0 if it is padding.
   static constexpr std::uint32_t kKeep = kSharedBytes;
   static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
   static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;

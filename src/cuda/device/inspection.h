@@ -19,8 +19,8 @@
 // do not differ from run to run.
 namespace qkv::cuda {
 
-// What the forward pass has stored of a thread's rows: weights are factor * 2^power, where power is
-// exponent factor * s - shift.
+// The statistics of a thread's rows, stored by the forward pass: a weight is factor * 2^power,
+// where power is exponent factor * s - shift.
 template <class Shape>
 struct OwnStatistics {
   float shift[2 * Shape::kRowTiles];
