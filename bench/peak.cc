@@ -94,10 +94,11 @@ std::string peak_target() {
 Peak multiply_add_peak(const std::string& target, DType dtype, int threads) {
   // A repetition takes about 10 ms on several threads, so that the time to wake them hardly counts.
   const Index rounds = threads == 1 ? 100'000 : 3'000'000;
-  // BF16 has a peak of its own if the target has the BF16 dot-product instruction; otherwise types
-  // of 16 bits are compared with the peak of float32.
-  const bool in_pairs = dtype == DType::kBFloat16 && target == "avx512bf16";
-  const DType of = in_pairs || size_of(dtype) > 2 ? dtype : DType::kFloat32;
+  // BF16 has a peak of its own if the target has products of BF16; otherwise types of 16 bits are
+  // compared with the peak of float32.
+  const bool has_products = target == "avx512bf16" || target.starts_with("amx");
+  const DType of =
+      (dtype == DType::kBFloat16 && has_products) || size_of(dtype) > 2 ? dtype : DType::kFloat32;
   const double each = multiply_add_burst(target, of, rounds);
   const auto team = std::make_shared<const Team>(threads);
   const auto run = [=] { team->run([&](Index) { multiply_add_burst(target, of, rounds); }); };

@@ -17,7 +17,11 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-PAGES = {"benchmarks-amd.md": "amd-epyc-26-2", "benchmarks-h200.md": "cuda-h200"}
+PAGES = {
+    "benchmarks-amd.md": "amd-epyc-26-2",
+    "benchmarks-expressions.md": "amd-epyc-25-17",
+    "benchmarks-h200.md": "cuda-h200",
+}
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
 
 
@@ -308,7 +312,28 @@ def gpu_sums(r):
         ]
 
 
+def expressions(r):
+    yield ["score or mask", "forward", "backward", "with gradients", "PyTorch, forward"]
+    kinds = {
+        "alibi": "`s - slope[h] * abs(i - j)`",
+        "relative": "`s + table[h, j - i + T - 1]`",
+        "t5": "`s + buckets[h, bucket[j - i + T - 1]]`",
+        "square": "`s * s`",
+        "soft-cap": "`20 * tanh(s / 20)`",
+        "causal": "`j <= i`, of the causal call",
+        "window": "`j <= i and i - j <= 512`, of the call with this window",
+        "documents": "`document[i] == document[j]`, four documents",
+        "dilated": "`j <= i and (i - j) % 4 == 0`",
+    }
+    for row, words in kinds.items():
+        cells = (
+            r.ratio("expressions", row, key, "") for key in ("forward", "backward", "gradients")
+        )
+        yield [words, *cells, r.ratio("expressions", row, "flex")]
+
+
 TABLES = {
+    "expressions": expressions,
     "gpu-forward": gpu_forward, "gpu-options": gpu_options, "gpu-sums": gpu_sums,
     "sdpa": sdpa, "sdpa-decode": sdpa_decode, "models": models, "libraries": libraries,
     "peak": peak, "options": options, "decode": decode, "pages": pages, "additive": additive,

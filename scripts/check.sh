@@ -3,7 +3,8 @@
 # Usage: scripts/check.sh [--quick | STEP...]
 # One STEP is run alone; its last line has a count, and a count of zero is a failure.
 # Several steps are run one after the other, and a table is printed at the end. Without a STEP all
-# steps are run, and the table is written to docs/last-check.txt, with the commit and the date.
+# steps are run, and the table is written to docs/last-check.txt, with the commit and the date; a
+# step that has passed on this commit, here and with nothing changed, is not run again.
 # --quick runs what a change must pass besides `make test`; continuous integration runs these steps.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
@@ -11,6 +12,7 @@ source "$(dirname "$0")/env.sh"
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
 readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
+resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
@@ -221,25 +223,47 @@ step_fuzz() {
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
+# The commit, with "-dirty" if a file differs from it; docs/last-check.txt may.
+commit() {
+  local changed
+  changed=$(git status --porcelain -- . ":!$last_check" 2>/dev/null) || changed=unknown
+  echo "$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)${changed:+-dirty}"
+}
+
 # Runs a step and adds a row to the table: "ok" or "FAILED", its CPU seconds, and its last line,
-# which has the count.
+# which has the count. The row of a step that passed stays in build/check, below the commit.
 run_step() {
-  local step=$1 log=build/check/$1.log cpu verdict=ok outcome
+  local step=$1 log=build/check/$1.log cpu verdict=ok outcome row started
   local TIMEFORMAT='%U %S'
+  started=$(commit)
   printf '\n== %s\n' "$step"
   { time scripts/check.sh "$step" 2>&1 | tee "$log" >&3; } 3>&1 2>"$log.cpu" || verdict=FAILED
   cpu=$(awk 'END { printf "%.0f", $1 + $2 }' "$log.cpu")
   outcome=$(tail -n 1 "$log")
   [ "$verdict" = ok ] || outcome="see $log"
-  rows+=$(printf '%-13s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")$'\n'
+  row=$(printf '%-13s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")
+  rows+=$row$'\n'
   total=$((total + cpu))
-  [ "$verdict" = ok ]
+  [ "$verdict" = ok ] || return 1
+  printf '%s\n%s\n' "$started" "$row" >"build/check/$step.passed"
+}
+
+# Adds the row of a step that has passed on this commit. Fails if there is none.
+add_earlier_row() {
+  local passed=build/check/$1.passed now row
+  now=$(commit)
+  [[ $now != *-dirty && -f $passed && $(head -n 1 "$passed") == "$now" ]] || return 1
+  row=$(tail -n 1 "$passed")
+  rows+=$row$'\n'
+  total=$((total + $(awk '{ print $3 }' <<<"$row")))
+  printf '\n== %s: passed earlier\n' "$1"
 }
 
 run_all() {
   local step failed=0 total=0 rows=""
   mkdir -p build/check
   for step in "$@"; do
+    [ -n "$resume" ] && add_earlier_row "$step" && continue
     run_step "$step" || failed=$((failed + 1))
   done
   table=$(
@@ -255,7 +279,7 @@ write_last_check() {
   {
     echo "# SPDX-License-Identifier: Apache-2.0"
     echo "# What the last \`make check\` found; it writes this file."
-    echo "commit $(git describe --always --dirty --abbrev=12 --match='' 2>/dev/null || echo unknown)"
+    echo "commit $(commit)"
     echo "date   $(date --utc +%Y-%m-%dT%H:%MZ)"
     echo "CPU    $(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo), $jobs at a time"
     echo
@@ -278,6 +302,7 @@ done
 case $# in
   0)
     status=0
+    resume=yes
     # shellcheck disable=SC2086
     run_all $all_steps || status=$?
     write_last_check

@@ -25,6 +25,7 @@ BEGIN, END = "<!-- scripts/rooms.py --write -->\n", "<!-- end of scripts/rooms.p
 ROOMS = {
     "include/qkv": ("include/qkv", ""),
     "src/core": ("src/core", "tests/core"),
+    "src/expressions": ("src/expressions", "tests/expressions"),
     "src/reference": ("src/reference", "tests/oracle"),
     "src/kernels": ("src/kernels", "tests/kernels"),
     "src/runtime": ("src/runtime", "tests/runtime"),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// qkv::cuda::attention() by a C function, for scripts/measure/cuda_peers.py: one shared library
-// that a program loads on a machine without a compiler, whose arrays are another library's.
+// qkv::cuda::attention() and attention_backward() by C functions, for scripts/measure/cuda_peers.py
+// and cuda_gradients.py: one shared library that a program loads on a machine without a compiler,
+// whose arrays are another library's.
 #include <cstdint>
 #include <exception>
 #include <span>
@@ -25,6 +26,7 @@ struct QkvArray {
 struct QkvCall {
   QkvArray q, k, v, cu_seqlens_q, cu_seqlens_k;
   QkvArray bias, keep, padding, key_lengths, alibi, sinks, offsets;
+  QkvArray wq, wk, score_v, score_b;  // of an additive score, which wq asks for
   QkvArray out, lse, row_max, column_sums, value_sums, entropy, weights;
   double scale;  // NaN: the default
   double softcap;
@@ -36,6 +38,12 @@ struct QkvCall {
   std::uint64_t seed;
   int device;
   void* stream;
+};
+
+// The arrays of a backward call besides those of the call whose out and lse are saved.
+struct QkvGradients {
+  QkvArray dout, dlse;
+  QkvArray dq, dk, dv;
 };
 
 namespace {
@@ -55,8 +63,17 @@ View view_of(const QkvArray& x) {
           Dims(std::span<const Index>(x.strides, rank))};
 }
 
+Inputs inputs_of(const QkvCall& call) {
+  return {view_of(call.q), view_of(call.k), view_of(call.v), view_of(call.cu_seqlens_q),
+          view_of(call.cu_seqlens_k)};
+}
+
 Options options_of(const QkvCall& call) {
   Options options;
+  if (call.wq.dtype != nullptr) {
+    options.score =
+        Additive{view_of(call.wq), view_of(call.wk), view_of(call.score_v), view_of(call.score_b)};
+  }
   if (call.scale == call.scale) options.scale = call.scale;
   options.softcap = call.softcap;
   options.bias = view_of(call.bias);
@@ -85,19 +102,30 @@ const char* keep_text(std::string text) {
   return kept.c_str();
 }
 
+// Calls f(). Returns null, or the text of the error until the next call.
+template <class F>
+const char* error_of(const F& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return keep_text(error.what());
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
 
 [[gnu::visibility("default")]] const char* qkv_cuda_attention(const QkvCall* call);
+[[gnu::visibility("default")]] const char* qkv_cuda_attention_backward(
+    const QkvCall* call, const QkvGradients* gradients);
 [[gnu::visibility("default")]] const char* qkv_cuda_why_no_device();
 [[gnu::visibility("default")]] std::int64_t qkv_cuda_size_of_call();
 
-// Puts the call into the stream. Returns null, or the text of the error until the next call.
+// Put a call into its stream. Return null, or the text of the error until the next call.
 const char* qkv_cuda_attention(const QkvCall* call) {
-  try {
-    const Inputs inputs{view_of(call->q), view_of(call->k), view_of(call->v),
-                        view_of(call->cu_seqlens_q), view_of(call->cu_seqlens_k)};
+  return error_of([&] {
     const Outputs outputs{.out = view_of(call->out),
                           .lse = view_of(call->lse),
                           .row_max = view_of(call->row_max),
@@ -105,11 +133,17 @@ const char* qkv_cuda_attention(const QkvCall* call) {
                           .column_sums = view_of(call->column_sums),
                           .value_sums = view_of(call->value_sums),
                           .weights = view_of(call->weights)};
-    cuda::attention(inputs, options_of(*call), outputs, {call->device, call->stream});
-  } catch (const std::exception& error) {
-    return keep_text(error.what());
-  }
-  return nullptr;
+    cuda::attention(inputs_of(*call), options_of(*call), outputs, {call->device, call->stream});
+  });
+}
+const char* qkv_cuda_attention_backward(const QkvCall* call, const QkvGradients* gradients) {
+  return error_of([&] {
+    cuda::attention_backward(
+        inputs_of(*call), options_of(*call), {view_of(call->out), view_of(call->lse)},
+        {.out = view_of(gradients->dout), .lse = view_of(gradients->dlse)},
+        {.q = view_of(gradients->dq), .k = view_of(gradients->dk), .v = view_of(gradients->dv)},
+        {call->device, call->stream});
+  });
 }
 
 // Why there is no device, or "".

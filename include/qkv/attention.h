@@ -6,9 +6,11 @@
 #include <memory>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include <qkv/context.h>
 #include <qkv/export.h>
+#include <qkv/expression.h>
 #include <qkv/options.h>
 #include <qkv/outputs.h>
 #include <qkv/view.h>
@@ -80,6 +82,7 @@ struct InputGradients {
   View bias{};
   View alibi{};
   View sinks{};
+  std::vector<CapturedGradient> captured{};  // of arrays that scores in options.mods read
   Write write = Write::kOverwrite;
 };
 

@@ -44,8 +44,9 @@ struct Stream {
 
 // attention() on a device. All arrays of the call, its options and its results are in the memory of
 // the stream's device; shapes, dtypes, options and errors are those of qkv::attention(). The call
-// puts its work into the stream and returns; it neither synchronises nor allocates, and the arrays
-// have to stay until the work is done. docs/cuda.md lists what the kernels support.
+// puts its work into the stream and returns; it does not synchronise, and the arrays have to stay
+// until the work is done. docs/cuda.md lists what the kernels support, and which calls take memory
+// of the device in the order of the stream (cuMemAllocAsync).
 //
 // The numbers in arrays of key lengths, offsets and cu_seqlens are not read on the host: lengths
 // count as at most Tk, and no row outside of q, k and v is read, whatever the numbers are.
@@ -54,6 +55,13 @@ struct Stream {
 // is not there, and for what no kernel supports; DriverError if the driver fails.
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                        const Stream& stream = {});
+
+// attention_backward() on a device, of calls with product scores: dout and dlse give the gradients
+// of q, k and v; docs/cuda.md lists what is not supported. What attention() above says of arrays,
+// the stream and errors holds here, too.
+QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                                const OutputGradients& output_gradients,
+                                const InputGradients& input_gradients, const Stream& stream = {});
 
 // The driver has failed: out of memory on the device, a failed launch. `what()` reads
 // "action: NAME (description)", for example

@@ -22,6 +22,7 @@ namespace qkv {
 namespace detail {
 
 struct TileClasses;
+struct ExpressionProgram;
 
 // For an unsuitable function the compiler prints one of the lines below: the checks stop at the
 // first that fails, before anything is instantiated with the function.
@@ -79,6 +80,8 @@ struct ScoreMod {
   int instance_count = 0;
   // Only for gradient checks by complex step; null otherwise.
   void (*complex128)(const void*, const detail::ScoreTile<std::complex<double>>&) = nullptr;
+  // The program of a mod that was made from an expression (qkv/expression.h); null otherwise.
+  std::shared_ptr<const detail::ExpressionProgram> program = nullptr;
 };
 
 // A user's mask, made by mask_mod. The function returns true for a pair that may attend.
@@ -88,6 +91,8 @@ struct MaskMod {
   int instance_count = 0;
   // Set by precompute(); null otherwise.
   std::shared_ptr<const detail::TileClasses> classes = nullptr;
+  // The program of a mod that was made from an expression (qkv/expression.h); null otherwise.
+  std::shared_ptr<const detail::ExpressionProgram> program = nullptr;
 
   static constexpr std::string_view kName = "mask_mod";
 };

@@ -9,6 +9,7 @@
 #include <qkv/cuda.h>
 #include <qkv/dtype.h>
 #include <qkv/error.h>
+#include <qkv/expression.h>
 #include <qkv/kv_cache.h>
 #include <qkv/layers.h>
 #include <qkv/mods.h>

@@ -12,9 +12,11 @@
 // CPU targets: the instruction sets that the library has fast implementations for.
 namespace qkv {
 
-// The targets of this build that this CPU supports, best first: "avx512bf16", "avx512", "avx2",
-// "sse4". On Intel's CPUs "avx512" comes before "avx512bf16": their bfloat16 instruction is slower
-// than widening to float32. The last is always "reference", the plain loops.
+// The targets of this build that this CPU supports, best first: "amx", "avx512bf16", "avx512",
+// "avx2", "sse4". On Intel's CPUs "avx512" comes before "avx512bf16": their bfloat16 instruction is
+// slower than widening to float32. Then come "amx-emulated", which gives the bits of "amx" on CPUs
+// with AVX512-BF16, slowly, and "reference", the plain loops; both are only used where asked for.
+// The first call of any function that needs a target asks the operating system once to permit AMX.
 QKV_API std::span<const std::string_view> cpu_targets();
 
 // The target that calls use: the first of cpu_targets(), or the one that the environment variable
@@ -23,10 +25,10 @@ QKV_API std::span<const std::string_view> cpu_targets();
 QKV_API std::string_view cpu_target();
 
 // Measures what the CPU can do: runs `rounds` rounds of independent fused multiply-adds (products
-// and sums where the target has none) on full registers of float32 or float64, or of two-way dot
-// products of bfloat16 where the target is "avx512bf16". Returns the number of floating-point
-// operations, two for each product; the caller measures the time. Throws Error for a target that is
-// not in cpu_targets() or is "reference", for another type, or for rounds < 0.
+// and sums where the target has none) on full registers of float32 or float64, or of bfloat16 where
+// the target has products of it: "avx512bf16" and the targets of AMX. Returns the number of
+// floating-point operations, two for each product; the caller measures the time. Throws Error for a
+// target that is not in cpu_targets() or is "reference", for another type, or for rounds < 0.
 QKV_API double multiply_add_burst(std::string_view target, DType type, Index rounds);
 
 }  // namespace qkv

@@ -22,12 +22,19 @@ struct At {
 
 namespace detail {
 
-// A rectangle of scores of one (b, h), whose element (0, 0) is at `at`. `slopes`, if not null,
-// holds d score / d raw score over the functions applied so far; the loops multiply it by the
-// derivative of the next one.
+// The numbers of queries and keys of a call or, packed, of a sequence.
+struct Lengths {
+  std::int32_t Tq = 0;
+  std::int32_t Tk = 0;
+};
+
+// A rectangle of scores of one (b, h), whose element (0, 0) is at `at`, in a sequence of these
+// lengths. `slopes`, if not null, holds d score / d raw score over the functions applied so far;
+// the loops multiply it by the derivative of the next one.
 template <class T>
 struct ScoreTile {
   At at;
+  Lengths lengths;
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   Index row_stride = 0;
@@ -39,6 +46,7 @@ struct ScoreTile {
 // function.
 struct MaskTile {
   At at;
+  Lengths lengths;
   std::int32_t rows = 0;
   std::int32_t cols = 0;
   Index row_stride = 0;

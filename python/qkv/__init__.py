@@ -12,7 +12,9 @@ array([[3.1192]])
 """
 
 from ._additive_memory import AdditiveMemory
+from ._captured import captured
 from ._core import __version__
+from ._expression import Expression, maximum, minimum, where
 from ._functions import (
     Gradients,
     attention,
@@ -42,18 +44,21 @@ from ._model_layers import (
     Linear,
     LinearGradients,
 )
+from ._mods import At, MaskMod, ScoreMod, mask_mod, score_mod
 from ._q8 import dequantize_q8, q8, quantize_q8
 
 __all__ = [
     "GRU",
     "AdditiveAttention",
     "AdditiveMemory",
+    "At",
     "BilinearAttention",
     "CrossEntropy",
     "DotProductAttention",
     "Dropout",
     "Embedding",
     "EmbeddingGradients",
+    "Expression",
     "GRUCell",
     "GRUCellGradients",
     "GRUGradients",
@@ -63,18 +68,26 @@ __all__ = [
     "Linear",
     "LinearGradients",
     "MLPAttention",
+    "MaskMod",
     "MultiHeadAttention",
+    "ScoreMod",
     "SelfAttention",
     "SelfAttentionGradients",
     "__version__",
     "attention",
     "attention_backward",
     "batch_dot",
+    "captured",
     "dequantize_q8",
     "info",
+    "mask_mod",
     "masked_softmax",
+    "maximum",
+    "minimum",
     "q8",
     "quantize_q8",
+    "score_mod",
     "set_threads",
     "softmax",
+    "where",
 ]

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
+from ._mods import MaskFunction, ScoreFunction
 from ._results import results
 from ._words import near_words
 
@@ -42,6 +43,7 @@ class Gradients(NamedTuple):
     dparams: Optional[Dict[str, Array]]
     dalibi_slopes: Optional[Array]
     dsinks: Optional[Array]
+    dcaptured: Optional[Dict[str, Array]] = None
 
 
 @near_words
@@ -61,6 +63,8 @@ def attention(
     k_positions: Optional[Numbers] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
+    score_mod: Optional[ScoreFunction] = None,
+    mask_mod: Optional[MaskFunction] = None,
     mask: Optional[Numbers] = None,
     padding_mask: Optional[Numbers] = None,
     bias: Optional[Numbers] = None,
@@ -92,10 +96,10 @@ def attention(
 ) -> Any:
     """Each query's weighted sum of the values: softmax(scores(q, k)) v.
 
-    The order: QK-norm, rotary positions, score, scale, soft-cap, bias and ALiBi, masks, sink,
-    softmax over the keys, dropout, weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al. 2015,
-    appendix A.1.2; Luong et al. 2015, section 3.1). Memory grows with Tq + Tk, unless a matrix is
-    requested.
+    The order: QK-norm, rotary positions, score, scale, soft-cap, score_mod, bias and ALiBi, masks,
+    sink, softmax over the keys, dropout, weighted sum (Vaswani et al. 2017, eq. 1; Bahdanau et al.
+    2015, appendix A.1.2; Luong et al. 2015, section 3.1). Memory grows with Tq + Tk, unless a
+    matrix is requested.
 
     Args:
         q: queries [B,H,Tq,D]; if all have rank 3, [B,T,.], if all have rank 2, [T,.]; with mixed
@@ -122,6 +126,8 @@ def attention(
             [sum Tk]), replacing the default positions.
         scale: factor of the scores; by default 1/sqrt(D) for scaled_dot and 1 for others.
         softcap: s becomes softcap * tanh(s / softcap); 0 turns it off.
+        score_mod, mask_mod: functions f(s, at) of the score and f(at), true where a query may
+            attend, or what `qkv.score_mod` and `qkv.mask_mod` make of them once.
         mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
         padding_mask: [B,Tk], true where a key is padding.
         bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
@@ -158,7 +164,7 @@ def attention(
             [B,H,Tq,return_top] each.
         return_entropy: -sum_j w ln w of each row's weights before dropout, [B,H,Tq], in nats; a
             sink has no term.
-        return_value_sums: column sums times the length |v_j| of each value, [B,H,Tk], over the
+        return_value_sums: column sums times the norm |v_j| of each value, [B,H,Tk], over the
             queries that return_column_sums names, or all.
         return_pooled: (m, n) for the weights before dropout in m x n cells, [B,H,m,n]. Cell (r, c)
             is the mean, over the queries with floor(i m / Tq) = r, of a query's summed weights for
@@ -187,9 +193,9 @@ def attention(
     return _core.attention(
         q, k, v,
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
-         q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
-         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-         block_tables, context_lens, dropout, seed, layout, heads),
+         q_positions, k_positions, scale, softcap, score_mod, mask_mod, mask, padding_mask, bias,
+         key_lengths, causal, causal_offset, window, alibi_slopes, sinks, cu_seqlens_q,
+         cu_seqlens_k, block_tables, context_lens, dropout, seed, layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
@@ -214,7 +220,7 @@ def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def by_name(function: str, add_to: Any) -> Optional[Dict[str, Any]]:
-    """add_to as a dict."""
+    """The Gradients `add_to` as a dict by field names; None for None. Raises TypeError."""
     if add_to is None:
         return None
     if not isinstance(add_to, Gradients):
@@ -244,6 +250,8 @@ def attention_backward(
     k_positions: Optional[Numbers] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
+    score_mod: Optional[ScoreFunction] = None,
+    mask_mod: Optional[MaskFunction] = None,
     mask: Optional[Numbers] = None,
     padding_mask: Optional[Numbers] = None,
     bias: Optional[Numbers] = None,
@@ -276,14 +284,15 @@ def attention_backward(
             dropout); None for zero.
         rows: integers [R]: dweights is [B,H,R,Tk], for these queries.
         wanted: the gradients to compute, by their names in Gradients ("dparams.W" for one
-            parameter); None for all. The others are None.
+            parameter, "dcaptured.table" for one array); None for all. The others are None.
         add_to: Gradients of an earlier call, to which these are added in place (and rounded to
             their dtype); it determines which gradients are computed, and is returned.
         threads: as in `attention`.
 
     Returns:
         Gradients: dq, dk, dv, dbias, dparams, dalibi_slopes, dsinks, each with the shape and dtype
-        of its source, summed over broadcast axes.
+        of its source, summed over broadcast axes; and dcaptured, those of the real arrays that
+        score_mod reads, by their names (a second one of a name gets a number: "table_2").
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -299,9 +308,9 @@ def attention_backward(
         q, k, v,
         (dout, out, lse, dlse, dweights, rows, wanted, by_name("attention_backward", add_to)),
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
-         q_positions, k_positions, scale, softcap, mask, padding_mask, bias, key_lengths, causal,
-         causal_offset, window, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k,
-         None, None, dropout, seed, layout, heads),
+         q_positions, k_positions, scale, softcap, score_mod, mask_mod, mask, padding_mask, bias,
+         key_lengths, causal, causal_offset, window, alibi_slopes, sinks, cu_seqlens_q,
+         cu_seqlens_k, None, None, dropout, seed, layout, heads),
         threads,
     ))  # fmt: skip
 

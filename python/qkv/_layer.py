@@ -11,6 +11,7 @@ import numpy as np
 from . import _load_torch
 from ._files import read_file
 from ._functions import DEFAULTS, Numbers, Window, options_of
+from ._mods import MaskFunction, ScoreFunction
 from ._words import near_words
 
 
@@ -22,9 +23,13 @@ def mask_options(
     window: Optional[Window],
     bias: Optional[Numbers] = None,
     causal_offset: Any = None,
+    score_mod: Optional[ScoreFunction] = None,
+    mask_mod: Optional[MaskFunction] = None,
 ) -> Tuple[Any, ...]:
-    """The options of `attention`, as options_of() orders them, with only masks and bias set."""
+    """All options of `attention`, in the order of options_of(), from those that layers take."""
     given = {
+        "score_mod": score_mod,
+        "mask_mod": mask_mod,
         "mask": mask,
         "padding_mask": padding_mask,
         "bias": bias,
@@ -59,7 +64,7 @@ class Layer:
         self._layer = self._core_class(*config.values())
         if config.get("dropout", 0) is None:
             config["dropout"] = self._layer.dropout()
-        # Converted to plain values, because an argument may be an array that changes later.
+        # The values are converted to plain ones, because an argument may be an array that changes.
         plain = {"dtype": str, "form": str, "dropout": float}
         flags = ("bias", "bidirectional", "sinks", "bias_kv", "zero_attn")
         plain.update((name, bool) for name in flags)

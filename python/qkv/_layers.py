@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from . import _core
 from ._functions import Array, Numbers, Window
 from ._layer import Layer, mask_options
+from ._mods import MaskFunction, ScoreFunction
 from ._results import results
 
 __all__ = [
@@ -70,6 +71,8 @@ class _Attention(Layer):
         causal: Union[bool, str] = False,
         causal_offset: Optional[Union[int, Numbers]] = None,
         window: Optional[Window] = None,
+        score_mod: Optional[ScoreFunction] = None,
+        mask_mod: Optional[MaskFunction] = None,
         train: bool = False,
         seed: Optional[int] = None,
         return_weights: Union[bool, str] = False,
@@ -90,8 +93,9 @@ class _Attention(Layer):
         Args:
             q, k, v: queries [B,Tq,.], keys and values [B,Tk,.]; see the class for shapes.
             key_lengths: integers [B] or [B,Tq]: keys from this index on are masked.
-            mask, padding_mask, bias, causal, causal_offset, window: as in `attention`; a query
-                attends to a key only if every mask allows it.
+            mask, padding_mask, bias, causal, causal_offset, window, score_mod, mask_mod: as in
+                `attention`; a query attends to a key only if every mask allows it. score_mod and
+                mask_mod are not available with bias_kv.
             train: whether to apply dropout, drawn from (seed, step). Each such pass advances step
                 by one. With train=False nothing is dropped and step stays.
             seed: 0 to 2^64-1; sets the seed, and step to 0. Required with the first train=True of a
@@ -120,7 +124,8 @@ class _Attention(Layer):
             )
         got = self._forward(
             (q, k, v),
-            mask_options(key_lengths, mask, padding_mask, causal, window, bias, causal_offset),
+            mask_options(key_lengths, mask, padding_mask, causal, window, bias, causal_offset,
+                         score_mod, mask_mod),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
              return_top, return_entropy, return_value_sums, return_pooled, rows, results),
             (train, seed),
@@ -393,6 +398,8 @@ class SelfAttention(Layer):
         padding_mask: Optional[Numbers] = None,
         causal: Union[bool, str] = False,
         window: Optional[Window] = None,
+        score_mod: Optional[ScoreFunction] = None,
+        mask_mod: Optional[MaskFunction] = None,
         train: bool = False,
         seed: Optional[int] = None,
         return_weights: Union[bool, str] = False,
@@ -414,8 +421,8 @@ class SelfAttention(Layer):
             key_lengths: integers [B] or [B,T]: no position attends to positions from this index on.
                 With [B], positions past the length still attend to the others, and must be finite
                 for `backward`; with [B,T], a length of 0 makes a position attend to none.
-            mask, padding_mask, window: as in `attention`; a position attends to another only if
-                every mask allows it.
+            mask, padding_mask, window, score_mod, mask_mod: as in `attention`; a position attends
+                to another only if every mask allows it.
             causal: whether each position attends only to itself and to positions before it.
             train, seed: accepted without effect, because there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
@@ -430,7 +437,8 @@ class SelfAttention(Layer):
         """
         return self._forward(
             (x, None, None),
-            mask_options(key_lengths, mask, padding_mask, causal, window),
+            mask_options(key_lengths, mask, padding_mask, causal, window,
+                         score_mod=score_mod, mask_mod=mask_mod),
             (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
              return_top, return_entropy, return_value_sums, return_pooled, rows, results),
             (train, seed),

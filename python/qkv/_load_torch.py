@@ -97,7 +97,7 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     elif "W" in shapes:
         forms["torch"] = {"weight": _Source((1, *shapes["W"]), {"W": 0})}
     elif any(name.startswith("weight") for name in shapes):
-        forms["torch"] = forms["own"]  # these layers have the names of PyTorch's modules
+        forms["torch"] = forms["own"]  # their names are those of PyTorch's modules
     return forms
 
 

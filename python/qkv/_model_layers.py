@@ -267,7 +267,7 @@ class CrossEntropy:
             raise ValueError(
                 f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
             )
-        # Converted to plain values, because an argument may be an array that changes later.
+        # The values are converted to plain ones, because an argument may be an array that changes.
         ignored = None if ignore_index is None else int(ignore_index)
         weights = None if weight is None else np.array(weight, np.float64).tolist()
         self._config = (float(label_smoothing), ignored, weights, reduction)

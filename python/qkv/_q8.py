@@ -16,7 +16,7 @@ q8 = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
 def quantize_q8(x: Any) -> Any:
     """Quantizes to blocks of 32 int8 and a float16 scale (ggml's Q8_0), for k, v of `attention`.
 
-    With a the largest |x| of a block, its scale is a / 127, and each of its values is x / (a / 127)
+    If a is the largest |x| of a block, its scale is a / 127, and each value is x / (a / 127)
     rounded to the nearest integer, halves away from zero. The error of a number is at most
     a / 254 + max(a / 2048, 2^-18), in which the second term comes from rounding the scale.
 

@@ -16,20 +16,20 @@ REQUESTS: Tuple[str, ...] = _core.REQUESTS
 
 _PREFIX = "return_"
 
-# The results that are requested by their own names, in the order of named tuples, which have out
-# and the matrices before them.
+# The results that are requested by an argument return_NAME, in the order of the named tuples, in
+# which out and the matrices precede them.
 REQUESTED = tuple(
     request[len(_PREFIX) :]
     for request in REQUESTS
     if request.startswith(_PREFIX) and AXES.get(request[len(_PREFIX) :], "matrix") != "matrix"
 )
 
-# The results that are requested by True. column_sums may be requested by a list of queries.
+# The results whose request is True or False: not column_sums, which may take a list of queries.
 FLAGS = tuple(
     name for name in REQUESTED if AXES[name] in ("queries", "keys") and name != "column_sums"
 )
 
-# How to request each result.
+# The argument that requests each result, for messages.
 _ASKED_BY = {
     **{name: f"{_PREFIX}{name}=True" for name in REQUESTED},
     "weights": "return_weights=True",
@@ -78,5 +78,5 @@ _requests = itemgetter(*REQUESTS)
 
 
 def wanted_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The requests by name as _core takes them: their values in order, and what makes a result."""
+    """The tuple that _core takes: the values of the requests in order, and the function results."""
     return (*_requests(given), results)

@@ -6,12 +6,14 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Optional, Set, TypeVar, cast
 
-# Names that other libraries use, and qkv's name for each. A quote in a value ends the first name.
+# Names that other libraries use, and qkv's name for each. Messages put a value between quotes, so a
+# quote inside a value ends qkv's name and continues the message.
 _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "mask' (bool) or 'bias' (numbers)",
     "attention_mask": "mask' or 'padding_mask",
     "average_attn_weights": "average_weights",
+    "block_mask": "mask_mod",
     "dropout_p": "dropout",
     "enable_gqa": "k' with fewer heads: no option is needed",
     "inv_freq": "rotary_frequencies",

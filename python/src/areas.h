@@ -15,6 +15,7 @@ void bind_backward(nanobind::module_& module);
 void bind_cuda_attention(nanobind::module_& module);
 void bind_cross_entropy(nanobind::module_& module);
 void bind_dropout(nanobind::module_& module);
+void bind_expressions(nanobind::module_& module);
 void bind_functions(nanobind::module_& module);
 void bind_gru_cell(nanobind::module_& module);
 void bind_info(nanobind::module_& module);

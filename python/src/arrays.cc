@@ -107,8 +107,8 @@ void check_unmasked(nb::handle object, const Name& name) {
   }
 }
 
-// A view of a NumPy array whose class is ndarray itself: this calls methods of the array, and those
-// of a derived class could return anything.
+// A view of a NumPy array whose class is ndarray itself. The function calls methods of the array,
+// which in a derived class could return anything.
 Array view_of_plain(nb::handle object, const Name& name) {
   const Buffer buffer(object);
   if (!buffer.taken()) {

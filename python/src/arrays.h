@@ -40,7 +40,7 @@ Array array_on_device(nb::handle object, const Name& name);
 // Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.
 bool is_writable(nb::handle array, const void* memory);
 
-// Where calls with arrays on a GPU go, appended to errors of `attention`.
+// Advice for arrays on a GPU, to append to errors of `attention`; empty for other functions.
 const char* gpu_hint(const Name& name);
 
 // Describes an object for messages: "str 'abc'", "list of length 3".

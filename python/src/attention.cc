@@ -15,7 +15,8 @@
 namespace qkv::python {
 namespace {
 
-constexpr std::size_t kResultsPlace = kRequests.size();  // the place of the function in the tuple
+// The place in the tuple `wanted` of the function that builds the result.
+constexpr std::size_t kResultsPlace = kRequests.size();
 
 consteval std::size_t place_of(std::string_view request) {
   std::size_t place = 0;
@@ -50,7 +51,7 @@ consteval bool has_every_request() {
 }
 static_assert(has_every_request(), "kRequests has an argument for each of qkv::kResults");
 
-// How _core.RESULT_AXES names axes.
+// The names of axes in _core.RESULT_AXES.
 constexpr std::pair<ResultAxes, const char*> kAxesNames[] = {
     {ResultAxes::kValues, "values"}, {ResultAxes::kQueries, "queries"},
     {ResultAxes::kKeys, "keys"},     {ResultAxes::kCells, "cells"},

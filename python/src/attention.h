@@ -78,7 +78,7 @@ class Extras {
   Array column_rows_;  // the queries that results by key sum over
   std::vector<const char*> names_;
   std::vector<nb::object> results_;  // as returned by the maker
-  std::size_t top_ = 0;  // index of the keys of the largest weights, after the weights; 0: none
+  std::size_t top_ = 0;  // the index in results_ of the keys of `top`; 0 if there are none
 };
 
 // Makes the results of a call, of the type of `like`, has run(work, outputs) fill them and returns

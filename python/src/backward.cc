@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -21,7 +22,21 @@ constexpr const char* kAttentionBackward = "attention_backward";
 constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
 // The names of the gradients of a call, in the order of Gradients in _functions.py.
-constexpr std::array kGradients = {"dq", "dk", "dv", "dbias", "dparams", "dalibi_slopes", "dsinks"};
+constexpr std::array kGradients = {"dq",     "dk",       "dv", "dbias", "dparams", "dalibi_slopes",
+                                   "dsinks", "dcaptured"};
+// The gradients that are dicts: of parameters, and of the arrays that score_mod reads.
+constexpr std::array kDicts = {"dparams", "dcaptured"};
+
+// The name of the dict that has the gradient: "dparams" for "dparams.W", "" if no dict has it.
+std::string dict_of(const std::string& gradient) {
+  for (const char* name : kDicts) {
+    if (gradient.starts_with(std::string(name) + ".")) return name;
+  }
+  return "";
+}
+bool is_dict(const std::string& gradient) {
+  return std::find(kDicts.begin(), kDicts.end(), gradient) != kDicts.end();
+}
 
 // The requested ("wanted") gradients of a call, and the arrays that they are added to.
 class Wanted {
@@ -51,20 +66,21 @@ class Wanted {
   void leave_out(const char* gradient) { left_out_.insert(gradient); }
   // Registers a gradient that the call has; returns whether it is requested.
   bool asks(const std::string& gradient) {
-    const bool param = gradient.starts_with("dparams.");
+    const std::string dict = dict_of(gradient);
     if (left_out_.contains(gradient)) return false;
-    const bool asked = all_ || names_.erase(gradient) > 0 || (param && whole_params_);
-    params_seen_ = params_seen_ || param;
-    return asked;
+    seen_.insert(dict);
+    return all_ || names_.erase(gradient) > 0 || whole_.contains(dict);
   }
   // The array that this gradient is to be added to.
   nb::object array(const std::string& gradient) const { return arrays_.at(gradient); }
   // Throws Error for a requested gradient that the call does not have. To be called after asks()
   // has registered all gradients.
   void check_all_found() const {
-    const bool no_params = whole_params_ && !params_seen_;
-    if (names_.empty() && !no_params) return;
-    const std::string left = no_params ? "dparams" : *names_.begin();
+    std::set<std::string> left_over = names_;
+    std::set_difference(whole_.begin(), whole_.end(), seen_.begin(), seen_.end(),
+                        std::inserter(left_over, left_over.end()));
+    if (left_over.empty()) return;
+    const std::string left = *left_over.begin();
     throw_value_error(name(accumulates() ? "add_to" : "wanted"),
                       "names " + left + ", but the call has no " + left.substr(1));
   }
@@ -76,15 +92,15 @@ class Wanted {
       throw_type_error(name("wanted"), "must be names, got " + describe(given));
     }
     const std::string word = nb::cast<std::string>(given);
-    if (word == "dparams") {
-      whole_params_ = true;
+    if (is_dict(word)) {
+      whole_.insert(word);
       return;
     }
-    if (!word.starts_with("dparams.") &&
+    if (dict_of(word).empty() &&
         std::find(kGradients.begin(), kGradients.end(), word) == kGradients.end()) {
       throw_value_error(name("wanted"),
-                        "may name dq, dk, dv, dbias, dparams (or one: dparams.W), dalibi_slopes "
-                        "and dsinks, got " +
+                        "may name dq, dk, dv, dbias, dparams (or one: dparams.W), dalibi_slopes, "
+                        "dsinks and dcaptured (or one: dcaptured.table), got " +
                             describe(given));
     }
     names_.insert(word);
@@ -93,16 +109,16 @@ class Wanted {
     for (const auto& [key, array] : add_to) {
       if (array.is_none()) continue;
       const std::string word = nb::cast<std::string>(key);
-      if (word != "dparams") {
+      if (!is_dict(word)) {
         keep(word, array);
         continue;
       }
       if (!nb::isinstance<nb::dict>(array)) {
         throw_type_error(name("add_to"),
-                         "must have a dict of arrays as dparams, got " + describe(array));
+                         "must have a dict of arrays as " + word + ", got " + describe(array));
       }
-      for (const auto& [param, value] : nb::borrow<nb::dict>(array)) {
-        keep("dparams." + nb::cast<std::string>(param), value);
+      for (const auto& [key_of_one, value] : nb::borrow<nb::dict>(array)) {
+        keep(word + "." + nb::cast<std::string>(key_of_one), value);
       }
     }
     if (arrays_.empty()) throw_value_error(name("add_to"), "must hold at least one array");
@@ -115,8 +131,8 @@ class Wanted {
   const char* function_;
 
   bool all_ = true;
-  bool whole_params_ = false, params_seen_ = false;
   std::set<std::string> names_, left_out_;
+  std::set<std::string> whole_, seen_;  // dicts that are requested whole, and that the call has
   std::map<std::string, nb::object> arrays_;
 };
 
@@ -162,6 +178,19 @@ class GradientMaker {
       });
     }
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
+  }
+  nb::object make_captured(InputGradients& gradients) {
+    nb::dict captured;
+    const std::vector<std::string> names = gradient_names(call_.captured);
+    for (std::size_t n = 0; n < names.size(); ++n) {
+      if (names[n].empty()) continue;
+      View view;
+      const nb::object made = make("dcaptured." + names[n], call_.captured[n]->array.view, view);
+      if (made.is_none()) continue;
+      captured[names[n].c_str()] = made;
+      gradients.captured.push_back({call_.captured[n]->captured, view});
+    }
+    return nb::len(captured) > 0 ? nb::object(captured) : nb::none();
   }
   // The array to return to Python, given the filled array from make().
   nb::object finish(const nb::object& made) const {
@@ -258,15 +287,17 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   const nb::object dparams = gradients.make_params(call.options, to);
   const nb::object dalibi = gradients.make("dalibi_slopes", call.options.alibi, to.alibi);
   const nb::object dsinks = gradients.make("dsinks", call.options.sinks, to.sinks);
+  const nb::object dcaptured = gradients.make_captured(to);
   wanted.check_all_found();
   run(3 * work_of(call, shapes), saved, from, to);
-  if (!dparams.is_none()) {
-    nb::dict params = nb::borrow<nb::dict>(dparams);
-    for (const nb::handle name : params.keys()) params[name] = gradients.finish(params[name]);
+  for (const nb::object& made : {dparams, dcaptured}) {
+    if (made.is_none()) continue;
+    nb::dict dict = nb::borrow<nb::dict>(made);
+    for (const nb::handle name : dict.keys()) dict[name] = gradients.finish(dict[name]);
   }
   const auto finished = [&](const nb::object& made) { return gradients.finish(made); };
   return nb::make_tuple(finished(dq), finished(dk), finished(dv), finished(dbias), dparams,
-                        finished(dalibi), finished(dsinks));
+                        finished(dalibi), finished(dsinks), dcaptured);
 }
 
 void bind_backward(nb::module_& module) {

@@ -22,8 +22,8 @@ using RunBackward =
 
 // Makes arrays for the gradients of a call, of the type of `like`, and calls run() to fill them.
 // `outputs` is (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns (dq, dk, dv, dbias,
-// dparams, dalibi_slopes, dsinks), with None for gradients not requested. Both tuples are ordered
-// as in _functions.py.
+// dparams, dalibi_slopes, dsinks, dcaptured), with None for gradients not requested. _functions.py
+// has both tuples in this order.
 nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
                         const nb::tuple& outputs, const RunBackward& run);
 

@@ -127,7 +127,7 @@ class BoundLayer {
   using InputGradientsOf =
       std::conditional_t<kSelf, SelfAttentionInputGradients, LayerInputGradients>;
 
-  // A forward pass: the state that backward() needs, and the arrays that own the memory of it.
+  // A forward pass: the state that backward() needs, and the arrays that own its memory.
   struct Pass {
     typename L::Saved saved;
     std::vector<Array> arrays;
@@ -148,10 +148,11 @@ class BoundLayer {
   static auto layer_inputs(const CallArguments& call) {
     const std::vector<Mask>& masks = call.options.masks;
     if constexpr (kSelf) {
-      return SelfAttentionInputs{call.inputs.q, {}, masks};  // top left and bottom right are one
+      // Tq is Tk, so that the diagonal is the same from either corner.
+      return SelfAttentionInputs{call.inputs.q, {}, masks, call.options.mods};
     } else {
-      return LayerInputs{call.inputs.q, call.inputs.k,     call.inputs.v,        {},
-                         masks,         call.options.bias, call.options.diagonal};
+      return LayerInputs{call.inputs.q,     call.inputs.k,         call.inputs.v,    {}, masks,
+                         call.options.bias, call.options.diagonal, call.options.mods};
     }
   }
 

@@ -11,7 +11,7 @@
 #include "torch_tensor.h"
 
 // Attention of arrays on a GPU, which Python gives by their addresses (array_on_device() in
-// arrays.h) with the stream of their device. qkv.torch makes these of tensors.
+// arrays.h) with the stream of their device. qkv.torch reads them from tensors.
 namespace qkv::python {
 namespace {
 

@@ -52,6 +52,7 @@ constexpr std::array kAnywhere = {
 // Names that are also ordinary words, replaced only at the place where the text names its argument.
 constexpr std::array kArgument = {
     Rename{"keep", "mask"},
+    Rename{"mods[0]", "score_mod"},
     Rename{"padding", "padding_mask"},
     Rename{"alibi", "alibi_slopes"},
     Rename{"diagonal", "causal_offset"},

@@ -23,7 +23,7 @@ struct Method {
   MethodArrays arrays = MethodArrays::kQueriesKeysValues;
 };
 
-// Returns an error of the library or of an argument with the method's name, and its name for q.
+// Returns an error with the name of the method as its function, and the method's own name for q.
 Error in_words_of(const Method& method, const Error& error);
 
 // Returns f(); its errors are thrown as in_words_of() gives them.
@@ -38,7 +38,7 @@ auto as_method(const Method& method, const F& f) {
 
 // Reads the arguments of a forward pass. `arrays` is (q, k, v), or (x, None, None) for
 // SelfAttention; `options` is the tuple of qkv.attention's options (see _layer.py), of which layers
-// use masks, the diagonal and bias.
+// use the masks, score_mod, the diagonal and bias.
 CallArguments layer_arguments(const Method& method, const nanobind::tuple& arrays,
                               const nanobind::tuple& options);
 

@@ -33,7 +33,7 @@ const NamedParameter* find(const ParameterList& list, nb::handle name) {
   return nullptr;
 }
 
-// A copy of an array in the parameter's dtype; a copy, since the array may be a parameter itself.
+// A copy of an array, in the parameter's dtype. The array itself may be a parameter of the layer.
 Tensor converted(const Name& name, nb::handle value, const View& target) {
   const Array array = array_of(value, name);
   if (!array.view.given()) throw_value_error(name, "must be given, got None");

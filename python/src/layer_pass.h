@@ -20,7 +20,7 @@ struct LayerPass {
   typename L::Saved saved;
   Array array;      // the input, if `saved` has a view of it
   nb::object like;  // gradients have the type of this array
-  double work = 0;  // of the forward pass
+  double work = 0;  // the forward pass's work, as run_call() takes it
 
   void release() {
     array = {};

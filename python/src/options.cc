@@ -11,6 +11,7 @@
 
 #include "areas.h"
 #include "arguments.h"
+#include "expressions.h"
 #include "numpy.h"
 
 namespace qkv::python {
@@ -30,6 +31,8 @@ namespace {
   X(kKPositions, "k_positions")               \
   X(kScale, "scale")                          \
   X(kSoftcap, "softcap")                      \
+  X(kScoreMod, "score_mod")                   \
+  X(kMaskMod, "mask_mod")                     \
   X(kMask, "mask")                            \
   X(kPaddingMask, "padding_mask")             \
   X(kBias, "bias")                            \
@@ -95,6 +98,7 @@ class Reader {
     read_score();
     if (given(kScale)) o.scale = number_of(at(kScale), name(kScale));
     if (given(kSoftcap)) o.softcap = number_of(at(kSoftcap), name(kSoftcap));
+    read_mods();
     o.bias = array(kBias);
     o.alibi = array(kAlibiSlopes);
     o.sinks = array(kSinks);
@@ -155,7 +159,7 @@ class Reader {
 
   void read_norm() {
     if (!given(kQkNorm)) return;
-    // Integers are rejected: 0 and 1 would mean off and on, and not an eps.
+    // Integers are rejected, because 0 and 1 are more likely meant as off and on than as an eps.
     const bool integer = PyIndex_Check(at(kQkNorm).ptr()) != 0 && !is_flag(at(kQkNorm));
     if (integer || nb::isinstance<nb::str>(at(kQkNorm)) || nb::hasattr(at(kQkNorm), "__len__")) {
       throw_type_error(name(kQkNorm),
@@ -246,6 +250,24 @@ class Reader {
     throw_value_error(name(kParams), "may have the keys " + list + ", got " + describe(key));
   }
 
+  void read_mods() {
+    if (given(kScoreMod)) {
+      const auto& bound = mod<BoundScoreMod>(kScoreMod);
+      call_.options.mods = {bound.mod};
+      call_.captured = bound.from.arrays;
+    }
+    if (given(kMaskMod)) {
+      call_.options.masks.emplace_back(mod<BoundMaskMod>(kMaskMod).mod);
+    }
+  }
+
+  // The mod stays alive, and with it the arrays that it reads, as long as the arrays of the call.
+  template <class Bound>
+  const Bound& mod(OptionPlace place) {
+    const Array& held = call_.hold({{}, mod_of<Bound>(at(place), name(place)), {}});
+    return nb::cast<const Bound&>(held.owner);
+  }
+
   void read_causal() {
     Options& o = call_.options;
     const nb::handle causal = at(kCausal);
@@ -307,6 +329,10 @@ class Reader {
   void read_masks() {
     std::vector<Mask>& masks = call_.options.masks;
     if (given(kMask)) {
+      if (PyCallable_Check(at(kMask).ptr()) != 0) {
+        throw_type_error(name(kMask), "must be an array or a list of numbers, got " +
+                                          describe(at(kMask)) + "; a function is mask_mod");
+      }
       const ConstView keep = array(kMask);
       if (is_real(keep.dtype())) {
         throw_type_error(name(kMask), "must be bool or an integer type, got " +

@@ -2,6 +2,7 @@
 #ifndef QKV_PYTHON_SRC_OPTIONS_H_
 #define QKV_PYTHON_SRC_OPTIONS_H_
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 
 #include "arrays.h"
 #include "errors.h"
+#include "expressions.h"
 #include "layout.h"
 
 namespace qkv::python {
@@ -21,6 +23,7 @@ struct CallArguments {
   Options options;
   Layout layout;
   std::vector<Array> arrays;  // q, k and v first, then arrays of options
+  std::vector<std::shared_ptr<const CapturedInput>> captured;  // the arrays of score_mod
 
   Array& hold(Array array) { return arrays.emplace_back(std::move(array)); }
 };

@@ -29,7 +29,7 @@ class ResultMaker {
  private:
   ResultMaker() = default;
 
-  nanobind::object make_{};                // of on_device()
+  nanobind::object make_{};                // the function given to on_device()
   nanobind::object from_dlpack_;           // None for NumPy, or if exchange_ is set
   const ExchangeApi* exchange_ = nullptr;  // C functions, faster than from_dlpack_
 };

@@ -23,8 +23,8 @@ DType unsigned_integer(std::size_t bytes);
 void check_rank(const Name& name, int rank);
 bool is_aligned(const void* data, DType dtype);
 
-// A shape, and strides in elements. layout_of() gets strides in other units, of which an element
-// has `unit`; it returns nothing if a stride is not a whole number of elements.
+// A shape, and strides in elements. layout_of() takes strides in another measure, in which an
+// element has the size `unit`; it returns nothing if a stride is not a whole number of elements.
 struct ArrayLayout {
   Dims shape, strides;
 };

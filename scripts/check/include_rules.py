@@ -18,16 +18,17 @@ import tempfile
 # include itself. A component within a component is separate.
 QKV = {
     "core": "",
-    "reference": "core",
+    "expressions": "core",
+    "reference": "core expressions",
     "kernels": "core",
     "runtime": "core",
     "dense": "core reference kernels runtime",
-    "attention/validate": "core",
+    "attention/validate": "core expressions",
     "attention/tiles": "core kernels runtime",
     "attention/forward": "core kernels runtime attention/tiles",
-    "attention/backward": "core kernels runtime attention/tiles",
+    "attention/backward": "core expressions kernels runtime attention/tiles",
     "attention/rowmaps": "core reference kernels runtime attention/tiles attention/forward attention/backward",
-    "attention": "core reference kernels runtime dense attention/validate attention/tiles attention/forward "
+    "attention": "core expressions reference kernels runtime dense attention/validate attention/tiles attention/forward "
     "attention/backward attention/rowmaps",
     "layers": "core reference kernels runtime dense attention",
     "cuda/device": "",  # code that runs on a GPU
@@ -88,7 +89,7 @@ HEADERS = [
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
-    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "runtime files picture commands bench"),
+    (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "kernels runtime files picture commands bench"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv::cuda::attention of PyTorch tensors, through the library that bench/cuda/calls.cc makes.
+"""qkv::cuda::attention of PyTorch tensors, and its gradients, by the library of bench/cuda/calls.cc.
 
 It needs neither the Python package of qkv nor a compiler where it runs.
 """
@@ -39,13 +39,14 @@ class Array(ctypes.Structure):
 
 INPUTS = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k")
 OPTIONS = ("bias", "keep", "padding", "key_lengths", "alibi", "sinks", "offsets")
+ADDITIVE = ("wq", "wk", "score_v", "score_b")  # parameters of an additive score
 OUTPUTS = ("out", "lse", "row_max")
 SUMS = ("column_sums", "value_sums", "entropy", "weights")
 
 
 class Call(ctypes.Structure):
     _fields_ = [
-        *((name, Array) for name in INPUTS + OPTIONS + OUTPUTS + SUMS),
+        *((name, Array) for name in INPUTS + OPTIONS + ADDITIVE + OUTPUTS + SUMS),
         ("scale", ctypes.c_double),
         ("softcap", ctypes.c_double),
         ("causal", ctypes.c_int),
@@ -59,6 +60,10 @@ class Call(ctypes.Structure):
     ]
 
 
+class Gradients(ctypes.Structure):
+    _fields_ = [(name, Array) for name in ("dout", "dlse", "dq", "dk", "dv")]
+
+
 class Qkv:
     """The library. `stream_of` gives the stream of a device as a number."""
 
@@ -69,6 +74,11 @@ class Qkv:
         self.stream_of = stream_of
         self.library.qkv_cuda_attention.argtypes = [ctypes.POINTER(Call)]
         self.library.qkv_cuda_attention.restype = ctypes.c_char_p
+        self.library.qkv_cuda_attention_backward.argtypes = [
+            ctypes.POINTER(Call),
+            ctypes.POINTER(Gradients),
+        ]
+        self.library.qkv_cuda_attention_backward.restype = ctypes.c_char_p
         self.library.qkv_cuda_why_no_device.restype = ctypes.c_char_p
         self.library.qkv_cuda_size_of_call.restype = ctypes.c_int64
         if self.library.qkv_cuda_size_of_call() != ctypes.sizeof(Call):
@@ -79,8 +89,8 @@ class Qkv:
 
     def prepared(self, q, k, v, sums=(), **options):
         """A function that puts the call into the current stream, and its results (out, lse,
-        row_max, and those of SUMS that are named). Options are those of INPUTS, OPTIONS and the
-        numbers of Call, and causal=True.
+        row_max, and those of SUMS that are named). Options are those of INPUTS, OPTIONS, ADDITIVE
+        and the numbers of Call, and causal=True.
         Results begin as NaN, so that an element that is not written is seen."""
         call = Call(scale=math.nan, window_left=-1, window_right=-1)
         packed = options.get("cu_seqlens_q") is not None
@@ -103,7 +113,7 @@ class Qkv:
         }
         for name in sums:
             arrays[name] = torch.full(shapes[name], math.nan, device=q.device)
-        for name in ("cu_seqlens_q", "cu_seqlens_k", *OPTIONS):
+        for name in ("cu_seqlens_q", "cu_seqlens_k", *OPTIONS, *ADDITIVE):
             if options.get(name) is not None:
                 arrays[name] = options.pop(name)
         for name, x in arrays.items():
@@ -119,7 +129,31 @@ class Qkv:
                 raise RuntimeError(error.decode())
 
         run.arrays = arrays  # keeps their memory
+        run.call = call
         return run, tuple(arrays[name] for name in (*OUTPUTS, *sums))
+
+    def prepared_backward(self, dout, q, k, v, **options):
+        """A function that puts the backward pass of a call into the current stream, and its
+        results (dq, dk, dv). The call itself has run."""
+        forward, _ = self.prepared(q, k, v, **options)
+        forward()
+        arrays = {"dout": dout}
+        for name, x in (("dq", q), ("dk", k), ("dv", v)):
+            arrays[name] = torch.full_like(x, math.nan)
+        gradients = Gradients()
+        for name, x in arrays.items():
+            getattr(gradients, name).put(x)
+
+        def run():
+            forward.call.stream = self.stream_of(q.device)
+            error = self.library.qkv_cuda_attention_backward(
+                ctypes.byref(forward.call), ctypes.byref(gradients)
+            )
+            if error is not None:
+                raise RuntimeError(error.decode())
+
+        run.arrays = forward.arrays | arrays  # keeps their memory
+        return run, tuple(arrays[name] for name in ("dq", "dk", "dv"))
 
     def attend(self, q, k, v, **options):
         run, results = self.prepared(q, k, v, **options)
@@ -156,17 +190,22 @@ class Expected:
     def __init__(self, q, k, v, rows=None, scale=None, softcap=0.0, causal=False, corner=0,
                  window_left=-1, window_right=-1, bias=None, keep=None, padding=None,
                  key_lengths=None, alibi=None, sinks=None, offsets=None, dropout=0.0,
-                 seed=0):  # fmt: skip
+                 seed=0, wq=None, wk=None, score_v=None, score_b=None):  # fmt: skip
         B, H, Tq, D = q.shape
         Tk, device = k.shape[2], q.device
         i = torch.arange(Tq, device=device) if rows is None else rows
-        scale = 1 / math.sqrt(D) if scale is None else scale
+        if scale is None:
+            scale = 1 / math.sqrt(D) if wq is None else 1
         k, v = (x.double().repeat_interleave(H // x.shape[1], 1) for x in (k, v))
         q = q.double()[:, :, i]
-        s = q @ k.nan_to_num(0, 0, 0).mT * scale
-        self.score_error = (D + 8) * 2**-23 * abs(scale) * float(
-            q.norm(dim=-1).max() * k.nan_to_num(0, 0, 0).norm(dim=-1).max()
-        )  # fmt: skip
+        k = k.nan_to_num(0, 0, 0)  # cases have these in keys that no query attends to
+        if wq is None:
+            s = q @ k.mT * scale
+            size = (D + 8) * q.norm(dim=-1).max() * k.norm(dim=-1).max()
+        else:
+            s, size = _additive(q, k, wq, wk, score_v, score_b)
+            s = s * scale
+        self.score_error = 2**-23 * abs(scale) * float(size)
         j = torch.arange(Tk, device=device)
         shift = torch.full((B,), 0 if corner else Tk - Tq, device=device)
         diagonal = (shift if offsets is None else offsets).view(B, 1, 1, 1) + i.view(1, 1, -1, 1)
@@ -210,7 +249,7 @@ class Expected:
         """What is wrong with results, or an empty string."""
         out, lse, row_max = (x if rows is None else x[:, :, rows] for x in results)
         e = self.score_error
-        unit = 2**-8 if dtype == torch.bfloat16 else 2**-10
+        unit = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 0}[dtype]
         bounds = {
             "out": (
                 out,
@@ -232,6 +271,21 @@ class Expected:
                     f"worst {float(worst.nan_to_num(math.inf).max()):.3g} bounds"
                 )
         return ""
+
+
+def _additive(q, k, wq, wk, v, b):
+    """sum_u v_u tanh((wq q + b)_u + (wk k)_u) of all pairs, and what its error is a multiple of:
+    that of projections, and of tanh and its sums (docs/semantics.md)."""
+    wq, wk, v = (x.double() for x in (wq, wk, v))
+    x, y = q @ wq.mT, k @ wk.mT
+    if b is not None:
+        x = x + b.double()
+    s = sum(v[u] * torch.tanh(x[..., u, None] + y[..., None, :, u]) for u in range(len(v)))
+    of_rows = sum(
+        (w.shape[1] + 2) * w.norm(dim=1).max() * rows.norm(dim=-1).max()
+        for w, rows in ((wq, q), (wk, k))
+    )
+    return s, (of_rows + 40 + len(v) / 32) * v.abs().sum()
 
 
 def _rows_of(x, i):

@@ -32,10 +32,10 @@ class Case:
     """A call: q [B,H,Tq,D], k [B,G,Tk,D] and v [B,G,Tk,E], with random options by name."""
 
     def __init__(self, name, B=2, H=4, G=2, Tq=200, Tk=300, D=64, E=None, dtype=torch.bfloat16,
-                 make=None, odd=False, rows=None, **numbers):  # fmt: skip
+                 make=None, odd=False, rows=None, units=0, **numbers):  # fmt: skip
         self.name, self.dtype, self.rows, self.numbers = name, dtype, rows, numbers
         self.sizes = (B, H, G, Tq, Tk, D, E or D)
-        self.make, self.odd = make or {}, odd
+        self.make, self.odd, self.units = make or {}, odd, units
 
     def tensors(self, device):
         """q, k, v, and the options."""
@@ -47,6 +47,8 @@ class Case:
 
         q, k, v = normal(B, H, Tq, D), normal(B, G, Tk, D), normal(B, G, Tk, E)
         options = dict(self.numbers)
+        if self.units:
+            options |= parameters(normal, D, self.units)
         for option, of in self.make.items():
             options[option] = of(Maker(normal, generator, device, self.sizes))
         if self.odd:  # NaN and infinities where no query looks
@@ -54,6 +56,18 @@ class Case:
             k[:, :, -20:] = math.inf
             v[:, :, -7] = -math.inf
         return q, k, v, options
+
+
+def parameters(normal, D, U, size=1.0):
+    """Those of an additive score of q and k of deviation 1: projections have the deviation
+    `size`."""
+    scale = size / math.sqrt(D)
+    return {
+        "wq": normal(U, D) * scale,
+        "wk": normal(U, D) * scale,
+        "score_v": normal(U) / math.sqrt(U),
+        "score_b": normal(U),
+    }
 
 
 class Maker:
@@ -97,6 +111,12 @@ def sinks(of):
 
 
 half = torch.float16
+
+
+def additive(name, **rest):
+    return Case(f"additive-{name}", **{"dtype": torch.float32, "units": 64, **rest})
+
+
 CASES = [
     *(Case(f"plain-{D}", D=D) for D in (64, 80, 128, 256)),
     *(Case(f"plain-{D}-float16", D=D, dtype=half) for D in (64, 128, 256)),
@@ -139,6 +159,14 @@ CASES = [
     Case("long", H=2, G=1, B=1, Tq=8192, Tk=8192, D=128, rows=61, causal=True),
     Case("long-dropout", H=2, G=1, B=1, Tq=4096, Tk=8192, D=64, rows=61, dropout=0.1, seed=3,
          make={"keep": keep("qk"), "bias": bias("qk", torch.bfloat16)}),
+    *(additive(str(E), E=E) for E in (64, 128, 256)),
+    additive("odd", D=37, E=61, units=101, causal=True),
+    additive("one-unit", D=8, E=8, units=1),
+    additive("everything", dropout=0.2, seed=11, softcap=10.0, causal=True, window_left=150,
+             make={"keep": keep("b1qk", 0.9), "bias": bias("hqk"), "alibi": slopes, "sinks": sinks,
+                   "key_lengths": integers("b", 200, 300), "padding": keep("bk", 0.1)}),
+    additive("nan-beyond-lengths", odd=True, make={"key_lengths": integers("b", 200, 280)}),
+    additive("long", H=2, G=1, B=1, Tq=8192, Tk=8192, rows=61, causal=True),
 ]  # fmt: skip
 
 
@@ -180,6 +208,8 @@ def check_bits(qkv, device):
     for name, made, numbers in (
         ("causal", {}, {"causal": True}),
         ("every", every, {"softcap": 9.0}),
+        ("additive", {}, {"causal": True, "dtype": torch.float32, "units": 70}),
+        ("additive, every", every, {"softcap": 9.0, "dtype": torch.float32, "units": 70}),
     ):
         case = Case(name, B=3, H=8, G=4, Tq=333, Tk=333, D=128, make=made, **numbers)
         q, k, v, options = case.tensors(device)
@@ -370,13 +400,56 @@ def time_sums(qkv, report, D, T, H=16):
         report_times(report, f"{name}/D{D}-T{T}", calls, 4 * H * T * T * D)
 
 
+# Sizes of additive calls: heads, queries and keys, channels of v, units, causal.
+ADDITIVE_SIZES = [
+    (8, 8192, 64, 64, False), (8, 8192, 64, 64, True), (8, 8192, 64, 32, False),
+    (8, 8192, 64, 256, False), (4, 16384, 64, 128, False), (4, 16384, 64, 128, True),
+    (8, 8192, 128, 128, False), (8, 8192, 256, 128, False),
+]  # fmt: skip
+
+
+def additive_scores(q, k, v, wq, wk, score_v, score_b):
+    """The call as a program without a fused kernel writes it; torch.compile fuses the sum."""
+    x, y = q @ wq.mT + score_b, k @ wk.mT
+    s = (torch.tanh(x[..., :, None, :] + y[..., None, :, :]) * score_v).sum(-1)
+    return torch.softmax(s, -1) @ v
+
+
+def time_additive(qkv, report):
+    """Rates are pairs and units a second."""
+    compiled = torch.compile(additive_scores)
+    for H, T, E, U, causal in ADDITIVE_SIZES:
+
+        def normal(*shape):
+            return torch.randn(shape, device="cuda")
+
+        q, k, v = normal(1, H, T, 64), normal(1, H, T, 64), normal(1, H, T, E)
+        score = parameters(normal, 64, U)
+        calls = {"qkv": qkv.prepared(q, k, v, causal=causal, **score)[0]}
+        first = (H, T, E, U, causal) == ADDITIVE_SIZES[0]
+        if first:
+            calls["compiled"] = lambda: compiled(q, k, v, **score)  # noqa: B023
+            kept, added = torch.rand(T, T, device="cuda") > 0.1, normal(T, T)
+            every = {"keep": kept, "bias": added, "dropout": 0.1, "seed": 3}
+            large = parameters(normal, 64, U, 1000.0)
+            more = {"all": {**score, **every}, "large projections": {**large}}
+        pairs = H * (T * (T + 1) / 2 if causal else T * T) * U
+        kind = "additive-causal" if causal else "additive"
+        report_times(report, f"{kind}/E{E}-U{U}-T{T}", calls, pairs)
+        if first:
+            for name, options in more.items():
+                calls = {"qkv": qkv.prepared(q, k, v, **options)[0]}
+                report_times(report, f"additive, {name}/E{E}-U{U}-T{T}", calls, pairs)
+
+
 def table(report):
-    """Lines with TFLOP/s of each row."""
+    """Lines with TFLOP/s of each row, or 10^12 pairs and units a second of additive scores."""
     for name, row in report.rows.items():
         rates = [("qkv", row["rate"])]
         for peer, seconds in row.get("peers", {}).items():
             rates.append((peer, row["rate"] * row["seconds"] / seconds))
-        yield f"{name:22}" + "".join(f"{n:>10} {rate / 1e12:5.0f}" for n, rate in rates)
+        digits = 2 if name.startswith("additive") else 0
+        yield f"{name:36}" + "".join(f"{n:>10} {rate / 1e12:5.{digits}f}" for n, rate in rates)
 
 
 def check(qkv, device):
@@ -416,15 +489,19 @@ def main():
         report = Report(
             **about, device=card, versions=versions, rounds=ROUNDS, checks=count, wrong=wrong
         )
+        short = "-".join(word.lower() for word in card.split()[1:2])
+        options.out.mkdir(parents=True, exist_ok=True)
+        # Written after each group, so that what a limit of time cuts off is only the rest.
+        path = options.out / f"cuda-{short}.json"
+        time_additive(qkv, report)
+        report.write(path)
         for D in (64, 128, 256):
             for T in (8192, 16384):
                 for causal in (False, True):
                     time_plain(qkv, report, D, T, causal)
                 time_options(qkv, report, D, T)
                 time_sums(qkv, report, D, T)
-        options.out.mkdir(parents=True, exist_ok=True)
-        short = "-".join(word.lower() for word in card.split()[1:2])
-        report.write(options.out / f"cuda-{short}.json")
+                report.write(path)
         print(f"TFLOP/s on {card}", *table(report), sep="\n")
     print(f"{count} checks, {wrong} wrong")
     sys.exit(1 if wrong else 0)

@@ -114,6 +114,7 @@ ConstView any_query(const ConstView& k, const Additive& score) {
 bool names_any(const InputGradients& x) {
   const auto* score = std::get_if<AdditiveGradient>(&x.score);
   return x.q.given() || x.v.given() || x.bias.given() || x.alibi.given() || x.sinks.given() ||
+         !x.captured.empty() ||
          (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
 }
 

@@ -48,9 +48,12 @@ void forward(const Implementation& by, const Problem& p, const Results& to, Pass
   kReference.functions.forward(kReference, p, to, use);
 }
 
+// Captured arrays of packed sequences have their gradients from the reference: tasks of sequences
+// have no common order.
 void backward(const Implementation& by, const Problem& p, const GradientSources& from,
               const GradientResults& to, PassUse& use) {
-  switch (who_runs(p)) {
+  const Runs runs = p.packed() && !to.captured.empty() ? Runs::kReference : who_runs(p);
+  switch (runs) {
     case Runs::kPlain:
       return with_sums(p, [&]<class T>(T*) { use(FusedBackward<T>(p, from, to, *by.target)); });
     case Runs::kMapped:

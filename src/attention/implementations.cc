@@ -17,10 +17,12 @@ namespace {
 
 // The implementations in order of preference.
 constexpr auto kImplementations = [] {
-  std::array<const Implementation*, kFused.size() + 2> all{};
+  std::array<const Implementation*, kFused.size() + 3> all{};
   for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
   all[kFused.size()] = &kReference;
-  all.back() = &kDot2Reference;  // only if forced: the reference supports everything
+  // Only if forced: the reference supports everything.
+  all[kFused.size() + 1] = &kDot2Reference;
+  all[kFused.size() + 2] = &kAmxReference;
   return all;
 }();
 

@@ -10,6 +10,7 @@
 #include "core/integers.h"
 #include "core/message.h"
 #include "core/tile_classes.h"
+#include "expressions/indices.h"
 
 namespace qkv {
 namespace {
@@ -43,12 +44,12 @@ std::size_t table_size(const detail::TileClasses& sizes) {
                    sizes.Tk, ", ", sizes.B, ", ", sizes.H));
 }
 
-TileClass class_of(const MaskMod& mask, const detail::MaskInstance& instance, const At& at,
-                   Index rows, Index cols) {
+TileClass class_of(const MaskMod& mask, const detail::MaskInstance& instance,
+                   const expressions::RowPlace& place, Index rows, Index cols) {
   std::array<std::uint8_t, kTileSide * kTileSide> allowed;
   const auto end = allowed.begin() + rows * cols;
   std::fill(allowed.begin(), end, std::uint8_t{1});
-  instance.apply(mask.callable.get(), {at, static_cast<std::int32_t>(rows),
+  instance.apply(mask.callable.get(), {place.at, place.lengths, static_cast<std::int32_t>(rows),
                                        static_cast<std::int32_t>(cols), cols, allowed.data()});
   Index count = 0;
   for (auto pair = allowed.begin(); pair != end; ++pair) count += *pair;
@@ -61,6 +62,10 @@ TileClass class_of(const MaskMod& mask, const detail::MaskInstance& instance, co
 MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B, Index H) {
   detail::TileClasses found{Tq, Tk, B, H};
   check(mask, found);
+  if (mask.program != nullptr) {
+    expressions::check_indices("precompute", "mask", mask.program->program,
+                               expressions::all_pairs(B, H, Tq, Tk), nullptr);
+  }
   const std::size_t size = table_size(found);
   found.classes.reserve(size);
   const auto& instance = core::instance_for(mask, core::best_instance_target());
@@ -71,7 +76,8 @@ MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B, Index H) {
       for (Index i = 0; i < Tq; i += kTileSide) {
         for (Index j = 0; j < Tk; j += kTileSide) {
           const At at{place(b), place(h), place(i), place(j)};
-          found.classes.push_back(class_of(mask, instance, at, std::min(kTileSide, Tq - i),
+          found.classes.push_back(class_of(mask, instance, {at, expressions::lengths_of(Tq, Tk)},
+                                           std::min(kTileSide, Tq - i),
                                            std::min(kTileSide, Tk - j)));
         }
       }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/reference_path.h"
 
-#include "core/bfloat16_dot2.h"
+#include "core/bfloat16_products.h"
 #include "reference/backward.h"
 #include "reference/forward.h"
 #include "runtime/tasks.h"
@@ -16,47 +16,43 @@ using core::Results;
 
 constexpr core::PairProduct kProducts[] = {core::PairProduct::kDot, core::PairProduct::kTanh};
 
-void plain_forward(const Implementation&, const Problem& p, const Results& to, PassUse& use) {
+// `kOfBFloat16`: the products of calls that multiply bfloat16, computed on any CPU.
+template <core::Products kOfBFloat16>
+void forward(const Implementation&, const Problem& p, const Results& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {
     use(reference::Forward<double>(p, to));
   } else {
-    use(reference::Forward<float>(p, to));
+    const bool takes = core::multiplies_bfloat16(p);
+    use(reference::Forward<float>(p, to, takes ? kOfBFloat16 : core::Products::kPlain));
   }
 }
 
-// Forward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
-void dot2_forward(const Implementation& by, const Problem& p, const Results& to, PassUse& use) {
-  if (!core::takes_dot2(p)) return plain_forward(by, p, to, use);
-  use(reference::Forward<float>(p, to, true));
-}
-
-void plain_backward(const Implementation&, const Problem& p, const GradientSources& from,
-                    const GradientResults& to, PassUse& use) {
+template <core::Products kOfBFloat16>
+void backward(const Implementation&, const Problem& p, const GradientSources& from,
+              const GradientResults& to, PassUse& use) {
   if (p.accumulator == DType::kFloat64) {
     use(reference::Backward<double>(p, from, to));
   } else {
-    use(reference::Backward<float>(p, from, to));
+    const bool takes = core::multiplies_bfloat16(p, from);
+    use(reference::Backward<float>(p, from, to, takes ? kOfBFloat16 : core::Products::kPlain));
   }
 }
 
-// Backward pass with the BF16 two-way dot products of the target avx512bf16, computed on any CPU.
-void dot2_backward(const Implementation& by, const Problem& p, const GradientSources& from,
-                   const GradientResults& to, PassUse& use) {
-  if (!core::takes_dot2(p, from)) return plain_backward(by, p, from, to, use);
-  use(reference::Backward<float>(p, from, to, true));
+template <core::Products kOfBFloat16>
+consteval Implementation reference_named(std::string_view name) {
+  return {dense::path_named(name),
+          kProducts,
+          kRealSums,
+          kBothPasses,
+          {&forward<kOfBFloat16>, &backward<kOfBFloat16>}};
 }
 
 }  // namespace
 
-constinit const Implementation kReference{dense::path_named("reference"),
-                                          kProducts,
-                                          kRealSums,
-                                          kBothPasses,
-                                          {&plain_forward, &plain_backward}};
-constinit const Implementation kDot2Reference{dense::path_named("reference/bf16"),
-                                              kProducts,
-                                              kRealSums,
-                                              kBothPasses,
-                                              {&dot2_forward, &dot2_backward}};
+constinit const Implementation kReference = reference_named<core::Products::kPlain>("reference");
+constinit const Implementation kDot2Reference =
+    reference_named<core::Products::kDot2>("reference/bf16");
+constinit const Implementation kAmxReference =
+    reference_named<core::Products::kAmx>("reference/amx");
 
 }  // namespace qkv::attn

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <concepts>
+#include <vector>
 
 #include "core/instances.h"
 #include "core/prefetch.h"
@@ -17,6 +18,8 @@
 //                       allows(mask, p, at, j); optionally, a faster
 //                       ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole tiles
 //                       are known in advance, tile_class(mask, at, tile_i, tile_j)
+// A user's mask is of both kinds: its keys() are the range that contains the allowed keys; it is
+// evaluated unless they are known to be all allowed.
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
@@ -136,34 +139,76 @@ inline void ask(const PaddingMask& mask, const Problem&, const QueryAt& at, Inde
 
 // ---- a user's -------------------------------------------------------------------------------
 
-inline void ask_user(const MaskMod& mod, const QueryAt& at, Index j0, Index n,
+// The lengths of a query's sequence.
+inline detail::Lengths lengths_of(const Problem& p, const QueryAt& at) {
+  const Sequence s = p.sequence(at.b);
+  return {static_cast<std::int32_t>(s.Tq), static_cast<std::int32_t>(s.Tk)};
+}
+
+// Ranges of keys that contain all those that a mask allows a query.
+struct RowRanges {
+  // [rows][begin, end]: the rows of all batch entries and their heads; or of one entry (head), if
+  // the ranges hold for all.
+  std::vector<std::int32_t> bounds{};
+  std::vector<Index> first_queries{};  // [B + 1], before each batch entry; empty for one entry
+  Index Tq = 0;                        // of one entry
+  Index H = 1;
+  bool exact = false;  // the mask allows all keys of the ranges
+
+  KeyRange of(const QueryAt& at) const {
+    Index before = 0;
+    Index queries = Tq;
+    if (!first_queries.empty()) {
+      before = first_queries[static_cast<std::size_t>(at.b)];
+      queries = first_queries[static_cast<std::size_t>(at.b) + 1] - before;
+    }
+    const Index row = before * H + (H == 1 ? 0 : at.h * queries) + at.i;
+    const std::int32_t* const found = bounds.data() + 2 * row;
+    return {found[0], found[1]};
+  }
+};
+
+inline void ask_user(const MaskMod& mod, const Problem& p, const QueryAt& at, Index j0, Index n,
                      detail::InstanceTarget target, std::uint8_t* allowed) {
   instance_for(mod, target)
-      .apply(mod.callable.get(), {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, allowed});
+      .apply(mod.callable.get(),
+             {place_of(at, j0), lengths_of(p, at), 1, static_cast<std::int32_t>(n), n, allowed});
 }
-inline bool allows(const UserMask& mask, const Problem&, const QueryAt& at, Index j) {
+inline bool allows(const UserMask& mask, const Problem& p, const QueryAt& at, Index j) {
+  if (mask.mod == nullptr) {
+    const KeyRange keys = mask.ranges->of(at);
+    return keys.begin <= j && j < keys.end;
+  }
   std::uint8_t allowed = 1;
-  ask_user(*mask.mod, at, j, 1, detail::InstanceTarget::kBaseline, &allowed);
+  ask_user(*mask.mod, p, at, j, 1, detail::InstanceTarget::kBaseline, &allowed);
   return allowed != 0;
 }
-// If the classes of tiles are precomputed, the user's function is called only in partial tiles.
-inline void ask(const UserMask& mask, const Problem&, const QueryAt& at, Index j0, Index n,
+inline bool is_range(const UserMask& mask) {
+  return mask.mod == nullptr || (mask.ranges != nullptr && mask.ranges->exact);
+}
+inline KeyRange keys(const UserMask& mask, const QueryAt& at, Index Tk) {
+  return mask.ranges == nullptr ? KeyRange{0, Tk} : mask.ranges->of(at);
+}
+// If the classes of tiles are known, the user's function is called only in partial tiles.
+inline void ask(const UserMask& mask, const Problem& p, const QueryAt& at, Index j0, Index n,
                 detail::InstanceTarget target, std::uint8_t* allowed) {
+  if (is_range(mask)) return;
   const MaskMod& mod = *mask.mod;
-  if (mod.classes == nullptr) return ask_user(mod, at, j0, n, target, allowed);
+  if (mask.classes == nullptr) return ask_user(mod, p, at, j0, n, target, allowed);
   const Index tile_i = at.i / kTileSide;
   for (Index c = 0; c < n;) {
     const Index tile_j = (j0 + c) / kTileSide;
     const Index end = std::min(n, (tile_j + 1) * kTileSide - j0);
-    const TileClass tile = mod.classes->of(at.b, at.h, tile_i, tile_j);
+    const TileClass tile = mask.classes->of(at.b, at.h, tile_i, tile_j);
     if (tile == TileClass::kDead) std::fill(allowed + c, allowed + end, std::uint8_t{0});
-    if (tile == TileClass::kPartial) ask_user(mod, at, j0 + c, end - c, target, allowed + c);
+    if (tile == TileClass::kPartial) ask_user(mod, p, at, j0 + c, end - c, target, allowed + c);
     c = end;
   }
 }
 inline TileClass tile_class(const UserMask& mask, const QueryAt& at, Index tile_i, Index tile_j) {
-  if (mask.mod->classes == nullptr) return TileClass::kPartial;
-  return mask.mod->classes->of(at.b, at.h, tile_i, tile_j);
+  if (is_range(mask)) return TileClass::kFull;
+  if (mask.classes == nullptr) return TileClass::kPartial;
+  return mask.classes->of(at.b, at.h, tile_i, tile_j);
 }
 
 // ---- the two kinds --------------------------------------------------------------------------
@@ -177,10 +222,24 @@ concept IntervalMask = AnyMask<M> && requires(const M& mask, const QueryAt& at, 
   { keys(mask, at, Tk) } -> std::same_as<KeyRange>;
 };
 template <class M>
-concept AskedMask = AnyMask<M> && !IntervalMask<M>;
+concept AskedMask =
+    AnyMask<M> &&
+    (!IntervalMask<M> || requires(const M& mask, const Problem& p, const QueryAt& at, Index j,
+                                  detail::InstanceTarget target, std::uint8_t* allowed) {
+      ask(mask, p, at, j, j, target, allowed);
+    });
 
+// Whether the mask allows all keys of its range.
 inline bool is_interval(const ResolvedMask& mask) noexcept {
-  return std::visit([]<AnyMask M>(const M&) { return IntervalMask<M>; }, mask);
+  return std::visit(
+      []<AnyMask M>(const M& one) {
+        if constexpr (requires { is_range(one); }) {
+          return is_range(one);
+        } else {
+          return !AskedMask<M>;
+        }
+      },
+      mask);
 }
 
 // The keys that all interval masks allow for a query.
@@ -227,12 +286,10 @@ inline void prefetch_masks(const Problem& p, const QueryAt& at, Index j) {
 // Interval masks do not count, so kFull means that no element-wise mask forbids a key.
 inline TileClass tile_class(const Problem& p, const QueryAt& at, Index tile_j) {
   const auto class_of = [&]<AnyMask M>(const M& mask) {
-    if constexpr (IntervalMask<M>) {
-      return TileClass::kFull;
-    } else if constexpr (requires { tile_class(mask, at, Index{}, Index{}); }) {
+    if constexpr (requires { tile_class(mask, at, Index{}, Index{}); }) {
       return tile_class(mask, at, at.i / kTileSide, tile_j);
     } else {
-      return TileClass::kPartial;
+      return AskedMask<M> ? TileClass::kPartial : TileClass::kFull;
     }
   };
   TileClass all = TileClass::kFull;

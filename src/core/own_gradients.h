@@ -12,6 +12,53 @@
 
 namespace qkv::core {
 
+inline constexpr Index kElementsBetweenStops = 1 << 16;
+
+// Writes or adds one row to the buffer, along its last axis.
+template <class T>
+void deliver_row(const T* from, Index count, const View& buffer, bool accumulate, Index offset) {
+  const Index stride = buffer.rank() == 0 ? 1 : buffer.stride(-1);
+  if (buffer.dtype() == dtype_of<T> && stride == 1) {  // the usual case, vectorised
+    T* const to = static_cast<T*>(buffer.data()) + offset;
+    if (!accumulate) {
+      std::copy_n(from, count, to);
+      return;
+    }
+    for (Index n = 0; n < count; ++n) to[n] = from[n] + to[n];
+    return;
+  }
+  if (stride == 1 && !accumulate) {
+    visit_dtype(buffer.dtype(), [&]<class Stored>(Stored*) {
+      Stored* const to = static_cast<Stored*>(buffer.data()) + offset;
+      for (Index n = 0; n < count; ++n) to[n] = from_accumulator<Stored>(from[n]);
+    });
+    return;
+  }
+  for (Index n = 0; n < count; ++n, offset += stride) {
+    T value = from[n];
+    if (accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);
+    store(buffer.dtype(), buffer.data(), offset, value);
+  }
+}
+
+// Writes an array of sums, in C order, to the buffer, or adds it; each result is rounded once.
+template <class T>
+void deliver_array(const T* from, const View& buffer, bool accumulate, const StopPoint& stop) {
+  const Index width = buffer.rank() == 0 ? 1 : buffer.size(-1);
+  if (width == 0) return;
+  const Index rows_between_stops = std::max<Index>(1, kElementsBetweenStops / width);
+  for (Index row = 0; row < buffer.element_count() / width; ++row, from += width) {
+    if (row % rows_between_stops == 0) stop();
+    Index offset = 0;
+    Index rest = row;
+    for (int axis = buffer.rank() - 2; axis >= 0; --axis) {
+      offset += rest % buffer.shape()[axis] * buffer.strides()[axis];
+      rest /= buffer.shape()[axis];
+    }
+    deliver_row(from, width, buffer, accumulate, offset);
+  }
+}
+
 // The accumulators of gradients. Each target has a C-ordered array of T in the shape of the user's
 // buffer. The array is the buffer itself if the buffer has this type and layout and is overwritten,
 // not added to.
@@ -57,8 +104,6 @@ class OwnGradients {
   }
 
  private:
-  static constexpr Index kElementsBetweenStops = 1 << 16;
-
   bool is_in_place(const GradientTarget& target) const {
     return !target.accumulate && target.buffer.dtype() == dtype_of<T> &&
            target.buffer.is_contiguous();
@@ -68,48 +113,8 @@ class OwnGradients {
     const auto at = std::find(targets.begin(), targets.end(), &target) - targets.begin();
     return own_[static_cast<std::size_t>(at)];
   }
-  // Writes or adds one row, along the last axis.
-  static void deliver_row(const T* from, Index count, const GradientTarget& target, Index offset) {
-    const View& buffer = target.buffer;
-    const Index stride = buffer.rank() == 0 ? 1 : buffer.stride(-1);
-    if (buffer.dtype() == dtype_of<T> && stride == 1) {  // the usual case, vectorised
-      T* const to = static_cast<T*>(buffer.data()) + offset;
-      if (!target.accumulate) {
-        std::copy_n(from, count, to);
-        return;
-      }
-      for (Index n = 0; n < count; ++n) to[n] = from[n] + to[n];
-      return;
-    }
-    if (stride == 1 && !target.accumulate) {
-      visit_dtype(buffer.dtype(), [&]<class Stored>(Stored*) {
-        Stored* const to = static_cast<Stored*>(buffer.data()) + offset;
-        for (Index n = 0; n < count; ++n) to[n] = from_accumulator<Stored>(from[n]);
-      });
-      return;
-    }
-    for (Index n = 0; n < count; ++n, offset += stride) {
-      T value = from[n];
-      if (target.accumulate) value += load<T>(buffer.dtype(), buffer.data(), offset);
-      store(buffer.dtype(), buffer.data(), offset, value);
-    }
-  }
   void deliver(const GradientTarget& target, const StopPoint& stop) const {
-    const View& buffer = target.buffer;
-    const Index width = buffer.rank() == 0 ? 1 : buffer.size(-1);
-    if (width == 0) return;
-    const Index rows_between_stops = std::max<Index>(1, kElementsBetweenStops / width);
-    const T* from = of(target);
-    for (Index row = 0; row < buffer.element_count() / width; ++row, from += width) {
-      if (row % rows_between_stops == 0) stop();
-      Index offset = 0;
-      Index rest = row;
-      for (int axis = buffer.rank() - 2; axis >= 0; --axis) {
-        offset += rest % buffer.shape()[axis] * buffer.strides()[axis];
-        rest /= buffer.shape()[axis];
-      }
-      deliver_row(from, width, target, offset);
-    }
+    deliver_array(of(target), target.buffer, target.accumulate, stop);
   }
 
   const Problem& p_;

@@ -3,6 +3,7 @@
 #define QKV_CORE_PROBLEM_H_
 
 #include <cassert>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -53,8 +54,15 @@ struct LengthMask {
   Operand lengths;         // rows = queries (stride 0 for [B])
   Index entry_stride = 0;  // between flat batch entries, or packed sequences
 };
+struct RowRanges;  // core/masks.h
 struct UserMask {
-  const MaskMod* mod = nullptr;  // of the caller's options
+  // The function in the caller's options; null for the mask of a score where(mask, x, -inf), of
+  // which only the ranges count.
+  const MaskMod* mod = nullptr;
+  // Ranges of keys outside of which the mask allows none, and the classes of tiles; null if they
+  // are not known.
+  const RowRanges* ranges = nullptr;
+  const detail::TileClasses* classes = nullptr;
 };
 using ResolvedMask =
     std::variant<CausalMask, WindowMask, KeepMask, PaddingMask, LengthMask, UserMask>;
@@ -147,6 +155,7 @@ struct ResolvedProblem : Problem {
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
+  std::vector<std::shared_ptr<const void>> own_mask_tables;  // to which they refer
   // Copies of the caller's numbers, as they were when checked.
   std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k, own_context_lens, own_block_tables;
 };

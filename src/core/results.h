@@ -4,10 +4,13 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include <qkv/expression.h>
 #include <qkv/outputs.h>
 
 #include "core/operand.h"
@@ -127,13 +130,21 @@ struct RowMapTargets {
   GradientTarget w, b;  // matrix and bias of the product
 };
 
+// The destination of the gradient of an array that scores read (qkv/expression.h).
+struct CapturedTarget {
+  std::shared_ptr<const detail::CapturedArray> array;
+  View buffer;
+  bool accumulate = false;
+};
+
 struct GradientResults {
   GradientTarget q, k, v;
   RowMapTargets query, key;
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
+  std::vector<CapturedTarget> captured{};
 
-  // Pointers to all targets of `to`, each once; they are const if `to` is.
+  // Pointers to all targets of `to` but the captured ones, each once; they are const if `to` is.
   template <class Self>
   static auto all_of(Self& to) noexcept {
     return std::array{&to.q,       &to.k,        &to.v,     &to.query.gain, &to.query.w,
@@ -146,7 +157,8 @@ struct GradientResults {
 
 inline constexpr std::size_t kGradientTargets =
     std::tuple_size_v<decltype(std::declval<GradientResults>().all())>;
-static_assert(sizeof(GradientResults) == kGradientTargets * sizeof(GradientTarget),
+static_assert(sizeof(GradientResults) ==
+                  kGradientTargets * sizeof(GradientTarget) + sizeof(std::vector<CapturedTarget>),
               "GradientResults::all() lists every member");
 
 }  // namespace qkv::core

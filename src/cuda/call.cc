@@ -7,9 +7,12 @@
 #include <qkv/error.h>
 
 #include "attention/validate/bind.h"
+#include "attention/validate/gradients.h"
 #include "attention/validate/resolve.h"
 #include "core/message.h"
+#include "cuda/additive_launch.h"
 #include "cuda/forward_launch.h"
+#include "cuda/gradient_launch.h"
 #include "cuda/images.h"
 #include "cuda/stream_memory.h"
 
@@ -19,6 +22,7 @@ namespace {
 using core::text;
 
 constexpr std::string_view kAttention = "cuda::attention";
+constexpr std::string_view kAttentionBackward = "cuda::attention_backward";
 
 std::string place_of(const Memory& memory) {
   switch (memory.kind) {
@@ -34,7 +38,8 @@ std::string place_of(const Memory& memory) {
 
 // Checks that an array with elements is in the device's memory. Managed memory is the memory of
 // every device.
-void check_memory(const Driver& driver, int device, std::string_view name, const ConstView& view) {
+void check_memory(const Driver& driver, std::string_view function, int device,
+                  std::string_view name, const ConstView& view) {
   if (!view.given()) return;
   for (const Index size : view.shape()) {
     if (size == 0) return;
@@ -42,8 +47,74 @@ void check_memory(const Driver& driver, int device, std::string_view name, const
   const Memory memory = driver.memory_of(view.data());
   if (memory.kind == MemoryKind::kManaged) return;
   if (memory.kind == MemoryKind::kDevice && memory.device == device) return;
-  throw Error(kAttention, name,
+  throw Error(function, name,
               text("must be in the memory of device ", device, ", got ", place_of(memory)));
+}
+
+[[noreturn]] void refuse(std::string_view function, const std::string& reason) {
+  throw Error(function, "options", text("need what no CUDA kernel supports: ", reason));
+}
+
+void check_images(std::string_view function) {
+  if (!images().empty()) return;
+  throw Error(function, "stream", text("names a device, but ", why_no_device()));
+}
+
+// ---- implementations ------------------------------------------------------------------------
+
+// The functions that compute calls with scores of one kind.
+struct Implementation {
+  core::PairProduct product;
+  // Returns what it does not support about a call, or an empty string.
+  std::string (*unsupported)(const core::Problem& p, const core::Results& results);
+  // Puts the work of a call that it supports into the stream.
+  void (*run)(Driver& driver, const core::Problem& p, const core::Results& results,
+              const Stream& stream);
+};
+
+void launch_all(Driver& driver, const Stream& stream, const auto& launches) {
+  for (const KernelLaunch& launch : launches.kernels) {
+    Kernel& kernel = driver.kernel(stream.device, image(launch.kernel->image), launch.kernel->name);
+    driver.launch(kernel, {static_cast<unsigned>(launch.blocks)},
+                  {static_cast<unsigned>(launch.kernel->threads)}, launch.kernel->shared_bytes,
+                  stream.handle, launches.arguments);
+  }
+}
+
+void run_forward(Driver& driver, const core::Problem& p, const core::Results& results,
+                 const Stream& stream) {
+  ForwardLaunches launches = forward_launches(p, results);
+  const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
+  launches.arguments.statistics = statistics.as<RowStatistics>();
+  launch_all(driver, stream, launches);
+}
+
+void run_additive(Driver& driver, const core::Problem& p, const core::Results& results,
+                  const Stream& stream) {
+  AdditiveLaunches launches = additive_launches(p, results);
+  if (launches.kernels.empty()) return;
+  const StreamMemory projections(driver, stream.handle, launches.projection_bytes);
+  set_projections(launches, projections.as<float>());
+  launch_all(driver, stream, launches);
+}
+
+// In the order of preference: the first that supports a call computes it.
+constexpr Implementation kImplementations[] = {
+    {core::PairProduct::kDot, &forward_unsupported, &run_forward},
+    {core::PairProduct::kTanh, &additive_unsupported, &run_additive},
+};
+
+// Throws Error, with the reason of the first implementation of the call's kind of scores, if none
+// supports the call.
+const Implementation& implementation_for(const core::Problem& p, const core::Results& results) {
+  std::string reason;
+  for (const Implementation& one : kImplementations) {
+    if (one.product != p.product) continue;
+    const std::string unsupported = one.unsupported(p, results);
+    if (unsupported.empty()) return one;
+    if (reason.empty()) reason = unsupported;
+  }
+  refuse(kAttention, reason);
 }
 
 }  // namespace
@@ -54,33 +125,57 @@ void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
   attn::resolve(kAttention, {}, inputs, options, p, {.memory = core::Memory::kDevice});
   const core::Results results = attn::bind_outputs(p, outputs);
   attn::check_overlap(p, inputs, options, outputs);
-  const std::string unsupported = forward_unsupported(p, results);
-  if (!unsupported.empty()) {
-    throw Error(kAttention, "options", text("need what no CUDA kernel supports: ", unsupported));
-  }
+  const Implementation& implementation = implementation_for(p, results);
   const CurrentContext context(driver, kAttention, stream.device);
   const auto check = [&](std::string_view name, const ConstView& view) {
-    check_memory(driver, stream.device, name, view);
+    check_memory(driver, kAttention, stream.device, name, view);
   };
   attn::visit_inputs(inputs, options, check);
   for_each_buffer(outputs, check);
-  ForwardLaunches launches = forward_launches(p, results);
+  implementation.run(driver, p, results, stream);
+}
+
+void run_attention_backward(Driver& driver, const Inputs& inputs, const Options& options,
+                            const Saved& saved, const OutputGradients& output_gradients,
+                            const InputGradients& input_gradients, const Stream& stream) {
+  core::ResolvedProblem p;
+  attn::resolve(kAttentionBackward, {}, inputs, options, p, {.memory = core::Memory::kDevice});
+  const core::GradientSources from = attn::bind_sources(p, saved, output_gradients);
+  const core::GradientResults to = attn::bind_gradients(p, inputs, options, input_gradients);
+  attn::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
+  const std::string unsupported = gradients_unsupported(p, from, to);
+  if (!unsupported.empty()) refuse(kAttentionBackward, unsupported);
+  const CurrentContext context(driver, kAttentionBackward, stream.device);
+  const auto check = [&](std::string_view name, const ConstView& view) {
+    check_memory(driver, kAttentionBackward, stream.device, name, view);
+  };
+  attn::visit_inputs(inputs, options, check);
+  check("saved.out", saved.out);
+  check("saved.lse", saved.lse);
+  check("output_gradients.out", output_gradients.out);
+  check("output_gradients.lse", output_gradients.lse);
+  attn::for_each_gradient(input_gradients, inputs, options,
+                          [&](std::string_view name, const View& gradient, const ConstView&) {
+                            check(name, gradient);
+                          });
+  GradientLaunches launches = gradient_launches(p, from, to);
   const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
-  launches.arguments.statistics = statistics.as<RowStatistics>();
-  for (const KernelLaunch& launch : launches.kernels) {
-    Kernel& kernel = driver.kernel(stream.device, image(launch.kernel->image), launch.kernel->name);
-    driver.launch(kernel, {static_cast<unsigned>(launch.blocks)},
-                  {static_cast<unsigned>(launch.kernel->threads)}, launch.kernel->shared_bytes,
-                  stream.handle, launches.arguments);
-  }
+  launches.arguments.call.statistics = statistics.as<RowStatistics>();
+  launch_all(driver, stream, launches);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                const Stream& stream) {
-  if (images().empty()) {
-    throw Error(kAttention, "stream", text("names a device, but ", why_no_device()));
-  }
+  check_images(kAttention);
   run_attention(driver(), inputs, options, outputs, stream);
+}
+
+void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                        const OutputGradients& output_gradients,
+                        const InputGradients& input_gradients, const Stream& stream) {
+  check_images(kAttentionBackward);
+  run_attention_backward(driver(), inputs, options, saved, output_gradients, input_gradients,
+                         stream);
 }
 
 }  // namespace qkv::cuda

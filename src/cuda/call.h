@@ -8,9 +8,12 @@
 
 namespace qkv::cuda {
 
-// attention() by a driver.
+// attention() and attention_backward() by a driver.
 void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
                    const Outputs& outputs, const Stream& stream);
+void run_attention_backward(Driver& driver, const Inputs& inputs, const Options& options,
+                            const Saved& saved, const OutputGradients& output_gradients,
+                            const InputGradients& input_gradients, const Stream& stream);
 
 }  // namespace qkv::cuda
 

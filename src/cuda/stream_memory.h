@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "core/message.h"
 #include "cuda/driver.h"
 
 namespace qkv::cuda {
@@ -17,7 +18,7 @@ class StreamMemory {
       : driver_(driver), stream_(stream) {
     if (bytes == 0) return;
     driver.check(driver.functions().allocate_async(&address_, bytes, stream),
-                 "allocating memory for a call");
+                 core::text("allocating ", bytes, " bytes for a call"));
   }
   ~StreamMemory() {
     if (address_ != 0) driver_.functions().free_async(address_, stream_);

@@ -27,7 +27,8 @@ inline constexpr std::array kPaths{
     QKV_FOR_EACH_TARGET(QKV_DOT, )
     QKV_FOR_EACH_TARGET(QKV_ADDITIVE, )
     Path{"reference", std::nullopt},
-    Path{"reference/bf16", std::nullopt}};
+    Path{"reference/bf16", std::nullopt},
+    Path{"reference/amx", std::nullopt}};
 // clang-format on
 #undef QKV_DOT
 #undef QKV_ADDITIVE

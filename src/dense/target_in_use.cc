@@ -10,6 +10,7 @@
 
 #include "core/message.h"
 #include "dense/paths.h"
+#include "kernels/amx_kernels.h"
 #include "kernels/dot2_kernels.h"
 #include "kernels/dot_kernels.h"
 
@@ -58,8 +59,13 @@ std::span<const std::string_view> cpu_targets() {
 
 std::optional<kernels::Target> dense::target_in_use(std::string_view function) {
   const std::string& asked = asked_for();
-  for (const kernels::Target target : kernels::supported_targets()) {
-    if (asked.empty() || asked == kernels::name_of(target)) return target;
+  if (asked.empty() && !kernels::supported_targets().empty()) {
+    return kernels::supported_targets().front();
+  }
+  // Other targets are not looked at: finding out about AMX changes the process (see
+  // kernels::amx_is_permitted).
+  for (const kernels::Target target : kernels::kTargets) {
+    if (asked == kernels::name_of(target) && kernels::is_supported(target)) return target;
   }
   if (asked.empty() || asked == kReferenceTarget) return std::nullopt;
   throw Error(
@@ -68,10 +74,10 @@ std::optional<kernels::Target> dense::target_in_use(std::string_view function) {
 }
 
 const char* dense::unsupported(kernels::Target target) {
-  if (!kernels::is_supported(target)) return "this CPU";
   const std::string& asked = asked_for();
-  if (asked.empty() || asked == kernels::name_of(target)) return nullptr;
-  return "the target that QKV_TARGET names";
+  if (!asked.empty() && asked != kernels::name_of(target))
+    return "the target that QKV_TARGET names";
+  return kernels::is_supported(target) ? nullptr : "this CPU";
 }
 
 std::optional<kernels::Target> dense::target_of_call(const Context& context,
@@ -89,9 +95,24 @@ std::optional<kernels::Target> dense::target_of_call(const Context& context,
 }
 
 void dense::fail_unknown_path(std::string_view function, std::string_view forced) {
-  std::string names;
-  for (const Path& path : kPaths) names += (names.empty() ? "" : ", ") + std::string(path.name);
-  throw Error(function, "context", core::text("forces the path \"", forced, "\"; valid: ", names));
+  // Paths of targets differ in the target alone: "dot/ or additive/ with amx, ...".
+  std::string products, targets, others;
+  for (const Path& path : kPaths) {
+    const std::size_t slash = path.name.find('/');
+    if (!path.target) {
+      others += "; " + std::string(path.name);
+      continue;
+    }
+    const std::string product(path.name.substr(0, slash + 1));
+    const std::string target(path.name.substr(slash + 1));
+    if (products.find(product) == std::string::npos) {
+      products += (products.empty() ? "" : " or ") + product;
+    }
+    if (product == "dot/") targets += (targets.empty() ? "" : ", ") + target;
+  }
+  throw Error(
+      function, "context",
+      core::text("forces the path \"", forced, "\"; valid: ", products, " with ", targets, others));
 }
 
 void dense::fail_unsupported_path(std::string_view function, std::string_view forced,
@@ -107,8 +128,8 @@ std::string_view cpu_target() {
 
 double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   constexpr std::string_view kFunction = "multiply_add_burst";
-  const bool in_dot2 = type == DType::kBFloat16;
-  if (type != DType::kFloat32 && type != DType::kFloat64 && !in_dot2) {
+  const bool is_bfloat16 = type == DType::kBFloat16;
+  if (type != DType::kFloat32 && type != DType::kFloat64 && !is_bfloat16) {
     throw Error(kFunction, "type",
                 core::text("must be float32, float64 or bfloat16 but is ", name_of(type)),
                 ErrorKind::kType);
@@ -116,10 +137,13 @@ double multiply_add_burst(std::string_view target, DType type, Index rounds) {
   if (rounds < 0) throw Error(kFunction, "rounds", core::text("must be >= 0 but is ", rounds));
   for (const kernels::Target candidate : kernels::kTargets) {
     if (kernels::name_of(candidate) != target || !kernels::is_supported(candidate)) continue;
-    if (in_dot2 && candidate == kernels::Target::kAvx512Bf16) {
+    if (is_bfloat16 && candidate == kernels::Target::kAvx512Bf16) {
       return kernels::dot2_kernels().multiply_adds(rounds);
     }
-    if (in_dot2) {
+    if (is_bfloat16 && kernels::has_amx_products(candidate)) {
+      return kernels::amx_kernels(candidate).multiply_adds(rounds);
+    }
+    if (is_bfloat16) {
       throw Error(kFunction, "type",
                   core::text("is bfloat16, for which the target \"", target, "\" has no products"),
                   ErrorKind::kType);

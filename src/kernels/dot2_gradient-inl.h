@@ -91,33 +91,6 @@ inline void dot2_row_dots(const Words& a, const Words& b, Index rows, Index n, f
   }
 }
 
-// True if both numbers of each of n words are finite.
-inline bool all_finite_words(const float* x, Index n) {
-  const __m512i exponent = _mm512_set1_epi16(0x7F80);
-  __mmask32 non_finite = 0;
-  for (Index m = 0; m < n; m += kWordLanes) {
-    const __m512i words = _mm512_castps_si512(_mm512_maskz_loadu_ps(first_words(n - m), x + m));
-    non_finite |= _mm512_cmpeq_epi16_mask(_mm512_and_si512(words, exponent), exponent);
-  }
-  return non_finite == 0;
-}
-
-inline void join_rows(const RowsOf<const float>& w, Index rows, Index n, const RowsOf<float>& to) {
-  const __m512i lanes = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
-                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  for (Index r = 0; r < rows; r += 2) {
-    const float* first = w.data + r * w.stride;
-    const float* second = r + 1 < rows ? first + w.stride : nullptr;
-    float* row = to.data + r / 2 * to.stride;
-    for (Index x = 0; x < n; x += kWordLanes) {
-      const __m512 upper = second == nullptr ? _mm512_setzero_ps() : _mm512_loadu_ps(second + x);
-      const auto both =
-          reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(upper, _mm512_loadu_ps(first + x)));
-      _mm512_storeu_si512(row + x, _mm512_permutexvar_epi16(lanes, both));
-    }
-  }
-}
-
 }  // namespace qkv::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -4,7 +4,7 @@
 
 #include "kernels/gradient_kernels.h"
 
-// BF16 two-way dot products, for the target avx512bf16. core/bfloat16_dot2.h defines them.
+// BF16 two-way dot products, for the target avx512bf16. core/bfloat16_products.h defines them.
 //
 // They stand in a table of kernels whose other entries, between the two products, are those of
 // avx512. Where the loops for float32 read rows of q, panels, weights or copied values, these read

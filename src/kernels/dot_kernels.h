@@ -102,7 +102,7 @@ struct DotKernels {
   // Packs keys: panel[c][n] = k_nc for n < keys <= kPanel, 0 behind them.
   void (*pack_panel)(const StoredRows& k, Index keys, Index D, T* panel);
   // Computes s_rn = scale * q_r . k_n for a panel's keys and any number of rows: D >= 1 channels,
-  // in blocks of core::kChannelBlock.
+  // in the order of the table's products (core/bfloat16_products.h).
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
   // Computes `scores` of only the first `keys` keys of the panel, in whole registers of at most 16
@@ -146,9 +146,9 @@ struct DotKernels {
   // Converts rows of stored values to T.
   void (*widen)(const StoredRows& x, Index rows, Index width, const RowsOf<T>& to);
   // Rounds n weights, a multiple of kPanel, to BF16, joined two to a word; `to` may be `w`, or
-  // before it. Null except for two-way dot products (kernels/dot2_kernels.h).
+  // before it. Null except for products of BF16 (kernels/dot2_kernels.h).
   void (*round_weights)(const T* w, Index n, T* to) = nullptr;
-  // Joins the values of neighbouring keys in words. Null except for two-way dot products.
+  // Joins the values of neighbouring keys in words. Null except for products of BF16.
   void (*join_values)(const StoredRows& v, Index keys, Index E, const RowsOf<T>& to) = nullptr;
   // Whether one of n values, a multiple of 16, is NaN.
   bool (*has_nan)(const T* x, Index n);
@@ -166,8 +166,8 @@ struct DotKernels {
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
   void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
   // For measuring: runs `rounds` times 24 (12 with 16 registers) independent multiply-adds of full
-  // registers. Returns the number of floating-point operations: two for each lane, four with
-  // two-way dot products.
+  // registers, or four times as many products of tiles. Returns the number of floating-point
+  // operations: two for each multiply-add of two numbers.
   double (*multiply_adds)(Index rounds);
 };
 

@@ -31,7 +31,7 @@ struct GradientKernels {
   // and 0 for both where s_n is -inf, whatever dw_n is.
   void (*score_gradients)(const RowsOf<T>& s, const RowsOf<T>& dw, Index rows, Index n,
                           const QueryState<T>& queries, T scale);
-  // to_r = sum_n a_rn b_rn, in the order of a score: n ascends, in blocks of core::kChannelBlock.
+  // to_r = sum_n a_rn b_rn, in the order of a score.
   void (*row_dots)(const RowsOf<const T>& a, const RowsOf<const T>& b, Index rows, Index n, T* to);
   // to_r = sum_n a_rn b_n, in parallel sums whose order depends on n alone: faster for wide rows.
   void (*dots)(const RowsOf<const T>& a, Index rows, const T* b, Index n, T* to);
@@ -50,7 +50,7 @@ struct GradientKernels {
   // w_n = w_n z_n, and 0 where z_n is 0, whatever w_n is.
   void (*keep)(T* w, const T* z, Index n);
   // Rounds rows of n values, a multiple of kPanel, to BF16 and joins rows 2m and 2m + 1. Null
-  // except for two-way dot products (kernels/dot2_kernels.h).
+  // except for products of BF16 (kernels/dot2_kernels.h).
   void (*join_rows)(const RowsOf<const T>& w, Index rows, Index n, const RowsOf<T>& to) = nullptr;
 };
 

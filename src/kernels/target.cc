@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "kernels/amx_kernels.h"
+
 namespace qkv::kernels {
 
 // Tests the CPU features with which Highway compiles each target.
@@ -15,6 +17,10 @@ bool is_supported(Target target) noexcept {
       return is_supported(Target::kSse4) && __builtin_cpu_supports("avx2") != 0 &&
              __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi") != 0 &&
              __builtin_cpu_supports("bmi2") != 0;
+    case Target::kAmx:
+      return is_supported(Target::kAvx512Bf16) && amx_is_permitted();
+    case Target::kEmulatedAmx:
+      return is_supported(Target::kAvx512Bf16);
     case Target::kAvx512Bf16:
       return is_supported(Target::kAvx512) && __builtin_cpu_supports("avx512bf16") != 0;
     case Target::kAvx512:

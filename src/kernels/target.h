@@ -10,13 +10,16 @@
 // The instruction sets that kernels are compiled for.
 
 // The list of targets, best first (but see ordered_targets): X(with, enumerator, name, Highway's
-// name). avx512bf16 has the kernels of avx512, and its own for products of BF16
-// (kernels/dot2_kernels.h).
+// name). avx512bf16 and amx have the kernels of avx512, and their own for products of BF16
+// (kernels/dot2_kernels.h, kernels/amx_kernels.h). amx-emulated has the arithmetic of amx, slowly,
+// on CPUs without AMX; it is last, so that it is used only where it is asked for.
 #define QKV_FOR_EACH_TARGET(X, with)       \
+  X(with, kAmx, "amx", AVX3)               \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
   X(with, kAvx512, "avx512", AVX3)         \
   X(with, kAvx2, "avx2", AVX2)             \
-  X(with, kSse4, "sse4", SSE4)
+  X(with, kSse4, "sse4", SSE4)             \
+  X(with, kEmulatedAmx, "amx-emulated", AVX3)
 
 // For the files of kernels: Highway's other targets, which they are not compiled for, and whether
 // the one being compiled is on the list.

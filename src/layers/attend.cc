@@ -31,6 +31,7 @@ Options options_of(const Score& score, const LayerInputs& inputs, const Dropout&
   Options options = options_of(score, inputs.lengths, inputs.masks, dropout);
   options.bias = inputs.bias;
   options.diagonal = inputs.diagonal;
+  options.mods = inputs.mods;
   return options;
 }
 

@@ -76,8 +76,8 @@ struct MaskWithLastKey {
     });
   }
   Mask operator()(const MaskMod&) const {
-    throw Error("MultiHeadAttention::forward", "masks",
-                "include a user's function, which does not know the learned key of bias_kv");
+    throw Error("MultiHeadAttention::forward", "mask_mod",
+                "is not available with bias_kv, whose learned key it does not know");
   }
 };
 
@@ -124,6 +124,10 @@ Tensor without_row(const Tensor& x, const View& row, Write write) {
 void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
                       Context& context) {
   const Plan check(inputs, options, context);
+  if (!options.mods.empty()) {
+    throw Error("MultiHeadAttention::forward", "score_mod",
+                "is not available with bias_kv, whose learned key it does not know");
+  }
   const Index Tq = inputs.q.size(-2), Tk = inputs.k.size(-2);
   held.clear();
   held.reserve(options.masks.size() + 1);  // the views of its tensors stay valid

@@ -18,7 +18,9 @@ constexpr std::string_view kSelfAttentionForward = "SelfAttention::forward";
 constexpr std::string_view kSelfAttentionBackward = "SelfAttention::backward";
 
 Options options_of(const SelfAttentionInputs& inputs) {
-  return layers::options_of(Dot{}, inputs.lengths, inputs.masks, {});
+  Options options = layers::options_of(Dot{}, inputs.lengths, inputs.masks, {});
+  options.mods = inputs.mods;
+  return options;
 }
 
 // The divisor n^(1/4) of q and k: dividing both by it divides their product by sqrt(n).

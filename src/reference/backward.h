@@ -7,7 +7,9 @@
 #include "core/own_gradients.h"
 #include "core/results.h"
 #include "core/stop.h"
+#include "expressions/captured_gradients.h"
 #include "reference/gradient_row.h"
+#include "reference/row_sums.h"
 
 // Gradients computed from the saved out and lse, not from saved weights (Dao et al. 2022, appendix
 // B.2), in plain loops and two sweeps: over queries for the gradients of queries, over keys for
@@ -25,15 +27,15 @@ inline constexpr Index kQueriesPerBackwardTask = 32;
 template <class T>
 class Backward {
  public:
-  // `is_dot2` requests two-way dot products of bfloat16 (core/bfloat16_dot2.h).
+  // `products`: those of bfloat16 only if multiplies_bfloat16(p, from).
   Backward(const Problem& p, const GradientSources& from, const GradientResults& to,
-           bool is_dot2 = false)
-      : p_(p), from_(from), to_(to), is_dot2_(is_dot2), own_(p, to) {}
+           Products products = Products::kPlain)
+      : p_(p), from_(from), to_(to), products_(products), own_(p, to) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
-    x_.is_dot2 = is_dot2_;
+    x_.products = products_;
     const auto take = [&](Index width, Index heads, Index total) {
       RowsOf<T> rows{nullptr, width, heads, total, p_.packed()};
       rows.data = arena.template take<T>(rows.count(p_.B) * width).data();
@@ -70,6 +72,8 @@ class Backward {
     GradientRow<T> row;
     T* block = nullptr;  // sums of one block, added to the total at its end
     T* block_v = nullptr;
+    T* chains = nullptr;  // scratch of the sums of a query, or of each key of a block
+    T* chains_v = nullptr;
   };
 
   template <class AnyArena>
@@ -78,6 +82,8 @@ class Backward {
     w.row = GradientRow<T>::take(arena, p_.Tk, p_.E);
     w.block = arena.template take<T>(kGradientBlock * score_width(p_)).data();
     w.block_v = arena.template take<T>(std::max(kGradientBlock * p_.E, p_.U)).data();
+    w.chains = arena.template take<T>(kGradientBlock * scratch(score_width(p_))).data();
+    w.chains_v = arena.template take<T>(kGradientBlock * scratch(p_.E)).data();
     return w;
   }
 
@@ -105,6 +111,8 @@ class Backward {
     return rows;
   }
 
+  Index scratch(Index width) const { return RowSums<T>::scratch(products_, width); }
+
   QueryAt query_at(Index b, Index h, Index i) const {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
   }
@@ -113,7 +121,10 @@ class Backward {
   void left_gradient(const QueryAt& at, Worker& w);
   void key_sweep(Index b, Index g, Index j0, core::Arena& arena);
   void add_query_block(const QueryAt& first, Index queries, Index j0, Index count, Worker& w);
+  template <class F>
+  void for_each_row(Index i0, Index i1, core::Arena& arena, const F& f);
   void bias_gradient(Index i0, Index i1, core::Arena& arena);
+  void captured_gradients(core::Arena& arena);
   struct Side;
   void map_back(const Side& side, Index b, Index head, const BackWorker& w, T* dg);
   template <class Call>
@@ -128,7 +139,7 @@ class Backward {
   const Problem& p_;
   const GradientSources& from_;
   const GradientResults& to_;
-  bool is_dot2_ = false;
+  Products products_ = Products::kPlain;
   Prepared<T> x_;
   // Flags of queries and keys (a key as seen from one query head) that belong to an unmasked pair.
   // A row without one is skipped everywhere, whatever it holds: 0 * NaN would be NaN.
@@ -202,13 +213,15 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
     std::fill(w.block, w.block + width, T(0));
     std::fill(w.block_v, w.block_v + (sums_v ? width : 0), T(0));
     const Index end = std::min(w.row.scores.count, j0 + kGradientBlock);
-    core::for_each_term(x_.is_dot2, j0, end, [&](Index j) {
+    RowSums<T> sums(products_, w.chains, width);
+    sums.begin(j0, w.block);
+    core::for_each_term(products_, j0, end, [&](Index j) {
       if (!w.row.scores.live[j]) return;
       const T draw = w.row.draw[j];
       const T* right_j = right + j * width;
       switch (p_.product) {
         case PairProduct::kDot:
-          add_multiple(x_, draw, right_j, width, w.block);
+          sums.add(j, draw, right_j);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
@@ -221,6 +234,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
         }
       }
     });
+    sums.end();
     for (Index c = 0; c < width; ++c) total[c] += w.block[c];
     for (Index u = 0; sums_v && u < width; ++u) total_v[u] += w.block_v[u];
   }
@@ -268,7 +282,15 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
   const Index q0 = p_.sequence(first.b).q0;
   const T* right = x_.right_of(p_, first.b, first.h) + j0 * width;
   const T keep = static_cast<T>(1 - p_.dropout);
-  core::for_each_term(x_.is_dot2, first.i, first.i + queries, [&](Index i) {
+  RowSums<T> sums[kGradientBlock];
+  RowSums<T> sums_v[kGradientBlock];
+  for (Index n = 0; n < count; ++n) {
+    sums[n] = RowSums<T>(products_, w.chains + n * scratch(width), width);
+    sums[n].begin(first.i, w.block + n * width);
+    sums_v[n] = RowSums<T>(products_, w.chains_v + n * scratch(p_.E), p_.E);
+    sums_v[n].begin(first.i, w.block_v + n * p_.E);
+  }
+  core::for_each_term(products_, first.i, first.i + queries, [&](Index i) {
     x_.stop();
     const QueryAt at{first.b, first.h, i, first.o};
     if (!weight_gradients(p_, x_, from_, at, j0, count, *factor_.of(at.b, at.h, q0 + i), w.row)) {
@@ -285,7 +307,7 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       }
       switch (p_.product) {
         case PairProduct::kDot:
-          add_multiple(x_, draw, left, width, dright);
+          sums[n].add(i, draw, left);
           break;
         case PairProduct::kTanh: {
           const T* v = x_.score_v.of(0, at.h, 0);
@@ -298,9 +320,13 @@ void Backward<T>::add_query_block(const QueryAt& first, Index queries, Index j0,
       }
       if (!from_.dout.given()) continue;
       const T kept_weight = w.row.kept[n] ? w.row.w[n] / keep : T(0);
-      add_multiple(x_, kept_weight, w.row.g, p_.E, w.block_v + n * p_.E);
+      sums_v[n].add(i, kept_weight, w.row.g);
     }
   });
+  for (Index n = 0; n < count; ++n) {
+    sums[n].end();
+    sums_v[n].end();
+  }
 }
 
 }  // namespace qkv::reference

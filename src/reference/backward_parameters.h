@@ -9,23 +9,45 @@
 // shape, from the results of the query and key sweeps.
 namespace qkv::reference {
 
-// Adds ds_ij to dbias_ij for queries i0 .. i1-1, over batch entries and heads in ascending order.
+// Calls f(at, row) with the gradients of each row of queries i0 .. i1-1 that has an unmasked key,
+// over batch entries and heads in ascending order.
 template <class T>
-void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
+template <class F>
+void Backward<T>::for_each_row(Index i0, Index i1, core::Arena& arena, const F& f) {
   Worker w = take_worker(arena);
   for (Index b = 0; b < p_.B; ++b) {
+    const Sequence s = p_.sequence(b);
     for (Index h = 0; h < p_.H; ++h) {
-      for (Index i = i0; i < i1; ++i) {
+      for (Index i = i0; i < std::min(i1, s.Tq); ++i) {
         x_.stop();
         const QueryAt at = query_at(b, h, i);
-        const T factor = *factor_.of(b, h, i);
-        if (!weight_gradients(p_, x_, from_, at, 0, p_.Tk, factor, w.row)) continue;
-        score_gradients(*delta_.of(b, h, i), w.row);
-        T* to = own_.at(to_.bias, b, h, i, 0);
-        for (Index j = 0; j < p_.Tk; ++j) to[j * to_.bias.own.col_stride] += w.row.ds[j];
+        const T factor = *factor_.of(b, h, s.q0 + i);
+        if (!weight_gradients(p_, x_, from_, at, 0, s.Tk, factor, w.row)) continue;
+        score_gradients(*delta_.of(b, h, s.q0 + i), w.row);
+        f(at, w.row);
       }
     }
   }
+}
+
+// Adds ds_ij to dbias_ij for queries i0 .. i1-1.
+template <class T>
+void Backward<T>::bias_gradient(Index i0, Index i1, core::Arena& arena) {
+  for_each_row(i0, i1, arena, [&](const QueryAt& at, const GradientRow<T>& row) {
+    T* to = own_.at(to_.bias, at.b, at.h, at.i, 0);
+    for (Index j = 0; j < p_.Tk; ++j) to[j * to_.bias.own.col_stride] += row.ds[j];
+  });
+}
+
+template <class T>
+void Backward<T>::captured_gradients(core::Arena& arena) {
+  expressions::CapturedGradients all(p_.mods, to_.captured);
+  all.start();
+  for_each_row(0, p_.Tq, arena, [&](const QueryAt& at, const GradientRow<T>& row) {
+    all.add(detail::InstanceTarget::kBaseline, {core::place_of(at, 0), core::lengths_of(p_, at)},
+            row.scores.count, row.scores.capped, row.ds);
+  });
+  all.deliver(to_.captured, x_.stop);
 }
 
 // One side of the score: the rows of q (or k), the transforms that make `left` (or `right`) from
@@ -166,6 +188,9 @@ void Backward<T>::parameter_gradients(Call& call) {
     call.for_each_task(core::divide_up(p_.Tq, rows), [&](Index task, core::Arena& arena) {
       bias_gradient(task * rows, task * rows + rows, arena);
     });
+  }
+  if (!to_.captured.empty()) {
+    call.for_each_task(1, [&](Index, core::Arena& arena) { captured_gradients(arena); });
   }
   const Side sides[] = {{p_.query_maps, to_.query, p_.q, p_.Dq, dleft_, dq_, query_live_, false},
                         {p_.key_maps, to_.key, p_.k, p_.Dk, dright_, dk_, key_live_, true}};

@@ -32,14 +32,14 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  // `is_dot2` requests two-way dot products of bfloat16 (core/bfloat16_dot2.h).
-  Forward(const Problem& p, const Results& results, bool is_dot2 = false)
-      : p_(p), to_(results), is_dot2_(is_dot2), columns_(p, results.columns, results.pooled) {}
+  // `products`: those of bfloat16 only if multiplies_bfloat16(p).
+  Forward(const Problem& p, const Results& results, Products products = Products::kPlain)
+      : p_(p), to_(results), products_(products), columns_(p, results.columns, results.pooled) {}
 
   template <class AnyArena>
   void take_shared(AnyArena& arena) {
     x_ = take_prepared<T>(p_, arena);
-    x_.is_dot2 = is_dot2_;
+    x_.products = products_;
     columns_.take_shared(arena);
   }
   std::size_t worker_bytes() const {
@@ -76,6 +76,7 @@ class Forward {
     std::uint8_t* kept = nullptr;
     T* acc = nullptr;
     T* chunk_acc = nullptr;
+    RowSums<T> sums;
     Index* top_keys = nullptr;  // unmasked keys, sorted by weight
     T* top_weights = nullptr;   // of unmasked keys, by key
   };
@@ -87,6 +88,8 @@ class Forward {
     w.kept = arena.template take<std::uint8_t>(p_.Tk).data();
     w.acc = arena.template take<T>(p_.E).data();
     w.chunk_acc = arena.template take<T>(p_.E).data();
+    T* chains = arena.template take<T>(RowSums<T>::scratch(products_, p_.E)).data();
+    w.sums = RowSums<T>(products_, chains, p_.E);
     const Index top = to_.top.count > 0 ? p_.Tk : 0;
     w.top_keys = arena.template take<Index>(top).data();
     w.top_weights = arena.template take<T>(top).data();
@@ -100,7 +103,7 @@ class Forward {
     dropout_row(p_, at, 0, s.Tk, w.kept);
     WeightedSum<T> values;
     if (to_.out.given())
-      values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, is_dot2_};
+      values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, w.sums};
     Softmax<T> state = softmax_row(scores(w.row), values, x_.stop);
     if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
     return state;
@@ -196,7 +199,7 @@ class Forward {
 
   const Problem& p_;
   const Results& to_;
-  const bool is_dot2_;
+  const Products products_;
   Prepared<T> x_;
   Columns<T> columns_;
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/arena.h"
+#include "core/bfloat16_products.h"
 #include "core/head_rows.h"
 #include "core/problem.h"
 #include "core/stop.h"
@@ -60,12 +61,12 @@ inline Index right_head(const Problem& p, Index h) noexcept {
 
 template <class T>
 struct Prepared {
-  RowsOf<T> left;        // per query head
-  RowsOf<T> right;       // per head of right_heads
-  RowsOf<T> value;       // per key head
-  RowsOf<T> score_v;     // the additive score's v: U values per query head, for all b
-  bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
-  core::StopPoint stop;  // polled in each row, since rows may be long
+  RowsOf<T> left;     // per query head
+  RowsOf<T> right;    // per head of right_heads
+  RowsOf<T> value;    // per key head
+  RowsOf<T> score_v;  // the additive score's v: U values per query head, for all b
+  core::Products products = core::Products::kPlain;  // core/bfloat16_products.h
+  core::StopPoint stop;                              // polled in each row, since rows may be long
 
   const T* left_of(const Problem& p, Index b, Index h) const {
     return left.of(b, h, p.sequence(b).q0);

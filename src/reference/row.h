@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <type_traits>
 
-#include "core/bfloat16_dot2.h"
+#include "core/bfloat16_products.h"
 #include "core/masks.h"
 #include "core/order.h"
 #include "reference/prepared.h"
@@ -54,33 +54,20 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
   return total;
 }
 
-// Computes sum_c a_c b_c as a two-way dot product of bfloat16.
-template <class T>
-T two_way_dot(const T* a, const T* b, Index n) {
-  if constexpr (std::is_same_v<T, float>) {
-    return core::dot2(a, b, n);
-  } else {
-    return dot(a, b, n);
-  }
-}
-
-// Computes sum_c a_c b_c in the order of the call: two-way or plain.
+// Computes sum_c a_c b_c in the products of the call.
 template <class T>
 T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
-  return x.is_dot2 ? two_way_dot(a, b, n) : dot(a, b, n);
-}
-
-// Adds factor * row to `to`. In two-way products the factor is rounded to bfloat16.
-template <class T>
-void add_multiple(const Prepared<T>& x, const T& factor, const T* row, Index n, T* to) {
   if constexpr (std::is_same_v<T, float>) {
-    if (x.is_dot2) {
-      const float rounded = core::rounded_weight(factor);
-      for (Index c = 0; c < n; ++c) to[c] = core::add_flushed_product(rounded, row[c], to[c]);
-      return;
+    switch (x.products) {
+      case core::Products::kPlain:
+        break;
+      case core::Products::kDot2:
+        return core::dot2(a, b, n);
+      case core::Products::kAmx:
+        return core::amx_dot(a, b, n);
     }
   }
-  for (Index c = 0; c < n; ++c) to[c] = fused_multiply_add(factor, row[c], to[c]);
+  return dot(a, b, n);
 }
 
 // Computes raw_j = scale * score(i, j).
@@ -132,8 +119,9 @@ template <class T>
 void user_scores(const Problem& p, const QueryAt& at, const Row<T>& row, bool with_slope) {
   std::copy(row.capped, row.capped + row.count, row.s);
   for (const ScoreMod& mod : p.mods) {
-    apply_baseline<T>(mod, {core::place_of(at, row.begin), 1, static_cast<std::int32_t>(row.count),
-                            row.count, row.s, with_slope ? row.slope : nullptr});
+    apply_baseline<T>(mod, {core::place_of(at, row.begin), core::lengths_of(p, at), 1,
+                            static_cast<std::int32_t>(row.count), row.count, row.s,
+                            with_slope ? row.slope : nullptr});
   }
 }
 

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <type_traits>
 #include <utility>
 
 #include <qkv/view.h>
 
-#include "core/bfloat16_dot2.h"
 #include "core/order.h"
 #include "core/stop.h"
+#include "reference/row_sums.h"
 #include "reference/scalar.h"
 #include "reference/sum.h"
 
@@ -49,29 +48,8 @@ struct WeightedSum {
   Index width = 0;
   T* acc = nullptr;
   T* chunk_acc = nullptr;
-  bool is_dot2 = false;  // two-way dot products of bfloat16: core/bfloat16_dot2.h
+  RowSums<T> sums = {};  // of a chunk
 };
-
-// Adds weight * v_jc to chunk_acc_c for all c.
-template <class T>
-void add_value(const WeightedSum<T>& values, const T& weight, Index j) {
-  const T* v = values.v + j * values.width;
-  for (Index n = 0; n < values.width; ++n) {
-    values.chunk_acc[n] = fused_multiply_add(weight, v[n], values.chunk_acc[n]);
-  }
-}
-
-// Adds weight * v_jc to chunk_acc_c for all c, as one of the products of a two-way dot product.
-template <class T>
-void add_two_way_value(const WeightedSum<T>& values, const T& weight, Index j) {
-  if constexpr (std::is_same_v<T, float>) {
-    const float* v = values.v + j * values.width;
-    const float rounded = core::rounded_weight(weight);
-    for (Index n = 0; n < values.width; ++n) {
-      values.chunk_acc[n] = core::add_flushed_product(rounded, v[n], values.chunk_acc[n]);
-    }
-  }
-}
 
 // Merges (max_b, sum_b) into a. Returns the factors for the sums of a and b so far.
 template <class T>
@@ -99,20 +77,16 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   }
   if (c.empty || c.nan) return c;
   T partial[core::kPartialSums] = {};
-  // With is_dot2, keys 2m and 2m + 1 are a pair, and the product of the odd key is added first.
-  for (Index n = j0; n < (values.is_dot2 ? j1 + 1 : j1); ++n) {
-    const Index j = values.is_dot2 ? n ^ 1 : n;
-    if (j >= j1 || !x.live[j]) continue;
+  RowSums<T> sums = values.sums;
+  sums.begin(j0, values.chunk_acc);
+  core::for_each_term(sums.products(), j0, j1, [&](Index j) {
+    if (!x.live[j]) return;
     const T e = exp_from<T>(x.least, x.s[j] - c.max);
     partial[j % core::kPartialSums] += e;
-    if (values.width == 0) continue;
-    const T weight = values.kept[j] ? e : T(0);
-    if (values.is_dot2) {
-      add_two_way_value(values, weight, j);
-    } else {
-      add_value(values, weight, j);
-    }
-  }
+    if (values.width == 0) return;
+    sums.add(j, values.kept[j] ? e : T(0), values.v + j * values.width);
+  });
+  sums.end();
   c.sum = tree_sum(partial);
   return c;
 }

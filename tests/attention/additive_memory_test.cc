@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/additive_memory.h>
+#include <qkv/expression.h>
 
 #include "tests/attention/backward_call.h"
 #include "tests/attention/bits.h"
@@ -125,6 +127,33 @@ TEST(AdditiveMemory, AStepIsAttentionOnEveryPath) {
                                 x, q, options);
       expect_same_step(want, got, "step " + std::to_string(step));
     }
+  });
+}
+
+TEST(AdditiveMemory, GradientsOfCapturedArraysAreThoseOfAttentionOnEveryPath) {
+  for_each_memory([](const std::string& path, DType d) {
+    const Source x(d);
+    Context context = context_on(path, 2);
+    AdditiveMemory memory(x.k, x.score(), context);
+    constexpr Index kQueries = 5;
+    const Tensor table = normal({kHeads, kQueries + kKeys - 1}, 3, d);
+    const Symbols at;
+    const Captured of(table, "table");
+    const Tensor q = x.queries(kQueries, 1), dout = x.dout(kQueries, 1);
+    const Inputs inputs{q, x.k, x.v};
+    const Options options{.score = x.score(),
+                          .mods = {score_mod(at.s + of(at.h, at.j - at.i + (kQueries - 1)))},
+                          .masks = {mask_mod(at.j < at.Tk - 40 * at.i)}};
+    Tensor out(d, dout.shape()), lse(accumulator_of(d), {2, kHeads, kQueries});
+    attention(inputs, options, {.out = out, .lse = lse}, context);
+    Tensor want(d, table.shape()), got(d, table.shape());
+    attention_backward(inputs, options, {out, lse}, {.out = dout}, {.captured = {{of, want}}},
+                       context);
+    memory.attention_backward(inputs, options, {out, lse}, {.out = dout},
+                              {.captured = {{of, got}}});
+    EXPECT_TRUE(same_bits(got, want));
+    const std::vector<double> values = values_of(want);
+    EXPECT_TRUE(std::any_of(values.begin(), values.end(), [](double one) { return one != 0; }));
   });
 }
 

@@ -38,20 +38,19 @@ std::string_view asked_of(ScoreKind kind) {
 // bounds.
 class Reference {
  public:
-  // If `is_dot2`, the reference is the one with BF16 two-way dot products.
-  Reference(const BackwardCall& call, bool overflows, bool is_dot2)
-      : call_(call),
-        overflows_(overflows),
-        is_dot2_(is_dot2),
-        path_(is_dot2 ? kDot2ReferencePath : kReferencePath),
-        saved_(call, path_) {}
+  // `path`: that of the reference.
+  Reference(const BackwardCall& call, bool overflows, std::string_view path)
+      : call_(call), overflows_(overflows), path_(path), saved_(call, path_) {}
 
   // Returns how the path's gradients differ from the reference's, or nothing.
   std::string judge(const std::string& path, const Gradients& got, const SavedTensors& saved,
                     bool& ill_conditioned) {
     const Same same = same_on(path, call_.options);
     const Gradients& want = gradients(same == Same::kScores ? saved : saved_);
-    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same, is_dot2_);
+    const auto rounded = is_bfloat16_reference(path_)
+                             ? GradientBounds::Rounded::kInProductsOfBFloat16
+                             : GradientBounds::Rounded::kNot;
+    const auto [bounds, first] = bounds_.try_emplace(same, call_, saved_.views(), same, rounded);
     ill_conditioned = bounds->second.ill_conditioned();
     return bounds->second.check(got, want, overflows_);
   }
@@ -72,7 +71,6 @@ class Reference {
   };
   const BackwardCall& call_;
   bool overflows_;
-  bool is_dot2_;
   std::string_view path_;
   SavedTensors saved_;
   std::deque<Known> known_;
@@ -90,8 +88,8 @@ std::string touched(const Gradients& gradients) {
 // Checks one call on each of `paths`.
 void check_paths(const BackwardCall& call, bool overflows, const std::vector<std::string>& paths,
                  const std::set<std::string>& features, const std::string& replay,
-                 Findings& findings, bool is_dot2 = false) {
-  Reference reference(call, overflows, is_dot2);
+                 Findings& findings, std::string_view reference_path = kReferencePath) {
+  Reference reference(call, overflows, reference_path);
   std::deque<SavedTensors> all_saved;  // `reference` refers to them
   for (const std::string& path : paths) {
     if (!takes_backward(path, call.inputs, call.options)) continue;
@@ -113,20 +111,20 @@ void check_paths(const BackwardCall& call, bool overflows, const std::vector<std
 }
 
 void check_call(const RandomBackward& random, const std::vector<std::string>& paths,
-                const std::string& replay, Findings& findings, bool is_dot2) {
+                const std::string& replay, Findings& findings, std::string_view reference_path) {
   check_paths(random.call(), random.overflows(), paths, random.features(), replay, findings,
-              is_dot2);
+              reference_path);
   const testing::AssertionResult intact = random.intact();
   if (!intact) findings.tell("inputs", intact.message(), replay);
 }
 
 // Expects that the calls have met every feature, and that most of them are compared tightly.
 void expect_met(Findings& findings, const std::string& path, ScoreKind kind, int calls,
-                bool of_dot2) {
+                bool of_bfloat16) {
   EXPECT_LT(findings.counts[path]["ill-conditioned"], calls / 2) << path;
   for (const std::string_view features :
        {kCoveredOfCalls, kCoveredGradients, covered_of(kind), asked_of(kind)}) {
-    findings.expect_met(path, features, least_of_each(), of_dot2);
+    findings.expect_met(path, features, least_of_each(), of_bfloat16);
   }
 }
 
@@ -141,7 +139,7 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
     if (again) paths.emplace_back(kReferencePath);
     check_call(random, paths,
                replay_of(random.describe(), seed, index, "*BackwardConformance.Every*0"), findings,
-               false);
+               kReferencePath);
   };
   if (!run_part(kSeed, GetParam(), at_scale(400, 8), findings, check)) return;
   for (const auto& [kind, paths] : fast) {
@@ -154,20 +152,22 @@ TEST_P(BackwardConformance, EveryPathAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Part, BackwardConformance, testing::Range(0, kParts));
 
-// BF16 two-way dot products, compared with the reference that has them.
-TEST(Dot2BackwardConformance, AgreesWithTheDot2Reference) {
-  const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
-  if (paths.empty() || !is_dot2_path(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+// Products of BF16, compared with the reference that has them.
+TEST(BFloat16BackwardConformance, AgreesWithTheReferenceOfItsProducts) {
+  const std::vector<std::string> paths = bfloat16_paths();
+  if (paths.empty()) GTEST_SKIP() << "this CPU has no products of BF16";
   const int calls = at_scale(240, 24);
   Findings findings;
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    const RandomBackward random(seed, index, RandomCall::Draw::kDot2);
-    check_call(random, {paths.front(), std::string(kDot2ReferencePath)},
-               replay_of(random.describe(), seed, index, "Dot2BackwardConformance*"), findings,
-               true);
+    const RandomBackward random(seed, index, RandomCall::Draw::kBFloat16);
+    for (const std::string& path : paths) {
+      check_call(random, {path, std::string(reference_of(path))},
+                 replay_of(random.describe(), seed, index, "BFloat16BackwardConformance*"),
+                 findings, reference_of(path));
+    }
   };
   if (!run_part(kSeed, 0, calls, findings, check)) return;
-  expect_met(findings, paths.front(), ScoreKind::kDot, calls, true);
+  for (const std::string& path : paths) expect_met(findings, path, ScoreKind::kDot, calls, true);
 }
 
 // Checks lengths on both sides of kernel block edges: rows of a tile (6), panels (64), gradient

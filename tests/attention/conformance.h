@@ -91,10 +91,10 @@ struct Findings {
   }
   // Expects that a path has met each of these features `least` times; a brief run has too few
   // calls.
-  void expect_met(const std::string& path, std::string_view features, int least, bool of_dot2) {
+  void expect_met(const std::string& path, std::string_view features, int least, bool of_bfloat16) {
     for_each_feature(features, [&](const std::string& name) {
-      // Calls of BF16 two-way dot products have neither other dtypes nor numbers of 1e30.
-      if (of_dot2 && (name.starts_with("float") || name.ends_with(" 1e30"))) return;
+      // Calls of BF16 products have neither other dtypes nor numbers of 1e30.
+      if (of_bfloat16 && (name.starts_with("float") || name.ends_with(" 1e30"))) return;
       EXPECT_GE(counts[path][name], least) << path << " hardly met: " << name;
     });
   }

@@ -86,20 +86,24 @@ TEST_P(Conformance, EveryPathAgreesWithTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Part, Conformance, testing::Range(0, kParts));
 
-// BF16 two-way dot products, compared with the reference that has them.
-TEST(Dot2Conformance, AgreesWithTheDot2Reference) {
-  const std::vector<std::string> paths = fast_paths(ScoreKind::kDot, DType::kBFloat16);
-  if (paths.empty() || !is_dot2_path(paths.front())) GTEST_SKIP() << "this CPU has no avx512bf16";
+// Products of BF16, compared with the reference that has them.
+TEST(BFloat16Conformance, AgreesWithTheReferenceOfItsProducts) {
+  const std::vector<std::string> paths = bfloat16_paths();
+  if (paths.empty()) GTEST_SKIP() << "this CPU has no products of BF16";
   Findings findings;
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    const RandomCall call(seed, index, RandomCall::Draw::kDot2);
-    check_paths(call, kDot2ReferencePath, {paths.front()},
-                replay_of(call.describe(), seed, index, "Dot2Conformance*"), findings);
+    const RandomCall call(seed, index, RandomCall::Draw::kBFloat16);
+    for (const std::string& path : paths) {
+      check_paths(call, reference_of(path), {path},
+                  replay_of(call.describe(), seed, index, "BFloat16Conformance*"), findings);
+    }
   };
   if (!run_part(kSeed, 0, at_scale(400, 24), findings, check)) return;
-  for (const std::string_view features :
-       {kCoveredOfCalls, kCoveredOutputs, covered_of(ScoreKind::kDot)}) {
-    findings.expect_met(paths.front(), features, least_of_each(), true);
+  for (const std::string& path : paths) {
+    for (const std::string_view features :
+         {kCoveredOfCalls, kCoveredOutputs, covered_of(ScoreKind::kDot)}) {
+      findings.expect_met(path, features, least_of_each(), true);
+    }
   }
 }
 

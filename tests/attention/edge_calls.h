@@ -31,7 +31,7 @@ inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType
   const auto has = [](const auto& list, const auto& one) {
     return std::find(list.begin(), list.end(), one) != list.end();
   };
-  const bool pairs = is_dot2_path(x.name) || x.name == kDot2ReferencePath;
+  const bool of_bfloat16 = has_bfloat16_products(x.name) || is_bfloat16_reference(x.name);
   if (x.target && !has(cpu_targets(), kernels::name_of(*x.target))) return "not on this CPU";
   if (x.target && dense::unsupported(*x.target) != nullptr) return "not the target asked for";
   if (!has(x.products,
@@ -39,8 +39,9 @@ inline std::string left_out(const attn::Implementation& x, ScoreKind kind, DType
     return "another path's score";
   }
   if (!has(x.sums, accumulator_of(dtype))) return "another path's sums";
-  if (pairs && dtype != DType::kBFloat16) return "no pairs: the loops of another path";
-  if (is_brief() && !pairs && kind != ScoreKind::kDot && dtype != DType::kFloat32) return "brief";
+  if (of_bfloat16 && dtype != DType::kBFloat16) return "the loops of another path";
+  if (is_brief() && !of_bfloat16 && kind != ScoreKind::kDot && dtype != DType::kFloat32)
+    return "brief";
   return "";
 }
 

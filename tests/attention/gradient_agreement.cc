@@ -29,8 +29,8 @@ Same same_on(std::string_view path, const Options& options) {
 template <class T>
 class GradientBounds::Pass {
  public:
-  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, bool is_dot2)
-      : to_(to), same_(same == Same::kScores), is_dot2_(is_dot2), shapes_(call), scores_(p_, same) {
+  Pass(GradientBounds& to, const BackwardCall& call, const Saved& saved, Same same, Rounded rounded)
+      : to_(to), same_(same == Same::kScores), rounded_(rounded), shapes_(call), scores_(p_, same) {
     attn::resolve("bounds", {}, call.inputs, call.options, p_);
     from_ = attn::bind_sources(p_, saved, call.sources);
     targets_ = attn::bind_gradients(p_, call.inputs, call.options, shapes_.views());
@@ -47,7 +47,7 @@ class GradientBounds::Pass {
     const Index queries = p_.Tq * p_.H / std::max<Index>(1, p_.G);  // of one key head
     scores_.begin(targets_, to_.bounds_);
     begin(v_sum_, "v", targets_.v, p_.G * p_.k_rows * p_.E, queries);
-    if (is_dot2_) scores_.set_tiny(v_sum_.tiny = kSmallest);
+    if (rounded_ != Rounded::kNot) scores_.set_tiny(v_sum_.tiny = kSmallest);
     begin(bias_sum_, "bias", targets_.bias, p_.H * p_.Tq * p_.Tk, 1);
     begin(alibi_sum_, "alibi", targets_.alibi, p_.H, p_.q_rows * p_.Tk);
     begin(sink_sum_, "sinks", targets_.sinks, p_.H, p_.q_rows);
@@ -74,7 +74,8 @@ class GradientBounds::Pass {
   template <class AnyArena>
   void take(AnyArena& arena) {
     x_ = reference::take_prepared<T>(p_, arena);
-    x_.is_dot2 = is_dot2_;
+    x_.products =
+        rounded_ == Rounded::kInProductsOfBFloat16 ? core::Products::kDot2 : core::Products::kPlain;
     row_ = GradientRow<T>::take(arena, p_.Tk, p_.E);
   }
 
@@ -245,9 +246,11 @@ class GradientBounds::Pass {
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
-  // The change of a factor by its rounding to BF16 before a two-way dot product; 0 on other paths.
+  // The change of a factor by its rounding before a product; 0 on paths that do not round it.
   double rounding(double size, double change) const {
-    return is_dot2_ ? 0x1p-8 * (size + change) + kSmallest : 0;
+    if (rounded_ == Rounded::kNot) return 0;
+    const bool is_float16 = p_.dtype == DType::kFloat16;
+    return (is_float16 ? 0x1p-11 : 0x1p-8) * (size + change) + kSmallest;
   }
 
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {
@@ -271,7 +274,7 @@ class GradientBounds::Pass {
 
   GradientBounds& to_;
   bool same_;
-  bool is_dot2_;
+  Rounded rounded_;
   Gradients shapes_;
   core::ResolvedProblem p_;
   core::GradientSources from_;
@@ -290,12 +293,12 @@ class GradientBounds::Pass {
 };
 
 GradientBounds::GradientBounds(const BackwardCall& call, const Saved& saved, Same same,
-                               bool is_dot2)
+                               Rounded rounded)
     : write_(call.write) {
   if (accumulator_of(call.inputs.q.dtype()) == DType::kFloat64) {
-    Pass<double>(*this, call, saved, same, false).run();
+    Pass<double>(*this, call, saved, same, Rounded::kNot).run();
   } else {
-    Pass<float>(*this, call, saved, same, is_dot2).run();
+    Pass<float>(*this, call, saved, same, rounded).run();
   }
 }
 

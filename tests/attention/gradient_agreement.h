@@ -48,16 +48,21 @@ Same same_on(std::string_view path, const Options& options);
 //   pass unchanged through a projection, and each product sums as many terms as it has.
 // - dq_i = sum_j draw_ij k_j, dk_j = sum_i draw_ij q_i, dv_j = sum_i w_ij z_ij g_i, dbias = sum ds,
 //   dalibi = sum -ds |i + o - j|, dsink = sum -w_sink delta: the changes of the factors, and sums.
-// - BF16 two-way dot products: z w and draw are rounded once more, on either path by up to 2^-9 of
-//   them or to 0 where they are subnormal; every sum is rounded too.
+// - Products of BF16: z w and draw are rounded once more, on either path by up to 2^-9 of
+//   them or to 0 where they are subnormal; every sum is rounded too. In tiles of tensor cores they
+//   are rounded to q's dtype, float16 by up to 2^-12 of them.
 // - One rounding to the array's dtype, and one more where it is accumulated.
 //
 // An element that belongs to no unmasked pair has the bound 0: it is exactly 0, or the number that
 // was there before.
 class GradientBounds {
  public:
-  // `saved` comes from the reference; with `is_dot2`, from the one with BF16 two-way dot products.
-  GradientBounds(const BackwardCall& call, const Saved& saved, Same same, bool is_dot2 = false);
+  // How weights and gradients of scores are rounded before they are multiplied.
+  enum class Rounded { kNot, kInProductsOfBFloat16, kInTiles };
+
+  // `saved` comes from the reference; with kInProductsOfBFloat16, from one that has them.
+  GradientBounds(const BackwardCall& call, const Saved& saved, Same same,
+                 Rounded rounded = Rounded::kNot);
 
   // Returns the first difference of `got` from `want`, or nothing. NaN must match NaN; where
   // numbers overflow, NaN or an infinity matches either, because exponentials that became 0 make

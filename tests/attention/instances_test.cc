@@ -82,9 +82,14 @@ struct Answer {
 template <class T>
 Answer<T> answer(const ScoreMod& mod, InstanceTarget target, std::int32_t cols, bool with_slopes) {
   Answer<T> a{some_scores<T>(), std::vector<T>(static_cast<std::size_t>(kRows * kStride), T(0.7))};
-  call<T>(
-      instance_for(mod, target), mod,
-      {kCorner, kRows, cols, kStride, a.scores.data(), with_slopes ? a.slopes.data() : nullptr});
+  call<T>(instance_for(mod, target), mod,
+          {kCorner,
+           {},
+           kRows,
+           cols,
+           kStride,
+           a.scores.data(),
+           with_slopes ? a.slopes.data() : nullptr});
   return a;
 }
 
@@ -148,7 +153,7 @@ std::vector<std::uint8_t> allowed_by(const MaskMod& mask, InstanceTarget target,
   std::vector<std::uint8_t> allowed(static_cast<std::size_t>(kRows * kStride), 1);
   for (std::size_t n = 0; n < allowed.size(); n += 5) allowed[n] = 0;
   instance_for(mask, target)
-      .apply(mask.callable.get(), {kCorner, kRows, cols, kStride, allowed.data()});
+      .apply(mask.callable.get(), {kCorner, {}, kRows, cols, kStride, allowed.data()});
   return allowed;
 }
 

@@ -146,8 +146,8 @@ class PathRunner {
 // that it supports, for float32 and, unless the run is brief, float64. Combinations are left out
 // where one is enough: the reference runs dot products only, since its loops are equal for every
 // score, and with both passes float32 only, since it is slow; scores other than the dot product run
-// float64, and in a brief run at all, on the first path only. avx512bf16, and the reference with
-// its products, run only dot products of BF16.
+// float64, and in a brief run at all, on the first path only. Paths with products
+// of BF16, and the references that have these, run only dot products of BF16.
 enum class Passes { kForward, kBoth };
 template <class F>
 void for_each_path(Passes passes, const F& test) {
@@ -167,12 +167,11 @@ void for_each_path(Passes passes, const F& test) {
       }
     }
   }
-  for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
-    if (!is_dot2_path(path)) continue;
-    for (const std::string& of_dot2 : {path, std::string(kDot2ReferencePath)}) {
-      if (is_brief() && of_dot2 != path) continue;
-      SCOPED_TRACE(of_dot2 + ", bfloat16");
-      test(Walk{of_dot2, ScoreKind::kDot, DType::kBFloat16});
+  for (const std::string& path : bfloat16_paths()) {
+    for (const std::string& of_bfloat16 : {path, std::string(reference_of(path))}) {
+      if (is_brief() && of_bfloat16 != path) continue;
+      SCOPED_TRACE(of_bfloat16 + ", bfloat16");
+      test(Walk{of_bfloat16, ScoreKind::kDot, DType::kBFloat16});
     }
   }
 }

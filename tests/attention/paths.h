@@ -32,15 +32,28 @@ inline std::optional<std::string> refusal(std::string_view path, const Inputs& i
   }
 }
 
-// Whether a path belongs to avx512bf16, which is avx512 except for BF16
-// (Dot2Kernels.OtherKernelsAreThoseOfAvx512).
-inline bool is_dot2_path(std::string_view path) { return path.ends_with("/avx512bf16"); }
-
-// The reference with the BF16 two-way dot products of avx512bf16.
+// The references with the BF16 products of avx512bf16 and of amx.
 inline constexpr std::string_view kDot2ReferencePath = "reference/bf16";
+inline constexpr std::string_view kAmxReferencePath = "reference/amx";
+
+// Whether a path belongs to a target that is avx512 except for products of BF16
+// (BFloat16Kernels.OthersAreThoseOfAvx512).
+inline bool has_bfloat16_products(std::string_view path) {
+  if (path.starts_with("reference")) return false;
+  return path.ends_with("/avx512bf16") || path.ends_with("/amx") || path.ends_with("/amx-emulated");
+}
+inline bool is_bfloat16_reference(std::string_view path) {
+  return path == kDot2ReferencePath || path == kAmxReferencePath;
+}
+
+// The reference that has the products of the path.
+inline std::string_view reference_of(std::string_view path) {
+  if (!has_bfloat16_products(path)) return kReferencePath;
+  return path.ends_with("/avx512bf16") ? kDot2ReferencePath : kAmxReferencePath;
+}
 
 // The paths other than the reference that this processor can run and that support a plain call with
-// a score of this kind; those of avx512bf16 for BF16 only.
+// a score of this kind; those with products of BF16 for BF16 only.
 inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
                                            DType dtype = DType::kFloat32) {
   const Tensor x = normal({4, 8}, 1);
@@ -48,10 +61,17 @@ inline std::vector<std::string> fast_paths(ScoreKind kind = ScoreKind::kDot,
   std::vector<std::string> names;
   for (const attn::Implementation* one : attn::implementations()) {
     if (!one->target) continue;
-    if (is_dot2_path(one->name) && dtype != DType::kBFloat16) continue;
+    if (has_bfloat16_products(one->name) && dtype != DType::kBFloat16) continue;
     const Options options{.score = score.score()};
     if (!refusal(one->name, {x, x, x}, options).has_value()) names.emplace_back(one->name);
   }
+  return names;
+}
+
+// The fast paths with products of BF16.
+inline std::vector<std::string> bfloat16_paths() {
+  std::vector<std::string> names = fast_paths(ScoreKind::kDot, DType::kBFloat16);
+  std::erase_if(names, [](const std::string& path) { return !has_bfloat16_products(path); });
   return names;
 }
 

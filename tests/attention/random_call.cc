@@ -65,8 +65,8 @@ void RandomCall::draw_type() {
   dtype_ = decodes() ? kReals[random_() % kReals.size()] : one_of(kTypes);
   score_ = one_of(kScores);
   if (score_ == ScoreKind::kDot && chance(0.3)) score_ = ScoreKind::kCosine;
-  if (draw_ == Draw::kDot2) dtype_ = DType::kBFloat16;
-  if (draw_ == Draw::kDot2 || decodes()) score_ = ScoreKind::kDot;
+  if (draw_ == Draw::kBFloat16) dtype_ = DType::kBFloat16;
+  if (draw_ == Draw::kBFloat16 || decodes()) score_ = ScoreKind::kDot;
   note(std::string(name_of(dtype_)));
 }
 

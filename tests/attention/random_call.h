@@ -23,10 +23,10 @@ namespace qkv::test {
 // The parts of one random call, which depend on (seed, index) alone.
 class RandomCall {
  public:
-  // kDot2: dot products of bfloat16, for which avx512bf16 has two-way dot products. kDecode: `out`
-  // and lse of up to 16 query rows for each key head, which read 300 to 3,000 keys as they are
-  // stored. kMaps: a RandomBackward with QK-norm, rotary positions or both.
-  enum class Draw { kAnything, kDot2, kDecode, kMaps };
+  // kBFloat16: dot products of bfloat16, for which some targets have products of their own.
+  // kDecode: `out` and lse of up to 16 query rows for each key head, which read 300 to 3,000 keys
+  // as they are stored. kMaps: a RandomBackward with QK-norm, rotary positions or both.
+  enum class Draw { kAnything, kBFloat16, kDecode, kMaps };
   RandomCall(std::uint64_t seed, std::uint64_t index, Draw draw = Draw::kAnything);
   RandomCall(const RandomCall&) = delete;
   RandomCall& operator=(const RandomCall&) = delete;

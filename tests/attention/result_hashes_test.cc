@@ -33,7 +33,8 @@ namespace qkv::test {
 namespace {
 
 constexpr const char* kFile = QKV_SOURCE_DIR "/tests/attention/result_hashes.tsv";
-constexpr const char* kColumns[] = {"drawn", "avx512bf16", "avx512", "avx2", "sse4", "reference"};
+constexpr const char* kColumns[] = {"drawn", "amx",  "avx512bf16", "avx512",
+                                    "avx2",  "sse4", "reference"};
 constexpr int kCallsOfARow = 4;
 constexpr std::uint64_t kSeed = 13;  // one with which TheRowsDrawEverything
 
@@ -69,8 +70,11 @@ struct Hash {
 std::string path_of(const std::string& target, ScoreKind kind, DType dtype) {
   if (target == kReferencePath) return target;
   const std::string path = (kind == ScoreKind::kAdditive ? "additive/" : "dot/") + target;
-  const bool of_dot2 = kind == ScoreKind::kDot && dtype == DType::kBFloat16;
-  return is_dot2_path(path) && !of_dot2 ? "" : path;
+  const bool of_bfloat16 = kind == ScoreKind::kDot && dtype == DType::kBFloat16;
+  if (has_bfloat16_products(path) && !of_bfloat16) return "";
+  // Emulated tiles give the bits of AMX.
+  const bool lacks_amx = target == "amx" && !kernels::is_supported(kernels::Target::kAmx);
+  return lacks_amx ? path + "-emulated" : path;
 }
 
 // ---- random calls, forward and backward -----------------------------------------------------
@@ -82,7 +86,7 @@ struct RandomRows {
 };
 constexpr RandomRows kRandom[] = {{"calls ", RandomCall::Draw::kAnything, 44},
                                   {"calls with QK-norm, rotary ", RandomCall::Draw::kMaps, 8},
-                                  {"calls of bfloat16 ", RandomCall::Draw::kDot2, 6},
+                                  {"calls of bfloat16 ", RandomCall::Draw::kBFloat16, 6},
                                   {"decoding ", RandomCall::Draw::kDecode, 12}};
 
 RandomBackward random_call(const RandomRows& rows, int n) {

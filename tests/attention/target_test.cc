@@ -43,8 +43,11 @@ TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "reference");
-  std::vector<std::string> order{"avx512bf16", "avx512", "avx2", "sse4", "reference"};
-  if (targets.front() == "avx512") std::swap(order[0], order[1]);  // where dot2 is slow
+  std::vector<std::string> order{"amx",  "avx512bf16",   "avx512",   "avx2",
+                                 "sse4", "amx-emulated", "reference"};
+  // Where dot2 is slow.
+  const auto avx512 = std::find(targets.begin(), targets.end(), "avx512");
+  if (std::find(targets.begin(), avx512, "avx512bf16") == avx512) std::swap(order[1], order[2]);
   auto at = order.begin();
   for (const std::string_view target : targets) {
     at = std::find(at, order.end(), target);
@@ -55,10 +58,10 @@ TEST(Target, AreListedBestFirst) {
 // A CPU whose VDPBF16PS is slow computes bfloat16 with avx512; the others keep their order.
 TEST(Target, AvxBf16ComesSecondWhereItIsSlow) {
   using kernels::Target;
-  const kernels::TargetOrder fast{Target::kAvx512Bf16, Target::kAvx512, Target::kAvx2,
-                                  Target::kSse4};
-  const kernels::TargetOrder slow{Target::kAvx512, Target::kAvx512Bf16, Target::kAvx2,
-                                  Target::kSse4};
+  const kernels::TargetOrder fast{Target::kAmx,  Target::kAvx512Bf16, Target::kAvx512,
+                                  Target::kAvx2, Target::kSse4,       Target::kEmulatedAmx};
+  const kernels::TargetOrder slow{Target::kAmx,  Target::kAvx512, Target::kAvx512Bf16,
+                                  Target::kAvx2, Target::kSse4,   Target::kEmulatedAmx};
   EXPECT_EQ(kernels::ordered_targets(false), fast);
   EXPECT_EQ(kernels::ordered_targets(true), slow);
 }

@@ -129,9 +129,19 @@ TEST(Variants, MasksAreIntervalsOrQuestions) {
   keys.batch_strides.push_back(0);
   expect_consistent(core::KeepMask{keys});
   const MaskMod mod = mask_mod([](At at) { return at.i / 70 == at.j / 70; });
-  expect_consistent(core::UserMask{&mod});
+  expect_consistent(core::UserMask{.mod = &mod});
   const MaskMod known = precompute(mod, 200, 200);
-  expect_consistent(core::UserMask{&known});
+  expect_consistent(core::UserMask{.mod = &known, .classes = known.classes.get()});
+  // The ranges of a mask with gaps, and of one without, for 131 queries.
+  core::RowRanges ranges{.Tq = 131};
+  for (std::int32_t i = 0; i < 131; ++i) {
+    ranges.bounds.push_back(i / 70 * 70);
+    ranges.bounds.push_back(i / 70 * 70 + 70);
+  }
+  expect_consistent(core::UserMask{.mod = &mod, .ranges = &ranges});
+  ranges.exact = true;
+  expect_consistent(core::UserMask{.mod = &mod, .ranges = &ranges});
+  expect_consistent(core::UserMask{.ranges = &ranges});
 }
 
 }  // namespace

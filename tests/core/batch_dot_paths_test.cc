@@ -67,8 +67,8 @@ struct Problem {
   }
 };
 
-// The bound is 0 but for SSE4, which also rounds each product: L more roundings of terms up to 25
-// (five deviations).
+// The bound is 0 except on SSE4, which also rounds each product: L more roundings of terms up to
+// 25, as numbers stay within five deviations.
 Bound bound_of(const std::string& path, DType dtype, Index L) {
   if (path != "dot/sse4") return {};
   const auto [sum, stored] = test::rounding_of(dtype);
@@ -83,7 +83,7 @@ TEST(BatchDotPaths, AreThePlainLoops) {
     for (const Size& size : kSizes) {
       for (int turns = 0; turns < 4; ++turns, ++n) {
         if (dtype != DType::kFloat32 && n % 3 != 0) continue;
-        // The layouts of a and b take all pairs, one after the other.
+        // The layouts of a and b run through all combinations.
         const Problem problem(dtype, size, kBoth[turns / 2], kBoth[turns % 2], kInputs[n % 5],
                               kInputs[n / 5 % 5]);
         Guarded got(dtype, problem.out, Layout::kContiguous);

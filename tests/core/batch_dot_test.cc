@@ -93,7 +93,7 @@ Dims shape_of(const Dims& lead, Index rows, Index cols, Transpose transposed = T
   return shape;
 }
 
-// The error of L fused multiply-adds on products of values up to 5 (five deviations): at most L
+// The error of L fused multiply-adds, whose factors are at most 5 (five deviations): at most L
 // roundings of sums up to 25 L, and one rounding to the storage type.
 Bound product_bound(DType dtype, Index L) {
   const auto [sum, stored] = test::rounding_of(dtype);

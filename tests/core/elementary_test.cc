@@ -23,7 +23,7 @@ double error_in_ulp(double got, long double want) {
   return static_cast<double>(fabsl(got - want) / ldexpl(1, std::max(exponent - 53, -1074)));
 }
 
-// Random numbers of the whole range, equal in every run and with every library.
+// Random numbers that are equal in every run and with every library.
 class Numbers {
  public:
   // Returns a number from -1 to 1.
@@ -37,7 +37,7 @@ class Numbers {
   std::uint64_t state_ = 1;
 };
 
-// The hash FNV-1a of 64 bits.
+// The 64-bit FNV-1a hash.
 class Hash {
  public:
   void add(double x) {

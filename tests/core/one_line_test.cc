@@ -27,7 +27,7 @@ TEST(OneLine, WritesControlsAndWhatIsNotUtf8AsNumbers) {
       {"\xFF\xC3", R"(\xff\xc3)"},
       {"\xE2\x82(", R"(\xe2\x82()"},
       {"\xC0\x80\xE0\x80\x80", R"(\xc0\x80\xe0\x80\x80)"},                  // overlong
-      {"\xED\xA0\x80\xF4\x90\x80\x80", R"(\xed\xa0\x80\xf4\x90\x80\x80)"},  // no characters
+      {"\xED\xA0\x80\xF4\x90\x80\x80", R"(\xed\xa0\x80\xf4\x90\x80\x80)"},  // surrogate; too large
       {"\u202Ea\u00AD\uFEFF", R"(\u202ea\xad\ufeff)"},
       {"\u200B\u2028\u2029\u2060", R"(\u200b\u2028\u2029\u2060)"},
   };

@@ -31,7 +31,7 @@ Index between(Random& random, Index low, Index high) {
 
 struct Touched {
   Bytes bytes;
-  bool twice = false;  // by two different indices
+  bool twice = false;  // a byte belongs to two elements
 };
 
 // Finds the bytes of all elements by brute force.
@@ -161,7 +161,7 @@ TEST(MayOverlap, BlocksOfAMatrix) {
   EXPECT_FALSE(may_overlap(block(0, 4, 0, 8), block(0, 4, 8, 12)));
   EXPECT_TRUE(may_overlap(block(0, 5, 0, 8), block(4, 8, 4, 12)));
   EXPECT_TRUE(may_overlap(block(0, 4, 0, 9), block(0, 4, 8, 12)));
-  // A period is circular: the last column and the first are adjacent, yet disjoint.
+  // Modulo the stride of a row, column 11 is next to column 0, yet no element is in both blocks.
   EXPECT_FALSE(may_overlap(block(0, 8, 11, 12), block(0, 8, 0, 11)));
 }
 

@@ -42,7 +42,7 @@ TEST(Q8, IsGgmlsLayoutAndRounding) {
   EXPECT_FALSE(is_real(DType::kQ8));
   Block numbers{};
   numbers[0] = 127;      // the scale is 1
-  numbers[1] = -126.5F;  // halves away from zero
+  numbers[1] = -126.5F;  // halves are rounded away from zero
   numbers[2] = 0.5F;
   numbers[3] = -0.49F;
   numbers[31] = -2.5F;

@@ -201,7 +201,7 @@ TEST(SoftmaxPaths, Edges) {
         row[j] = last;
         std::vector<double> out(N, 9);
         softmax(row, out, context);
-        const auto is_filler = [&](double x) {  // NaN, or 0
+        const auto is_filler = [&](double x) {  // the result of a score of -inf
           return std::isnan(out[j]) ? std::isnan(x) : x == 0;
         };
         EXPECT_GE(std::ranges::count_if(out, is_filler), static_cast<std::ptrdiff_t>(N - 2))

@@ -91,8 +91,7 @@ TEST(Tensors, MoveLeavesNothingBehind) {
   Tensor x(DType::kFloat32, {2});
   x.values<float>()[1] = 5;
   Tensor y = std::move(x);
-  EXPECT_FALSE(
-      x.given());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): the question
+  EXPECT_FALSE(x.given());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move): tested
   EXPECT_EQ(y.values<float>()[1], 5);
   x = std::move(y);
   EXPECT_FALSE(y.given());  // NOLINT(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
@@ -148,7 +147,7 @@ TEST(Copy, EveryPairOfDTypesConvertsOrIsRefused) {
 }
 
 TEST(Copy, RoundsOnce) {
-  // The values are above a bfloat16 tie by less than float32 resolves.
+  // The values are above ties of bfloat16 and float16 by less than float32 resolves.
   Tensor x(DType::kFloat64, {2});
   x.values<double>()[0] = 1 + 0x1p-8 + 0x1p-40;
   x.values<double>()[1] = 1 + 0x1p-11 + 0x1p-40;

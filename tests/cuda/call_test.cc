@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/call.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -68,6 +69,63 @@ TEST_F(CudaCall, LaunchesTheKernelThatItsOptionsNeed) {
   EXPECT_NE(every.find("launch 48 1 1 128 1 1 "), std::string::npos) << every;
 }
 
+// Arrays of float32 and an additive score of 40 units, whose Wk has an axis of heads if `per_head`.
+struct AdditiveCall {
+  explicit AdditiveCall(Index queries, bool per_head = false)
+      : inputs{at(0, {2, 8, queries, 64}), at(1, {2, 4, 500, 32}), at(2, {2, 4, 500, 100})},
+        options{.score = Additive{at(4, {40, 64}), per_head ? at(5, {8, 40, 32}) : at(5, {40, 32}),
+                                  at(6, {40})}},
+        outputs{.out = at(3, {2, 8, queries, 100})} {}
+  static View at(unsigned n, const Dims& shape) {
+    return array(kMemory + (std::uintptr_t{n} << 40U), DType::kFloat32, shape);
+  }
+  Inputs inputs;
+  Options options;
+  Outputs outputs;
+};
+
+TEST_F(CudaCall, ProjectsForAdditiveScoresInMemoryOfItsOwn) {
+  if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
+  const auto launched = [&](const AdditiveCall& call) {
+    cuda::run_attention(driver_, call.inputs, call.options, call.outputs, {});
+    return calls();
+  };
+  const std::string text = launched(AdditiveCall(300));
+  const auto place = [&](const std::string& line) { return text.find(line + "\n"); };
+  const auto launch = [&](const std::string& line, std::size_t from) {
+    return text.find(line, from);
+  };
+  // 40 numbers for 2 x 8 x 300 rows of q and 2 x 4 x 500 of k; blocks of 64 rows and 64 units.
+  const std::size_t allocated = place("allocate " + std::to_string(4 * 40 * (4800 + 4000)));
+  const std::size_t projected = place("function qkv_additive_project");
+  const std::size_t scored = place("function qkv_additive_128");
+  ASSERT_NE(allocated, std::string::npos) << text;
+  ASSERT_LT(allocated, projected) << text;
+  EXPECT_LT(launch("launch 144 1 1 128 1 1 ", projected), scored) << text;
+  EXPECT_LT(launch("launch 80 1 1 128 1 1 ", scored), place("free")) << text;
+  EXPECT_NE(place("free"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("pop\n")) << text;
+  // The keys of each query head.
+  const std::string heads = launched(AdditiveCall(300, true));
+  EXPECT_NE(heads.find("allocate " + std::to_string(4 * 40 * (4800 + 8000)) + "\n"),
+            std::string::npos)
+      << heads;
+}
+
+TEST_F(CudaCall, SaysWhereMemoryForProjectionsIsMissing) {
+  const AdditiveCall call(Index{50'000'000});
+  EXPECT_THROW(cuda::run_attention(driver_, call.inputs, call.options, call.outputs, {}),
+               cuda::DriverError);
+  try {
+    cuda::run_attention(driver_, call.inputs, call.options, call.outputs, {});
+  } catch (const cuda::DriverError& error) {
+    EXPECT_STREQ(error.what(),
+                 "allocating 128000640000 bytes for a call: "
+                 "CUDA_ERROR_OUT_OF_MEMORY (out of memory)");
+  }
+  EXPECT_EQ(calls().find("launch"), std::string::npos);
+}
+
 TEST_F(CudaCall, RefusesArraysOfOtherMemoryByName) {
   const DType dtype = DType::kBFloat16;
   EXPECT_EQ(error(inputs(dtype, 64), {}, outputs(dtype)),
@@ -109,6 +167,148 @@ TEST_F(CudaCall, RefusesWhatNoKernelSupports) {
   EXPECT_EQ(error({array(kMemory, dtype, {4, 300}), array(kMemory, dtype, {4, 300})}, {},
                   {.lse = array(kMemory + (1U << 24U), DType::kFloat32, {4})}),
             "cuda::attention: options need what no CUDA kernel supports: more than 256 channels");
+}
+
+TEST_F(CudaCall, RefusesAdditiveScoresThatNoKernelSupports) {
+  const auto refused = [&](const AdditiveCall& call) {
+    std::string text = error(call.inputs, call.options, call.outputs);
+    constexpr std::string_view kStart =
+        "cuda::attention: options need what no CUDA kernel supports: ";
+    EXPECT_TRUE(text.starts_with(kStart)) << text;
+    return text.substr(std::min(text.size(), kStart.size()));
+  };
+  const auto as = [](const ConstView& x, DType dtype) {
+    return View(const_cast<void*>(x.data()), dtype, x.shape(), contiguous_strides(x.shape()));
+  };
+  AdditiveCall narrow(300);
+  for (ConstView* x : {&narrow.inputs.q, &narrow.inputs.k, &narrow.inputs.v}) {
+    *x = as(*x, DType::kBFloat16);
+  }
+  narrow.outputs.out = as(narrow.outputs.out, DType::kBFloat16);
+  EXPECT_EQ(refused(narrow), "an additive score of q of bfloat16");
+  AdditiveCall mixed(300);
+  for (ConstView* x : {&mixed.inputs.k, &mixed.inputs.v}) *x = as(*x, DType::kBFloat16);
+  EXPECT_EQ(refused(mixed), "q of float32 with k of bfloat16");
+  AdditiveCall wide(300);
+  wide.inputs.v = AdditiveCall::at(2, {2, 4, 500, 257});
+  wide.outputs.out = AdditiveCall::at(3, {2, 8, 300, 257});
+  EXPECT_EQ(refused(wide), "values of more than 256 channels");
+  AdditiveCall sums(300);
+  sums.outputs.entropy = AdditiveCall::at(7, {2, 8, 300});
+  EXPECT_EQ(refused(sums), "results of an additive score other than out, lse and row_max");
+}
+
+// The arrays of a backward call that asks for the gradients of q, k and v.
+struct BackwardArrays {
+  Inputs inputs{at(0, kOut), at(1, kKeys), at(2, kKeys)};
+  Options options{};
+  Saved saved{at(3, kOut), at(4, kRows, DType::kFloat32)};
+  OutputGradients sources{.out = at(5, kOut)};
+  InputGradients gradients{.q = at(6, kOut), .k = at(7, kKeys), .v = at(8, kKeys)};
+
+  static View at(unsigned n, const Dims& shape, DType dtype = DType::kBFloat16) {
+    return array(kMemory + (std::uintptr_t{n} << 24U), dtype, shape);
+  }
+  static inline const Dims kOut{2, 8, 300, 64};
+  static inline const Dims kKeys{2, 4, 500, 64};
+  static inline const Dims kRows{2, 8, 300};
+};
+
+class CudaBackward : public CudaCall {
+ protected:
+  void run(const BackwardArrays& x) {
+    cuda::run_attention_backward(driver_, x.inputs, x.options, x.saved, x.sources, x.gradients, {});
+  }
+  std::string refused(const BackwardArrays& x) {
+    std::string text = error_of([&] { run(x); });
+    constexpr std::string_view kStart = "cuda::attention_backward: ";
+    EXPECT_TRUE(text.starts_with(kStart)) << text;
+    EXPECT_EQ(calls().find("launch"), std::string::npos);
+    return text.substr(std::min(text.size(), kStart.size()));
+  }
+};
+
+TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
+  if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
+  const auto launched = [&](const BackwardArrays& x) {
+    run(x);
+    return calls();
+  };
+  const BackwardArrays all;
+  const std::string text = launched(all);
+  const auto place = [&](const std::string& line, std::size_t from) {
+    return text.find(line, from);
+  };
+  // 16 bytes for each query; 5 blocks of 64 queries for each of 16 heads, 8 blocks of 64 keys for
+  // each of 8 heads.
+  const std::size_t allocated = place("allocate " + std::to_string(16 * 4800) + "\n", 0);
+  const std::size_t prepared = place("function qkv_prepare_gradients_bfloat16_64\n", allocated);
+  const std::size_t queries = place("function qkv_query_gradients_bfloat16_64\n", prepared);
+  const std::size_t keys = place("function qkv_key_gradients_bfloat16_64\n", queries);
+  ASSERT_NE(keys, std::string::npos) << text;
+  EXPECT_LT(place("launch 80 1 1 128 1 1 ", prepared), queries) << text;
+  EXPECT_LT(place("launch 80 1 1 128 1 1 ", queries), keys) << text;
+  EXPECT_LT(place("launch 64 1 1 128 1 1 ", keys), place("free\n", keys)) << text;
+  EXPECT_TRUE(text.ends_with("pop\n")) << text;
+
+  BackwardArrays some;
+  some.gradients.q = {};
+  EXPECT_EQ(launched(some).find("query_gradients"), std::string::npos);
+  some = {};
+  some.gradients.k = some.gradients.v = {};
+  EXPECT_EQ(launched(some).find("key_gradients"), std::string::npos);
+}
+
+TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
+  const auto reason = [&](const BackwardArrays& x) {
+    std::string text = refused(x);
+    constexpr std::string_view kStart = "options need what no CUDA kernel supports: ";
+    EXPECT_TRUE(text.starts_with(kStart)) << text;
+    return text.substr(std::min(text.size(), kStart.size()));
+  };
+  BackwardArrays x;
+  x.sources.weights = ConstView(BackwardArrays::at(9, {2, 8, 300, 500}, DType::kFloat32));
+  EXPECT_EQ(reason(x), "gradients of weights (output_gradients.weights)");
+  x = {};
+  x.options.bias = BackwardArrays::at(9, {300, 500});
+  x.gradients.bias = BackwardArrays::at(10, {300, 500});
+  EXPECT_EQ(reason(x), "the gradient of bias");
+  x = {};
+  x.options.alibi = BackwardArrays::at(9, {8});
+  x.gradients.alibi = BackwardArrays::at(10, {8});
+  EXPECT_EQ(reason(x), "the gradient of alibi");
+  x = {};
+  x.options.sinks = BackwardArrays::at(9, {8});
+  x.gradients.sinks = BackwardArrays::at(10, {8});
+  EXPECT_EQ(reason(x), "the gradient of sinks");
+  x = {};
+  x.inputs.k = BackwardArrays::at(1, {4, 500, 64});
+  x.gradients.k = BackwardArrays::at(7, {4, 500, 64});
+  EXPECT_EQ(reason(x), "the gradient of a k that is broadcast over batch entries or heads");
+  x = {};
+  x.options.score = Cosine{};
+  EXPECT_EQ(reason(x), "input transforms (cosine and bilinear scores, QK-norm, rotary positions)");
+  x = {};
+  x.options.score = Additive{BackwardArrays::at(9, {40, 64}), BackwardArrays::at(10, {40, 64}),
+                             BackwardArrays::at(11, {40})};
+  EXPECT_EQ(reason(x), "gradients of an additive score");
+}
+
+TEST_F(CudaBackward, RefusesArraysOfOtherMemoryByName) {
+  const auto host = [](const Dims& shape, DType dtype = DType::kBFloat16) {
+    return array(64, dtype, shape);
+  };
+  BackwardArrays x;
+  x.saved.lse = host(BackwardArrays::kRows, DType::kFloat32);
+  EXPECT_EQ(refused(x), "saved.lse must be in the memory of device 0, got memory of the host");
+  x = {};
+  x.sources.out = host(BackwardArrays::kOut);
+  EXPECT_EQ(refused(x),
+            "output_gradients.out must be in the memory of device 0, got memory of the host");
+  x = {};
+  x.gradients.v = host(BackwardArrays::kKeys);
+  EXPECT_EQ(refused(x),
+            "input_gradients.v must be in the memory of device 0, got memory of the host");
 }
 
 TEST_F(CudaCall, RefusesDevicesThatAreNotThereOrTooOld) {

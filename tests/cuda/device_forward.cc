@@ -56,10 +56,13 @@ class OnDevice {
 
   const View& view() const { return view_; }
 
-  void put() {
+  // Copies the host's array, or bytes that it had before, to the device.
+  void put() { put(host_bytes()); }
+  std::vector<std::uint8_t> host_bytes() const { return {host_data(), host_data() + bytes_}; }
+  void put(const std::vector<std::uint8_t>& bytes) {
     check(driver_.functions().set_bytes(memory_, 0xFF, before_ + bytes_ + kBand, nullptr));
     if (bytes_ == 0) return;
-    check(driver_.functions().copy_to_device(memory_ + before_, host_data(), bytes_, nullptr));
+    check(driver_.functions().copy_to_device(memory_ + before_, bytes.data(), bytes_, nullptr));
   }
 
   // All bytes with the bands around them.
@@ -99,42 +102,57 @@ class OnDevice {
 // A call whose arrays are on the device.
 class DeviceCall {
  public:
-  DeviceCall(const cuda::Driver& driver, const Inputs& inputs, const Options& options,
-             const Outputs& outputs)
-      : driver_(driver), inputs_(inputs), options_(options), outputs_(outputs) {
+  DeviceCall(const cuda::Driver& driver, const Inputs& inputs, const Options& options)
+      : driver_(driver), inputs_(inputs), options_(options) {
     for (ConstView* view :
          {&inputs_.q, &inputs_.k, &inputs_.v, &inputs_.cu_seqlens_q, &inputs_.cu_seqlens_k,
           &options_.bias, &options_.alibi, &options_.sinks}) {
       move(*view);
     }
+    std::visit(MoveScore{*this}, options_.score);
     if (auto* offsets = std::get_if<Offsets>(&options_.diagonal)) move(offsets->o);
     for (Mask& mask : options_.masks) std::visit(MoveMask{*this}, mask);
-    const std::size_t read = arrays_.size();
-    for (View* view :
-         {&outputs_.out, &outputs_.lse, &outputs_.row_max, &outputs_.entropy,
-          &outputs_.column_sums.sums, &outputs_.value_sums, &outputs_.weights.matrix}) {
-      if (view->given()) *view = add(*view);
-    }
-    for (std::size_t n = read; n < arrays_.size(); ++n) results_.push_back(&arrays_[n]);
-    for (std::size_t n = 0; n < read; ++n) arrays_[n].put();
   }
 
-  // Runs, and returns the bytes of all results.
-  std::vector<std::vector<std::uint8_t>> run(int device) {
-    for (OnDevice* result : results_) result->put();
-    cuda::attention(inputs_, options_, outputs_, {.device = device});
-    std::vector<std::vector<std::uint8_t>> all;
-    for (const OnDevice* result : results_) all.push_back(result->taken());
-    return all;
+  const Inputs& inputs() const { return inputs_; }
+  const Options& options() const { return options_; }
+  // Replaces an array by a copy on the device: one that is read, or a result.
+  void move(ConstView& view) {
+    if (!view.given()) return;
+    OnDevice& array = arrays_.emplace_back(driver_, view);
+    array.put();
+    view = array.view();
+  }
+  void move_result(View& view) {
+    if (!view.given()) return;
+    results_.push_back(&arrays_.emplace_back(driver_, view));
+    view = results_.back()->view();
   }
 
-  void put_back(const std::vector<std::vector<std::uint8_t>>& all) const {
+  // Calls f() `runs` times, with results that begin as they are on the host, and copies them back.
+  template <class F>
+  void run(int runs, const F& f) {
+    const std::vector<std::vector<std::uint8_t>> first = run_once(f);
     bool intact = true;
-    for (std::size_t n = 0; n < all.size(); ++n) intact = results_[n]->put_back(all[n]) && intact;
+    for (std::size_t n = 0; n < first.size(); ++n) {
+      again_.push_back(results_[n]->host_bytes());
+      intact = results_[n]->put_back(first[n]) && intact;
+    }
     if (!intact) throw std::runtime_error("bytes around a result on the device were written");
+    for (int run = 1; run < runs; ++run) {
+      if (run_once(f) != first) throw std::runtime_error("two runs differ in bits");
+    }
   }
 
  private:
+  struct MoveScore {
+    DeviceCall& call;
+    void operator()(Additive& score) const {
+      for (ConstView* view : {&score.wq, &score.wk, &score.v, &score.b}) call.move(*view);
+    }
+    template <class Other>
+    void operator()(Other&) const {}  // no kernel reads its arrays
+  };
   struct MoveMask {
     DeviceCall& call;
     void operator()(Keep& mask) const { call.move(mask.keep); }
@@ -144,17 +162,28 @@ class DeviceCall {
     void operator()(Other&) const {}  // has no array
   };
 
-  View add(const ConstView& host) { return arrays_.emplace_back(driver_, host).view(); }
-  void move(ConstView& view) {
-    if (view.given()) view = add(view);
+  // Runs, and returns the bytes of all results.
+  template <class F>
+  std::vector<std::vector<std::uint8_t>> run_once(const F& f) {
+    for (std::size_t n = 0; n < results_.size(); ++n) {
+      if (again_.empty()) {
+        results_[n]->put();
+      } else {
+        results_[n]->put(again_[n]);
+      }
+    }
+    f();
+    std::vector<std::vector<std::uint8_t>> all;
+    for (const OnDevice* result : results_) all.push_back(result->taken());
+    return all;
   }
 
   const cuda::Driver& driver_;
   Inputs inputs_;
   Options options_;
-  Outputs outputs_;
   std::deque<OnDevice> arrays_;
   std::vector<OnDevice*> results_;
+  std::vector<std::vector<std::uint8_t>> again_;  // results before the call, for further runs
 };
 
 }  // namespace
@@ -169,12 +198,29 @@ void device_attention(const Inputs& inputs, const Options& options, const Output
   const int device = usable_device();
   cuda::Driver& driver = cuda::driver();
   const cuda::CurrentContext context(driver, "test", device);
-  DeviceCall call(driver, inputs, options, outputs);
-  const auto first = call.run(device);
-  call.put_back(first);
-  for (int run = 1; run < runs; ++run) {
-    if (call.run(device) != first) throw std::runtime_error("two runs differ in bits");
+  DeviceCall call(driver, inputs, options);
+  Outputs to = outputs;
+  for (View* view : {&to.out, &to.lse, &to.row_max, &to.entropy, &to.column_sums.sums,
+                     &to.value_sums, &to.weights.matrix}) {
+    call.move_result(*view);
   }
+  call.run(runs, [&] { cuda::attention(call.inputs(), call.options(), to, {.device = device}); });
+}
+
+void device_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                     const OutputGradients& sources, const InputGradients& gradients, int runs) {
+  const int device = usable_device();
+  cuda::Driver& driver = cuda::driver();
+  const cuda::CurrentContext context(driver, "test", device);
+  DeviceCall call(driver, inputs, options);
+  Saved kept = saved;
+  OutputGradients from = sources;
+  InputGradients to = gradients;
+  for (ConstView* view : {&kept.out, &kept.lse, &from.out, &from.lse}) call.move(*view);
+  for (View* view : {&to.q, &to.k, &to.v}) call.move_result(*view);
+  call.run(runs, [&] {
+    cuda::attention_backward(call.inputs(), call.options(), kept, from, to, {.device = device});
+  });
 }
 
 }  // namespace qkv::test

@@ -18,6 +18,10 @@ std::string why_no_device_attention();
 void device_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                       int runs = 1);
 
+// attention_backward() there, by cuda::attention_backward(), of gradients of q, k and v.
+void device_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                     const OutputGradients& sources, const InputGradients& gradients, int runs = 1);
+
 }  // namespace qkv::test
 
 #endif  // QKV_TESTS_CUDA_DEVICE_FORWARD_H_

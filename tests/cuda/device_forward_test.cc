@@ -11,9 +11,10 @@
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 #include "tests/cuda/forward_calls.h"
+#include "tests/cuda/gradient_calls.h"
 
-// The forward kernels on a GPU, compared with the reference. The calls are those that
-// forward_test.cc runs in the emulator, and more of them.
+// The kernels on a GPU, compared with the reference. The calls are those that forward_test.cc,
+// additive_test.cc and gradients_test.cc run in the emulator, and more of them.
 namespace qkv::test {
 namespace {
 
@@ -28,23 +29,60 @@ class DeviceForward : public testing::TestWithParam<int> {
     const std::string reason = why_no_device_attention();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
+
+  static void compare(const RandomCall& call, std::uint64_t seed, std::uint64_t index,
+                      Findings& findings) {
+    findings.count(kPath, call.features());
+    const std::string difference = difference_of_forward(call, kPath, [&](const Outputs& outputs) {
+      device_attention(call.inputs(), call.options(), outputs, runs());
+    });
+    if (difference.empty()) return;
+    findings.tell(kPath, difference, replay_of(call.describe(), seed, index, "*DeviceForward*0"));
+  }
 };
 
 TEST_P(DeviceForward, AgreesWithTheReferenceInEveryRun) {
   Findings findings;
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    for_each_forward_call(seed, index, [&](const RandomCall& call) {
-      findings.count(kPath, call.features());
-      const std::string difference =
-          difference_of_forward(call, kPath, [&](const Outputs& outputs) {
-            device_attention(call.inputs(), call.options(), outputs, runs());
-          });
-      if (difference.empty()) return;
-      findings.tell(kPath, difference, replay_of(call.describe(), seed, index, "*DeviceForward*0"));
-    });
+    for_each_forward_call(seed, index,
+                          [&](const RandomCall& call) { compare(call, seed, index, findings); });
   };
   if (!run_part(2, GetParam(), at_scale(1500, 120), findings, check)) return;
   findings.expect_met(kPath, kCoveredOfForward, is_thorough() ? 2 : 0, false);
+}
+
+TEST_P(DeviceForward, OfAdditiveScoresAgreesWithTheReferenceInEveryRun) {
+  Findings findings;
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+    for_each_additive_call(seed, index,
+                           [&](const RandomCall& call) { compare(call, seed, index, findings); });
+  };
+  if (!run_part(2, GetParam(), at_scale(10000, 800), findings, check)) return;
+  const int least = is_thorough() ? 2 : 0;
+  findings.expect_met(kPath, kCoveredOfAdditive, least, false);
+  findings.expect_met(kPath, covered_of(ScoreKind::kAdditive), least, false);
+}
+
+TEST_P(DeviceForward, OfGradientsAgreesWithTheReferenceInEveryRun) {
+  Findings findings;
+  const auto compare_gradients = [&](const BackwardCall& call, const RandomBackward& random,
+                                     std::uint64_t seed, std::uint64_t index) {
+    findings.count(kPath, random.features());
+    const std::string difference = difference_of_gradients(
+        call, random, [&](const Saved& saved, const InputGradients& gradients) {
+          device_backward(call.inputs, call.options, saved, call.sources, gradients, runs());
+        });
+    if (difference.empty()) return;
+    findings.tell(kPath, difference, replay_of(random.describe(), seed, index, "*DeviceForward*0"));
+  };
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+    for_each_gradient_call(seed, index,
+                           [&](const BackwardCall& call, const RandomBackward& random) {
+                             compare_gradients(call, random, seed, index);
+                           });
+  };
+  if (!run_part(2, GetParam(), at_scale(1000, 80), findings, check)) return;
+  findings.expect_met(kPath, kCoveredOfGradients, is_thorough() ? 2 : 0, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, DeviceForward, testing::Range(0, kParts));

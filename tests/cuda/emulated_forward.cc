@@ -6,15 +6,40 @@
 
 #include "attention/validate/bind.h"
 #include "attention/validate/resolve.h"
+#include "cuda/additive_launch.h"
 #include "cuda/forward_launch.h"
+#include "cuda/gradient_launch.h"
 #include "tests/cuda/emulated_kernels.h"
 
 namespace qkv::test {
+namespace {
+
+void emulate_all(const auto& launches, std::uint32_t seed) {
+  for (const cuda::KernelLaunch& launch : launches.kernels) {
+    emulate_kernel(launch.kernel->name, launch.blocks, launch.kernel->threads,
+                   launch.kernel->shared_bytes, &launches.arguments, seed);
+  }
+}
+
+// A call's own memory: NaN, in which a number shows that is read but not written.
+template <class T>
+std::vector<T> memory(std::size_t bytes, const T& nan) {
+  return std::vector<T>(bytes / sizeof(T), nan);
+}
+
+struct alignas(16) Four {
+  float x[4];
+};
+
+}  // namespace
+
 std::string emulated_unsupported(const Inputs& inputs, const Options& options,
                                  const Outputs& outputs) {
   core::ResolvedProblem p;
   attn::resolve("attention", {}, inputs, options, p);
-  return cuda::forward_unsupported(p, attn::bind_outputs(p, outputs));
+  const core::Results results = attn::bind_outputs(p, outputs);
+  return p.product == core::PairProduct::kTanh ? cuda::additive_unsupported(p, results)
+                                               : cuda::forward_unsupported(p, results);
 }
 
 void emulated_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
@@ -22,14 +47,39 @@ void emulated_attention(const Inputs& inputs, const Options& options, const Outp
   core::ResolvedProblem p;
   attn::resolve("attention", {}, inputs, options, p);
   const core::Results results = attn::bind_outputs(p, outputs);
-  cuda::ForwardLaunches launches = cuda::forward_launches(p, results);
-  std::vector<cuda::RowStatistics> statistics(
-      launches.statistics_bytes / sizeof(cuda::RowStatistics), {NAN, NAN, NAN, NAN});
-  if (!statistics.empty()) launches.arguments.statistics = statistics.data();
-  for (const cuda::KernelLaunch& launch : launches.kernels) {
-    emulate_kernel(launch.kernel->name, launch.blocks, launch.kernel->threads,
-                   launch.kernel->shared_bytes, &launches.arguments, seed);
+  if (p.product == core::PairProduct::kTanh) {
+    cuda::AdditiveLaunches launches = cuda::additive_launches(p, results);
+    if (launches.kernels.empty()) return;
+    auto projections = memory<Four>(launches.projection_bytes, {{NAN, NAN, NAN, NAN}});
+    cuda::set_projections(launches, projections.data()->x);
+    emulate_all(launches, seed);
+    return;
   }
+  cuda::ForwardLaunches launches = cuda::forward_launches(p, results);
+  auto statistics = memory<cuda::RowStatistics>(launches.statistics_bytes, {NAN, NAN, NAN, NAN});
+  if (!statistics.empty()) launches.arguments.statistics = statistics.data();
+  emulate_all(launches, seed);
+}
+
+std::string emulated_unsupported(const Inputs& inputs, const Options& options, const Saved& saved,
+                                 const OutputGradients& sources, const InputGradients& gradients) {
+  core::ResolvedProblem p;
+  attn::resolve("attention_backward", {}, inputs, options, p);
+  return cuda::gradients_unsupported(p, attn::bind_sources(p, saved, sources),
+                                     attn::bind_gradients(p, inputs, options, gradients));
+}
+
+void emulated_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                       const OutputGradients& sources, const InputGradients& gradients,
+                       std::uint32_t seed) {
+  core::ResolvedProblem p;
+  attn::resolve("attention_backward", {}, inputs, options, p);
+  cuda::GradientLaunches launches =
+      cuda::gradient_launches(p, attn::bind_sources(p, saved, sources),
+                              attn::bind_gradients(p, inputs, options, gradients));
+  auto statistics = memory<cuda::RowStatistics>(launches.statistics_bytes, {NAN, NAN, NAN, NAN});
+  if (!statistics.empty()) launches.arguments.call.statistics = statistics.data();
+  emulate_all(launches, seed);
 }
 
 }  // namespace qkv::test

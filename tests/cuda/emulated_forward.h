@@ -18,6 +18,13 @@ std::string emulated_unsupported(const Inputs& inputs, const Options& options,
 void emulated_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                         std::uint32_t seed = 1);
 
+// Why the gradient kernels do not support a call, and attention_backward() by them.
+std::string emulated_unsupported(const Inputs& inputs, const Options& options, const Saved& saved,
+                                 const OutputGradients& sources, const InputGradients& gradients);
+void emulated_backward(const Inputs& inputs, const Options& options, const Saved& saved,
+                       const OutputGradients& sources, const InputGradients& gradients,
+                       std::uint32_t seed = 1);
+
 }  // namespace qkv::test
 
 #endif  // QKV_TESTS_CUDA_EMULATED_FORWARD_H_

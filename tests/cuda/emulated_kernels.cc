@@ -4,8 +4,11 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+#include "cuda/device/additive.h"
 #include "cuda/device/forward.h"
+#include "cuda/device/gradients.h"
 #include "cuda/device/inspection.h"
 #include "tests/cuda/emulator.h"
 
@@ -34,12 +37,56 @@ void run_kernel(const char* name, const cuda::ForwardArguments& arguments) {
   throw std::logic_error(std::string("no kernel ") + name);
 }
 
+void run_kernel(const char* name, const cuda::AdditiveArguments& arguments) {
+  if (std::strcmp(name, "qkv_additive_project") == 0) {
+    cuda::project(arguments);
+    return;
+  }
+#define QKV_KERNEL(NAME, SHAPE, BLOCKS)                \
+  if (std::strcmp(name, "qkv_additive_" #NAME) == 0) { \
+    cuda::additive<cuda::SHAPE>(arguments);            \
+    return;                                            \
+  }
+  QKV_FOR_EACH_ADDITIVE(QKV_KERNEL)
+#undef QKV_KERNEL
+  throw std::logic_error(std::string("no kernel ") + name);
+}
+
+void run_kernel(const char* name, const cuda::GradientArguments& arguments) {
+#define QKV_KERNELS(NAME, SHAPE, TILES)                           \
+  if (std::strcmp(name, "qkv_prepare_gradients_" #NAME) == 0) {   \
+    cuda::prepare_gradients<cuda::SHAPE, cuda::TILES>(arguments); \
+    return;                                                       \
+  }                                                               \
+  if (std::strcmp(name, "qkv_query_gradients_" #NAME) == 0) {     \
+    cuda::query_gradients<cuda::SHAPE, cuda::TILES>(arguments);   \
+    return;                                                       \
+  }                                                               \
+  if (std::strcmp(name, "qkv_key_gradients_" #NAME) == 0) {       \
+    cuda::key_gradients<cuda::SHAPE, cuda::TILES>(arguments);     \
+    return;                                                       \
+  }
+  QKV_FOR_EACH_GRADIENT(QKV_KERNELS)
+#undef QKV_KERNELS
+  throw std::logic_error(std::string("no kernel ") + name);
+}
+
 }  // namespace
 
 void emulate_kernel(const char* name, std::int64_t blocks, int threads, std::size_t shared_bytes,
                     const void* arguments, std::uint32_t seed) {
-  emulate({blocks, threads, shared_bytes, seed},
-          [&] { run_kernel(name, *static_cast<const cuda::ForwardArguments*>(arguments)); });
+  const EmulatedLaunch launch{blocks, threads, shared_bytes, seed};
+  const std::string_view text = name;
+  const auto run = [&]<class Arguments>(const Arguments*) {
+    emulate(launch, [&] { run_kernel(name, *static_cast<const Arguments*>(arguments)); });
+  };
+  if (text.starts_with("qkv_additive_")) {
+    run(static_cast<const cuda::AdditiveArguments*>(nullptr));
+  } else if (text.find("_gradients_") != std::string_view::npos) {
+    run(static_cast<const cuda::GradientArguments*>(nullptr));
+  } else {
+    run(static_cast<const cuda::ForwardArguments*>(nullptr));
+  }
 }
 
 }  // namespace qkv::test

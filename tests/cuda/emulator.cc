@@ -54,6 +54,7 @@ struct Machine {
   int current = 0;
   std::int64_t block = 0;
   bool progress = false;
+  std::vector<int> delays;  // of each warp, in rounds
   std::vector<unsigned char> shared;
   std::mt19937 random;
   const std::function<void()>* kernel = nullptr;
@@ -142,6 +143,19 @@ void land_some(Machine& m) {
   }
 }
 
+// Whether a warp waits in this round. Now and then one waits for many, as if others ran faster.
+bool is_delayed(Machine& m, std::size_t thread) {
+  int& delay = m.delays[thread / cuda::kLanes];
+  if (thread % cuda::kLanes == 0) {
+    if (delay > 0) {
+      --delay;
+    } else if (m.random() % 128 == 0) {
+      delay = static_cast<int>(m.random() % 128);
+    }
+  }
+  return delay > 0;
+}
+
 [[noreturn]] void fail_deadlock(const Machine& m) {
   std::string text = "emulator: the threads wait for each other without end:";
   for (std::size_t t = 0; t < m.fibers.size(); t += cuda::kLanes) {
@@ -155,6 +169,7 @@ void run_block(Machine& m, const EmulatedLaunch& launch) {
   m.shared.assign(launch.shared_bytes, 0xFF);
   m.block_meeting = {};
   m.warp_meetings.assign(static_cast<std::size_t>(launch.threads / cuda::kLanes), {});
+  m.delays.assign(m.warp_meetings.size(), 0);
   m.any = false;
   for (Fiber& fiber : m.fibers) {
     fiber.started = fiber.done = false;
@@ -174,6 +189,10 @@ void run_block(Machine& m, const EmulatedLaunch& launch) {
     for (std::size_t n = 0; n < m.fibers.size(); ++n) {
       const std::size_t t = (first + n) % m.fibers.size();
       if (m.fibers[t].done) continue;
+      if (is_delayed(m, t)) {
+        left = m.progress = true;
+        continue;
+      }
       m.current = static_cast<int>(t);
       resume(m.fibers[t]);
       left = left || !m.fibers[t].done;
@@ -236,6 +255,14 @@ std::array<std::uint32_t, 8>& own_given() {
 }
 std::array<std::uint32_t, 4>& own_received() {
   return machine->received[static_cast<std::size_t>(machine->current)];
+}
+
+// y, moved by up to `most` units in the last place, as x has it: approximations err as much as the
+// manual of PTX permits.
+float off_by(float y, int most, float x) {
+  if (!(std::abs(y) >= 0x1p-126F && std::abs(y) < 0x1p127F)) return y;
+  const auto draw = static_cast<int>((std::bit_cast<std::uint32_t>(x) * 0x9E3779B9U) >> 16U);
+  return std::bit_cast<float>(std::bit_cast<std::int32_t>(y) + draw % (2 * most + 1) - most);
 }
 
 float widened_half(std::uint16_t x) { return static_cast<float>(Float16::from_bits(x)); }
@@ -403,11 +430,15 @@ void multiply_add(Float16Tiles, float (&c)[4], const std::uint32_t (&a)[4], std:
 }
 
 float exp2_of(float x) {
-  const float y = std::exp2(x);
+  const float y = off_by(std::exp2(x), x == 0 ? 0 : 2, x);
   return std::abs(y) < 0x1p-126F ? 0.0F : y;
 }
 float log2_of(float x) { return std::log2(x); }
-float reciprocal(float x) { return 1 / x; }
+// The manual does not promise that reciprocals of powers of two are exact; hardware has them so.
+float reciprocal(float x) {
+  int exponent = 0;
+  return off_by(1 / x, std::frexp(x, &exponent) == 0.5F ? 0 : 1, x);
+}
 float square_root(float x) { return std::sqrt(x); }
 float divide(float x, float y) { return x / y; }
 float rounded_product(float x, float y) { return x * y; }

@@ -9,10 +9,12 @@
 // Runs kernels of src/cuda/device on the host: the operations of cuda/device/words.h, in which each
 // thread of a GPU is a fiber that runs until it meets an operation of several threads.
 //
-// The order of threads is random. Shared memory begins as NaN. An asynchronous copy lands at once,
-// at a random time, or when it is waited for, which are the earliest, any, and the latest legal
-// times, so that a missing wait or barrier, or a buffer that is reused too early, shows as a wrong
-// result. Threads that wait for each other without end are an error.
+// The order of threads is random, and warps are delayed at random. Shared memory begins as NaN. An
+// asynchronous copy lands at once, at a random time, or when it is waited for, which are the
+// earliest, any, and the latest legal times, so that a missing wait or barrier, or a buffer that is
+// reused too early, shows as a wrong result. Threads that wait for each other without end are an
+// error. Approximate operations err by up to what the manual permits, in a way that depends on
+// their argument alone.
 //
 // Beyond its reach: the rounding inside tensor cores (products are summed here in float32, in
 // ascending order), timing, and what the hardware does differently from its manual.

@@ -23,6 +23,7 @@
 namespace {
 
 constexpr int kInvalid = 1;
+constexpr int kOutOfMemory = 2;
 constexpr int kNotFound = 500;
 constexpr unsigned kMostSharedBytes = 227U << 10U;
 
@@ -70,17 +71,19 @@ int cuDriverGetVersion(int* version) {
   return 0;
 }
 int cuGetErrorName(int status, const char** name) {
-  *name = status == kInvalid    ? "CUDA_ERROR_INVALID_VALUE"
-          : status == kNotFound ? "CUDA_ERROR_NOT_FOUND"
-          : status == 34        ? "CUDA_ERROR_STUB_LIBRARY"
-                                : nullptr;
+  *name = status == kInvalid       ? "CUDA_ERROR_INVALID_VALUE"
+          : status == kOutOfMemory ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : status == kNotFound    ? "CUDA_ERROR_NOT_FOUND"
+          : status == 34           ? "CUDA_ERROR_STUB_LIBRARY"
+                                   : nullptr;
   return *name == nullptr ? kInvalid : 0;
 }
 int cuGetErrorString(int status, const char** text) {
-  *text = status == kInvalid    ? "invalid argument"
-          : status == kNotFound ? "named symbol not found"
-          : status == 34        ? "CUDA driver is a stub library"
-                                : nullptr;
+  *text = status == kInvalid       ? "invalid argument"
+          : status == kOutOfMemory ? "out of memory"
+          : status == kNotFound    ? "named symbol not found"
+          : status == 34           ? "CUDA driver is a stub library"
+                                   : nullptr;
   return *text == nullptr ? kInvalid : 0;
 }
 int cuDeviceGetCount(int* count) {
@@ -190,6 +193,16 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
 }
 #endif
 
+#ifndef QKV_FAKE_COMPUTES
+// More than the memory of device 0 fails; addresses are those of device 0.
+int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
+  if (bytes > kDevices[0].bytes) return kOutOfMemory;
+  *address = (std::uint64_t{1} << 60U) + (std::uint64_t{1} << 40U);
+  return called("allocate " + std::to_string(bytes));
+}
+int cuMemFreeAsync(std::uint64_t, void*) { return called("free"); }
+#endif
+
 // The functions that no test calls.
 #define QKV_UNUSED(name) \
   int name() { return 999; }
@@ -200,8 +213,6 @@ QKV_UNUSED(cuMemcpyHtoDAsync_v2)
 QKV_UNUSED(cuMemcpyDtoHAsync_v2)
 QKV_UNUSED(cuMemsetD8Async)
 QKV_UNUSED(cuStreamSynchronize)
-QKV_UNUSED(cuMemAllocAsync)
-QKV_UNUSED(cuMemFreeAsync)
 #endif
 QKV_UNUSED(cuStreamCreate)
 QKV_UNUSED(cuStreamDestroy_v2)

@@ -9,9 +9,7 @@
 
 #include <qkv/tensor.h>
 
-#include "tests/cuda/device_forward.h"
-#include "tests/cuda/emulated_forward.h"
-#include "tests/cuda/emulator.h"
+#include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
 
 // Equal bits on a GPU (docs/cuda.md), in the emulator and on a device, if there is one: a row of
@@ -75,13 +73,10 @@ std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
                   .dropout = {0.3, 7}}};
 }
 
-enum class Place { kEmulator, kDevice };
-
 class ForwardOrder : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
-    const std::string reason =
-        GetParam() == Place::kDevice ? why_no_device_attention() : why_no_emulator();
+    const std::string reason = why_not(GetParam());
     if (!reason.empty()) GTEST_SKIP() << reason;
     Random random(2);
     bias_.fill_normal(random);
@@ -99,11 +94,7 @@ class ForwardOrder : public testing::TestWithParam<Place> {
                           .lse = x.lse.view(),
                           .entropy = x.entropy.view(),
                           .column_sums = x.column_sums.view()};
-    if (GetParam() == Place::kDevice) {
-      device_attention({q, k, v}, options, outputs);
-    } else {
-      emulated_attention({q, k, v}, options, outputs, seed);
-    }
+    attention_at(GetParam(), {q, k, v}, options, outputs, seed);
     return x;
   }
 
@@ -203,9 +194,7 @@ TEST_P(ForwardOrder, StridesDoNotMatter) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, ForwardOrder, testing::Values(Place::kEmulator, Place::kDevice),
-                         [](const auto& place) {
-                           return place.param == Place::kDevice ? "Device" : "Emulator";
-                         });
+                         [](const auto& place) { return name_of(place.param); });
 
 }  // namespace
 }  // namespace qkv::test

@@ -11,10 +11,10 @@
 
 #include "tests/kernels/targets.h"
 
-// The kernels of the additive score on each target that this CPU runs. Exponentials are exact to
-// some roundings for numbers of any size. The three forms (of small exponentials, of those stored
-// whole and of those with separate powers) give bit-identical results where they are valid, so that
-// a tile may take any.
+// Tests the kernels of the additive score on each target that this CPU runs. Exponentials of
+// numbers of any size are exact up to a few roundings. The three forms (small exponentials, whole
+// ones, and ones with separate powers) give bit-identical results where they are valid, so that a
+// tile may use any of them.
 namespace qkv::kernels {
 namespace {
 
@@ -47,8 +47,8 @@ struct Exponentials {
   }
 };
 
-// All powers of which a product of two reaches from far below 1 / eps to infinity, with odd
-// mantissas of all sizes.
+// Numbers of all magnitudes, whose products range from far below eps to infinity. Their mantissas
+// are odd and vary in all bits.
 template <class T>
 Exponentials<T> sweep() {
   constexpr int kMost = sizeof(T) == 4 ? 124 : 1010;
@@ -119,7 +119,7 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   });
 }
 
-// Gradients of some pairs of x, in one form.
+// Returns the gradients of pairs of numbers of x, from i and from j on, in one form.
 template <class T>
 std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x,
                          ExponentialForm form, std::size_t i, std::size_t j) {
@@ -168,8 +168,8 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
   });
 }
 
-// For a row whose exponentials are stored whole and one whose are not, the score is right also
-// where the two cancel.
+// The score of two rows, one with whole exponentials and one with separate powers, is accurate even
+// where they cancel.
 TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -183,7 +183,7 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   const auto rows = static_cast<Index>(a.size());
   this->for_each_target([&](const AdditiveKernels<T>& k) {
     for (Index i = 0; i < rows; ++i) {
-      std::vector<T> b;  // around -a, where tanh is not yet 1
+      std::vector<T> b;  // around -a, where |tanh| is below 1
       for (int n = 0; n < kPanel; ++n) {
         b.push_back(-a[static_cast<std::size_t>(i)] + static_cast<T>(n - 32) / 3);
       }
@@ -205,8 +205,8 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   });
 }
 
-// x 2^power is exp(2a): compares log2 of both in long double, whose 64 bits hold 2a log2(e) exactly
-// enough for a below 2^20.
+// Compares log2 of x 2^power with that of exp(2a) in long double, whose 64 bits represent 2a
+// log2(e) closely enough for a below 2^20.
 TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();
@@ -223,7 +223,7 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
     }
   }
   this->for_each_target([&](const AdditiveKernels<T>& k) {
-    for (std::size_t n = 0; n < a.size(); n += 37) {  // in pieces that fill no register
+    for (std::size_t n = 0; n < a.size(); n += 37) {  // in pieces that are not whole registers
       const auto count = std::min<std::size_t>(37, a.size() - n);
       std::vector<T> x(count), power(count);
       const ExponentialForm form =
@@ -246,7 +246,7 @@ TYPED_TEST(AdditiveKernelsOf, ExponentialsAreExact) {
   });
 }
 
-// Infinities and NaN give what tanh of a plain sum gives.
+// Infinities and NaN give tanh of the plain sum.
 TYPED_TEST(AdditiveKernelsOf, OddNumbersAreThoseOfTanh) {
   using T = TypeParam;
   const T far = sizeof(T) == 4 ? T(1e30) : T(1e300);

@@ -34,7 +34,8 @@ TYPED_TEST_SUITE(Kernels, SumTypes);
 
 constexpr Index kWidths[] = {1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 33, 48, 64, 65, 80, 100, 129};
 
-// Covers numbers of every size, whole rounds of the loop and rests, with and without slopes.
+// Covers numbers of every size, whole iterations of the loop and remainders, with and without
+// slopes.
 TYPED_TEST(Kernels, SoftCapsAreThoseOfTheHeader) {
   using T = TypeParam;
   constexpr T kSpecial[] = {T(0),
@@ -102,7 +103,7 @@ TYPED_TEST(Kernels, ScoresAreSumsOverBlocksOfAscendingChannels) {
                 const T value = q[at(r * D + c)];
                 return this->multiply_add(fused, value, key, so_far);
               });
-              const T want = r < count ? sum * T(0.3) : T(7);  // rows behind are not touched
+              const T want = r < count ? sum * T(0.3) : T(7);  // later rows are not written
               ASSERT_EQ(s[at(r * 70 + n)], want) << D << " " << r << " " << n;
             }
           }
@@ -119,7 +120,7 @@ TYPED_TEST(Kernels, WeightedSumsAreOneChainOverAscendingKeys) {
       for (const Index rows : {1, 2, 5, 6, 7, 8, 13}) {
         constexpr Index kKeys = 37;
         const std::vector<T> w = random_values<T>(rows * kKeys, 3);
-        const std::vector<T> v = random_values<T>(kKeys * E, 4);  // ends with its last value
+        const std::vector<T> v = random_values<T>(kKeys * E, 4);  // no padding at the end
         const std::vector<T> start = random_values<T>(rows * (E + 2), 5);
         std::vector<T> acc = start;
         k.weighted_sum({w.data(), kKeys}, rows, {v.data(), E}, kKeys, E, {acc.data(), E + 2});

@@ -14,7 +14,7 @@
 namespace qkv::kernels {
 namespace {
 
-constexpr Index kApart = 5;  // numbers of the gaps between rows, which are NaN
+constexpr Index kApart = 5;  // length of the gaps between rows, which hold NaN
 
 template <class T>
 class GradientKernelsOf : public testing::Test {
@@ -23,7 +23,7 @@ class GradientKernelsOf : public testing::Test {
   static void for_each_target(const F& f) {
     for_each_supported([&](Target target) { f(gradient_kernels<T>(target)); });
   }
-  // Rows of n numbers with gaps of kApart numbers between them.
+  // Returns rows of n numbers with gaps of kApart numbers between them.
   static std::vector<T> random_rows(Index rows, Index n, unsigned seed) {
     std::vector<T> x = random_values<T>(rows * (n + kApart), seed);
     for (std::size_t place = 0; place < x.size(); ++place) {
@@ -122,7 +122,7 @@ TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
     for (const Index n : {0, 1, 7, 16, 33, 64}) {
       std::vector<T> s(at(n));
       for (std::size_t c = 0; c < s.size(); ++c) s[c] = scores[(c + c / 16) % scores.size()];
-      std::vector<T> slopes(at(n + 1), Limits::infinity());  // the last one must stay
+      std::vector<T> slopes(at(n + 1), Limits::infinity());  // the last one must not change
       kernels.clear_masked(slopes.data(), s.data(), n);
       for (Index c = 0; c <= n; ++c) {
         const bool masked = c < n && s[at(c)] == -Limits::infinity();

@@ -34,8 +34,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
     const double ulp = std::numeric_limits<T>::epsilon();
     for (const Index H : {1, 3, 16, 37}) {
       for (const double deviation : {1e-4, 1.0, 10.0, 1000.0}) {
-        // The numbers of xs [3H], hs [3H], h [H], dnext [H] are small, saturated and beyond all
-        // exponentials.
+        // The numbers of xs [3H], hs [3H], h [H], dnext [H] are small, saturate the gates, or
+        // overflow every exponential.
         const std::vector<T> x = random_values<T>(8 * H, static_cast<unsigned>(H), deviation);
         const T* const h = x.data() + 6 * H;
         std::vector<T> next(static_cast<std::size_t>(H)), gates(static_cast<std::size_t>(4 * H));
@@ -69,8 +69,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
         std::vector<double> want_dgates(gates.size()), want_dh(next.size());
         reference::gru_backward(kept.data(), exact.data() + 6 * H, exact.data() + 7 * H, H,
                                 want_dgates.data(), want_dh.data());
-        // These are products of equal numbers: relative errors, and an ulp where 1 - z or 1 - n^2
-        // cancel.
+        // Gradients are products of the same numbers: their errors are relative, plus an ulp where
+        // 1 - z or 1 - n^2 cancels.
         const double size = deviation * (1 + deviation) * (1 + deviation);
         for (std::size_t n = 0; n < dgates.size(); ++n) {
           EXPECT_NEAR(dgates[n], want_dgates[n], 16 * ulp * (std::fabs(want_dgates[n]) + size))
@@ -84,7 +84,7 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
   });
 }
 
-// The next state of a state of zero: z is 0, so that it is tanh alone.
+// The state and z are 0, so that the next state is tanh of the candidate's sum.
 TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   using T = TypeParam;
   const double ulp = std::numeric_limits<T>::epsilon();

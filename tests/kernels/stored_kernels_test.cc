@@ -22,14 +22,14 @@ struct Stored {
   using T = Sum;
   using Element = Store;
   static constexpr DType kDType = dtype_of<Store>;
-  static constexpr Index kNumbers = 1;  // numbers of an element
+  static constexpr Index kNumbers = 1;  // numbers per element
   static constexpr Index kWidths[] = {1,  3,  4,  7,  8,  15, 16, 17,  31,
                                       32, 40, 63, 64, 65, 80, 96, 128, 200};
   static constexpr Index kKeys[] = {1, 5, 16, 17, 31, 48, 64};
   static constexpr Index kRowsOfScores[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16};
   static constexpr Index kRowsOfSums[] = {1, 2, 3, 4, 5, 6};
   static constexpr Index kAhead = 64;
-  static constexpr Index kWidenedWidths[] = {1021, 3};  // their last register is not whole
+  static constexpr Index kWidenedWidths[] = {1021, 3};  // not whole registers
   static constexpr Index kPackedWidths[] = {16};
 
   static Index pad(Index width) { return width % 2 * 3; }
@@ -37,7 +37,7 @@ struct Stored {
     return core::from_accumulator<Store>(static_cast<T>(value));
   }
   static T number(const Store* data, Index n) { return core::to_accumulator<T>(data[n]); }
-  // Every number of 16 bits, or as many numbers of a wider type.
+  // Returns number n of the 2^16 numbers of 16 bits, or of as many numbers of a wider type.
   static Store any(Index n) {
     if constexpr (sizeof(Store) == 2) {
       return Store::from_bits(static_cast<std::uint16_t>(n));

@@ -11,6 +11,7 @@
 
 #include <qkv/dtype.h>
 
+#include "kernels/amx_kernels.h"
 #include "kernels/target.h"
 
 // Types, targets and random numbers that the tests of kernels share.
@@ -32,12 +33,14 @@ std::vector<T> random_values(Index n, unsigned seed, double deviation = 1) {
 }
 
 // Calls f(target) for each target with kernels of its own that this CPU runs; a test on a CPU
-// without any is skipped. kAvx512Bf16 has the kernels of kAvx512 (dot2_kernels_test.cc).
+// without any is skipped. kAvx512Bf16, kAmx and kEmulatedAmx have those of kAvx512
+// (bfloat16_kernels_test.cc).
 template <class F>
 void for_each_supported(const F& f) {
   int targets = 0;
   for (const Target target : kTargets) {
     if (!is_supported(target) || target == Target::kAvx512Bf16) continue;
+    if (has_amx_products(target)) continue;
     SCOPED_TRACE(std::string(name_of(target)));
     f(target);
     ++targets;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every target is bit-identical with the plain loops, for any number of elements and of sets.
+// Tests that every target is bit-identical with plain loops, for any number of elements and sets.
 #include "kernels/update_kernels.h"
 
 #include <cmath>
@@ -30,7 +30,7 @@ std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
   return all;
 }
 
-// Such numbers with non-finite ones, the largest and the smallest ones, and -0 at some places.
+// Random numbers, with NaN, infinities, the largest and smallest numbers, and -0 in some places.
 template <class T>
 std::vector<T> extremes(std::size_t n, std::uint64_t seed) {
   using Limits = std::numeric_limits<T>;

@@ -20,7 +20,7 @@
 namespace qkv::test {
 namespace {
 
-// The default sizes: Ts of more than a panel, U of no whole columns, more sources than in a task.
+// The default sizes: Ts exceeds a panel, U is no multiple of kUnitLanes, B exceeds a task.
 struct Sizes {
   Index B = 11, Ts = 70, Dq = 6, Dk = 5, E = 9, U = 21, steps = 3;
 };
@@ -91,7 +91,7 @@ Results start(const Task& x) {
   Results r{Tensor(dtype, x.d_out.shape()), random_tensor(dtype, x.s.shape(), 20),
             random_tensor(dtype, x.values.shape(), 21), random_tensor(dtype, x.keys.shape(), 22),
             x.layer.zero_gradients()};
-  // These gradients are overwritten, whatever they hold.
+  // Gradients of the parameters are overwritten, whatever they hold.
   for (Tensor* one : {&r.parameters.w_q, &r.parameters.w_k, &r.parameters.v}) {
     fill_normal(*one, 23);
   }

@@ -266,8 +266,8 @@ TEST(CrossEntropy, GradientsMayReplaceTheLogits) {
   }
 }
 
-// Forward and backward at once are bit-identical to both passes, also for rows that are ignored or
-// hold NaN.
+// Forward and backward in one call are bit-identical to two calls, also for rows that are ignored
+// or hold NaN.
 TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
   const std::vector<double> some(130, 0.75);
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
@@ -336,7 +336,7 @@ TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
 }
 
 TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
-  // The rows: -inf is not the target's logit; it is the target's; all logits are -inf.
+  // In row 0 the logit -inf is not the target's, in row 1 it is, in row 2 all logits are -inf.
   const std::vector<double> x{0, -kInfinity, 0,          0,         -kInfinity,
                               0, -kInfinity, -kInfinity, -kInfinity};
   const ConstView logits(x.data(), {3, 3});

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <qkv/attention.h>
+#include <qkv/expression.h>
 #include <qkv/layers.h>
 
 #include "tests/layers/gradients.h"
@@ -26,15 +28,17 @@ struct Shapes {
   Dims q, k, v, out, weights;
 };
 
-// Checks the gradients of a layer that reads q, k and v: those of the three and of all parameters.
+// Checks the gradients of a layer's q, k and v and of all its parameters.
 template <class Layer>
 void check(Layer& layer, const Shapes& shapes, const std::vector<Mask>& masks,
-           const ConstView& lengths = {}) {
+           const ConstView& lengths = {}, const std::vector<ScoreMod>& mods = {}) {
   for (const RunState& run : runs()) {
     Tensor q = random_tensor(kF64, shapes.q, 1);
     Tensor k = random_tensor(kF64, shapes.k, 2);
     Tensor v = random_tensor(kF64, shapes.v, 3);
-    LayerLoss loss(layer, LayerInputs{q, k, v, lengths, masks}, run, shapes.out, shapes.weights);
+    LayerInputs inputs{q, k, v, lengths, masks};
+    inputs.mods = mods;
+    LayerLoss loss(layer, inputs, run, shapes.out, shapes.weights);
     Tensor dq(kF64, shapes.q);
     Tensor dk(kF64, shapes.k);
     Tensor dv(kF64, shapes.v);
@@ -159,6 +163,43 @@ TEST(LayerGradients, MultiHeadBias) {
       }
     }
   }
+}
+
+// A score that differs from query to query, head to head and key to key, and a mask.
+TEST(LayerGradients, OwnScoresAndMasks) {
+  const Symbols x;
+  const std::vector<ScoreMod> mods{score_mod(x.s * (1 + x.i - 0.5 * x.h) + 0.25 * x.j * x.s * x.s)};
+  const std::vector<Mask> masks{mask_mod((x.i + x.j + x.h) % 3 != 0)};
+  DotProductAttention dot(0.3);
+  check(dot, {{2, 3, 4}, {2, 5, 4}, {2, 5, 6}, {2, 3, 6}, {2, 3, 5}}, masks, {}, mods);
+  MultiHeadAttention heads({.width = 6, .heads = 2, .dropout = 0.3, .dtype = kF64});
+  initialise(heads, 3);
+  check(heads, {{2, 3, 6}, {2, 5, 6}, {2, 5, 6}, {2, 3, 6}, {2, 2, 3, 5}}, masks, {}, mods);
+  SelfAttention self(5, kF64);
+  initialise(self, 7);
+  Tensor from = random_tensor(kF64, {2, 4, 5}, 1);
+  Tensor dx(kF64, {2, 4, 5});
+  LayerLoss loss(self, SelfAttentionInputs{from, {}, masks, mods}, {}, {2, 4, 5}, {2, 4, 4});
+  auto gradients = self.zero_gradients();
+  loss.backward(SelfAttentionInputGradients{.x = dx}, gradients);
+  expect_gradients({{"x", from, dx}}, self, gradients, loss, "evaluation");
+}
+
+// The results are those of attention() with the mods, and not those without.
+TEST(LayerGradients, OwnScoresAreThoseOfAttention) {
+  const Symbols x;
+  const std::vector<ScoreMod> mods{score_mod(x.s - 0.5 * abs(x.i - x.j))};
+  const Tensor q = random_tensor(kF64, {2, 3, 4}, 1), k = random_tensor(kF64, {2, 5, 4}, 2);
+  Tensor got(kF64, {2, 3, 4}), want(kF64, {2, 3, 4}), without(kF64, {2, 3, 4});
+  RunState run;
+  DotProductAttention::Saved saved;
+  LayerInputs inputs{q, k, k};
+  DotProductAttention().forward(inputs, run, saved, {.out = without});
+  inputs.mods = mods;
+  DotProductAttention().forward(inputs, run, saved, {.out = got});
+  attention({q, k, k}, {.mods = mods}, {.out = want});
+  EXPECT_EQ(bytes_of(got), bytes_of(want));
+  EXPECT_NE(bytes_of(got), bytes_of(without));
 }
 
 TEST(LayerGradients, SelfAttention) {

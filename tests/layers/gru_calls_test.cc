@@ -88,7 +88,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
     Tensor dx(dtype, {kRows, 5}), dh(dtype, {kRows, 17}), dgates(dtype, {kRows, 68});
     steps.backward(gates, h, slope, dx, dh, dgates);
 
-    // A row holds x h next gates slope dx dh dgates one after the other, two numbers apart.
+    // A row holds x, h, next, gates, slope, dx, dh and dgates, two numbers apart.
     Tensor wide(dtype, {kRows, 5 + 17 + 17 + 68 + 17 + 5 + 17 + 68 + 2 * 8});
     copy(ConstView(&nan, {1}), wide);
     Index used = 0;

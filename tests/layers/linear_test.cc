@@ -31,8 +31,7 @@ LinearParameters random_parameters(DType dtype, Index out, Index in, bool bias) 
   return {random_tensor(dtype, {out, in}, 1), bias ? random_tensor(dtype, {out}, 2) : Tensor()};
 }
 
-// Rows x [R,I], weights and bias as doubles, with plain sums, and with sums in the order of
-// linear.h in T.
+// Rows x [R,I], weights and bias as doubles, and their product with plain sums.
 struct Plain {
   std::vector<double> x, w, b;
   std::size_t I, O;
@@ -255,8 +254,8 @@ TEST(Linear, AnySizeOnAnyThreadsHasTheBitsOfPlainLoops) {
   }
 }
 
-// One block of rows holds a NaN where its gradient is 0, the others do not. There are one task and
-// tasks that share their checks of x, and more rows than columns of dy and fewer.
+// One block of rows, then two, hold a NaN where the gradient is 0. Sizes and threads give one task,
+// tasks that share their checks of x, and more and fewer rows than columns of dy.
 TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
   for (const Dims& size : {Dims{140, 70, 200}, Dims{300, 70, 64}, Dims{300, 128, 128}}) {
     for (const int threads : {1, 3}) {

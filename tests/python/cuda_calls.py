@@ -61,6 +61,42 @@ def _cases():
     yield ("packed sums", *packed, {**starts, "return_column_sums": True})
     yield ("no batch", *(x[0, 0] for x in plain), {"return_row_max": True})
     yield ("no queries", *inputs(Tq=0), {"return_lse": True})
+    yield from _additive_cases()
+
+
+def additive(U=40, Dq=20, Dk=24, heads=()):
+    """Options of an additive score; `heads` are the parameters that have an axis of 4 heads."""
+    shapes = {"Wq": (U, Dq), "Wk": (U, Dk), "v": (U,), "b": (U,)}
+    params = {
+        name: _normal(*((4,) if name in heads else ()), *shape, seed=10 + n) / shape[-1] ** 0.5
+        for n, (name, shape) in enumerate(shapes.items())
+    }
+    return {"score": "additive", "params": params}
+
+
+def additive_inputs(B=2, H=4, G=2, Tq=70, Tk=90, E=30, dtype=torch.float32):
+    shapes = (B, H, Tq, 20), (B, G, Tk, 24), (B, G, Tk, E)
+    return [_normal(*shape, dtype=dtype, seed=n) for n, shape in enumerate(shapes)]
+
+
+def _additive_cases():
+    plain = additive_inputs()
+    yield ("additive", *plain, {**additive(), "causal": True})
+    yield ("additive per head", *plain, additive(U=70, heads=("Wq", "Wk", "v", "b")))
+    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
+    every |= {"dropout": 0.2, "seed": 3, "return_lse": True, "return_row_max": True}
+    yield ("additive with every option", *plain, {**additive(heads=("Wk",)), **every})
+    yield (
+        "additive, wide values",
+        *additive_inputs(E=256, Tq=20),
+        {**additive(), "window": (20, 3)},
+    )
+    packed = [_turned(x)[0] for x in additive_inputs(B=1)]
+    starts = {name: torch.tensor([0, 20, end]) for name, end in
+              (("cu_seqlens_q", 70), ("cu_seqlens_k", 90))}  # fmt: skip
+    yield ("additive, packed", *packed, {**additive(), **starts})
+    yield ("additive, no values", *plain[:2], None, {**additive(), "return_lse": True})
+    yield ("additive, no queries", *additive_inputs(Tq=0), additive())
 
 
 CASES = {name: rest for name, *rest in _cases()}
@@ -86,9 +122,9 @@ def results_of(got):
 
 
 def assert_near(got, want, dtype, v):
-    """Both are rounded to 16 bits, and weights, too, before they multiply values."""
+    """Results of 16 bits are rounded, and so are weights before they multiply values."""
     assert type(got) is type(want)
-    unit = 2**-8 if dtype == torch.bfloat16 else 2**-11
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}[dtype]
     largest = 1 if v is None or v.numel() == 0 else float(v.abs().max())
     for x, y in zip(results_of(got), results_of(want)):
         assert x.shape == y.shape and x.dtype == y.dtype

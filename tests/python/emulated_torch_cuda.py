@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 import pytest
 import torch
-from cuda_calls import CASES, assert_near, dropped_weights, inputs
+from cuda_calls import CASES, additive, additive_inputs, assert_near, dropped_weights, inputs
 
 import qkv
 import qkv.torch
@@ -48,6 +48,12 @@ def test_dropout_drops_what_the_cpu_drops():
     assert torch.equal(got != 0, want != 0)
 
 
+def test_an_additive_entry_alone_has_equal_bits():
+    whole = attention(*additive_inputs(B=3), **additive(), causal=True)
+    one = attention(*(x[1:2] for x in additive_inputs(B=3)), **additive(), causal=True)
+    assert torch.equal(one, whole[1:2])
+
+
 def test_negated_tensors_are_their_values():
     q, k, v = inputs()
     negated = torch._neg_view(k)
@@ -63,7 +69,7 @@ def test_the_operator_takes_the_same_way(monkeypatch):
         calls.append(arguments)
         return _cuda.attention(**arguments)
 
-    # The kernel looks where q is.
+    # For q on the CPU, the operator's kernel calls _functions.attention.
     monkeypatch.setattr(qkv.torch._operator._functions, "attention", counted)
     every = {"causal": "diagonal", "softcap": 5.0}
     out, lse, *_ = torch.ops.qkv.attention(q, k, v, **every)
@@ -101,10 +107,29 @@ def test_errors_name_the_argument(options, kind, text):
         attention(*inputs(), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"return_entropy": True}, "results of an additive score other than out, lse and row_max"),
+        ({"qk_norm": True}, "attention: qk_norm is not available for arrays in device memory"),
+        ({"params": {"Wq": torch.ones(4, 20, device="meta")}},
+         r'attention: params\["Wq"\] must be on the device of q, cpu, got meta'),
+        ({"params": {"Wq": torch.ones(4, 20), "Wk": torch.ones(4, 24)}}, r"params\[\"v\"\]"),
+    ],
+)  # fmt: skip
+def test_errors_of_additive_scores(options, text):
+    with pytest.raises(ValueError, match=text):
+        attention(*additive_inputs(), **{**additive(), **options})
+
+
 def test_types_that_no_kernel_has():
     q, k, v = (x.float() for x in inputs())
     with pytest.raises(ValueError, match="attention: options need .* q of float32"):
         attention(q, k, v)
+    with pytest.raises(ValueError, match="an additive score of q of bfloat16"):
+        narrow = additive(Dq=64, Dk=64)
+        narrow["params"] = {name: x.bfloat16() for name, x in narrow["params"].items()}
+        attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), **narrow)
     with pytest.raises(ValueError, match="more than 256 channels"):
         attention(*inputs(D=300, Tq=5, Tk=5))
     with pytest.raises(TypeError, match="attention: k must be .* got complex64"):

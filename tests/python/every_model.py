@@ -35,11 +35,11 @@ class Result(NamedTuple):
     name: str  # the name of the configuration
     model: str  # the name of the model class
     state: str  # "equal", "refused", "no attention", "not tried", "as sdpa", "different"
-    text: str  # what was compared, or the reason why nothing was
+    text: str  # the comparisons made, or the reason why there is none
     worst: float = 0.0
 
 
-# ---- which classes ------------------------------------------------------------------------------
+# ---- the classes --------------------------------------------------------------------------------
 
 
 def classes_of(name: str) -> List[type]:
@@ -65,7 +65,7 @@ def classes_of(name: str) -> List[type]:
     return first + writing[:1]
 
 
-# ---- how they are made --------------------------------------------------------------------------
+# ---- making models ------------------------------------------------------------------------------
 
 
 def widen_all(dtype: torch.dtype) -> None:
@@ -108,7 +108,7 @@ def make(
     return model
 
 
-# ---- what they give -----------------------------------------------------------------------------
+# ---- their results ------------------------------------------------------------------------------
 
 
 def tensors_in(thing: Any, name: str = "") -> Iterator[Tuple[str, torch.Tensor]]:
@@ -145,7 +145,7 @@ def difference(
         if a.shape != b.shape:
             return math.inf
         if real is not None and a.dim() > 1 and len(a) == len(real):
-            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real  # without the first row
+            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real  # no first position
             if a.shape[:2] == rows.shape:
                 a, b = a[rows], b[rows]
         if not a.numel():
@@ -164,7 +164,7 @@ def difference(
 
 
 class Calls:
-    """The modules from which "qkv" was called while this is entered."""
+    """A context that records the modules from which "qkv" is called."""
 
     def __init__(self) -> None:
         self.modules: Dict[int, str] = {}

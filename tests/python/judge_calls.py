@@ -22,7 +22,7 @@ SUMS = ("entropy", "value_sums", "pooled")
 RESULTS = ("out", "weights", "scores", "lse", "row_max", "column_sums", "top", *SUMS)
 
 
-# ---- what goes in -------------------------------------------------------------------------------
+# ---- arguments ----------------------------------------------------------------------------------
 
 
 def shown(case: Case, name: str, x: Any) -> Any:
@@ -49,7 +49,7 @@ def arguments(case: Case) -> dict[str, Any]:
     return options
 
 
-# ---- what comes out -----------------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 
 def named(case: Case, result: Any) -> dict[str, Any]:
@@ -186,14 +186,18 @@ def changed(before: dict[str, np.ndarray], given: dict[str, Any]) -> list[str]:
 
 
 def top_limit(case: Case, want: dict[str, Any], near: dict[str, Any]) -> float:
-    """The tolerance of weights; for packed calls, which return no weights, from that of lse."""
+    """The tolerance of the largest weights; from lse in packed calls, which have no weights."""
     name = "weights" if "weights" in want else "lse"
     error = gap(want[name], near[name]) if near else 0.0
     return tolerance(case, torch.ones(()), error, (2, case.accumulator, 1.0))
 
 
 def judge_top(case: Case, top: Any, want: dict[str, Any], limit: float) -> list[str]:
-    """Checks that weights descend, keys are unmasked and have them, ties ascend, rest is 0, -1."""
+    """Complaints about the largest weights and their keys.
+
+    Weights must descend, and each key must be unmasked and have its weight. Keys of equal weights
+    must ascend. Where a row has too few keys, the weight must be 0 and the key -1.
+    """
     weights, keys = as_float64(top[0]), as_float64(top[1]).astype(np.int64)
     count = case.returns["return_top"]
     rows = want.get("weights of each", [want.get("weights")])
@@ -316,7 +320,7 @@ def judge(case: Case) -> list[str]:
 
 
 def right_arguments(function: str, seed: int, kind: Optional[str] = None) -> dict[str, Any]:
-    """All arguments of attention or attention_backward; `kind` of their arrays: "torch" or any."""
+    """All arguments of attention or attention_backward; `kind` of arrays, None for any."""
     case = make_case(seed)
     if kind:
         case.kinds = {name: "list" if was == "list" else kind for name, was in case.kinds.items()}

@@ -102,7 +102,7 @@ class Maker:
         family = str(self.rng.choice(FAMILIES, p=FAMILY_ODDS))
         self.lengths()
         call = self.arrays(family)
-        if self.chance(0.04) and family != "mixed":  # where q and k might have the same rank
+        if self.chance(0.04) and family != "mixed":  # there q and k may have one rank
             call.v = None
         case = Case(self.seed, dtype, call, family=family)
         case.dtypes = {"q": dtype, "k": key_dtype, "v": key_dtype}
@@ -310,7 +310,7 @@ class Maker:
         shape = tuple(1 if self.chance(0.3) else n for n in wide)
         return shape[int(self.rng.integers(0, len(wide))) if self.chance(0.4) else 0 :]
 
-    # ---- how it looks -----------------------------------------------------------------------
+    # ---- presentation -----------------------------------------------------------------------
 
     def presentation(self, case: Case) -> None:
         """Draws dtype, kind and strides of each array, and rounds its values to the dtype."""

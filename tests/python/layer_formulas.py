@@ -92,7 +92,7 @@ def multi_head(
 
 
 class Case(NamedTuple):
-    make: Callable[..., Any]  # takes dtype="float64" where the layer has a dtype
+    make: Callable[..., Any]  # makes a float64 layer; takes dropout= if the layer has it
     widths: Tuple[int, ...]  # the widths of q, k and v, or of x
     formula: Callable[..., Tuple[np.ndarray, np.ndarray]]
 

@@ -121,7 +121,7 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
     given = [x for x in (q, k, v) if x is not None]
     widest = max(x.ndim for x in given)
     mixed = len({x.ndim for x in given}) > 1
-    own_heads = widest > 3 or mixed  # otherwise there is no head axis but one head
+    own_heads = widest > 3 or mixed  # without them there is one head and no head axis
     if mixed:
         q, k, v = _stretch(q, k, v, widest)
     elif not own_heads:

@@ -54,7 +54,7 @@ def projections(p: Problem) -> tuple[Any, Any]:
 
 
 def over_length(x: Any, by: Any) -> Any:
-    """Each row of x divided by the length |by|; a row of zeros gives 0."""
+    """Each row of x divided by the norm |by|; a row of zeros gives 0."""
     length = by.norm(dim=-1, keepdim=True)
     return x / length.masked_fill(length == 0, math.inf)
 
@@ -137,7 +137,7 @@ def dropout_factor(p: Problem) -> Any:
 
 
 def sums(p: Problem, weights: Any) -> dict[str, Any]:
-    """The results that sum weights [B,H,Tq,Tk] over queries or keys; "pooled" by `pooled`."""
+    """The results that sum weights [B,H,Tq,Tk] over queries or keys, except pooled weights."""
     found = {
         "column_sums": weights.sum(-2),
         "entropy": -torch.special.xlogy(weights, weights).sum(-1),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that other forms of one value give equal results, and that every argument is passed on.
+"""Tests that a list, a NumPy scalar and an array of one value give equal results.
 
-Other forms are lists, NumPy scalars and arrays.
+The last tests check that every argument reaches the extension at its place.
 """
 
 import inspect

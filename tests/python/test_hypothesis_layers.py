@@ -39,6 +39,8 @@ SAME = {"MLPAttention": "AdditiveAttention"}
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
 OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
+OTHERS |= {"score_mod", "mask_mod", "ScoreMod", "MaskMod", "At", "captured"}
+OTHERS |= {"Expression", "where", "minimum", "maximum"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]
@@ -276,7 +278,7 @@ def is_harmless(path: Any) -> bool:
 
 
 def run_method(function: Any, arguments: dict[str, Any]) -> Any:
-    """As attempt(), but a layer may keep its inputs, and files may be missing."""
+    """Calls as attempt() does, but a layer may keep its inputs, and files may be missing."""
     try:
         return function(**arguments)
     except (*ERRORS, OSError) as error:

@@ -141,7 +141,7 @@ def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> No
 
 @pytest.mark.parametrize("block", range(8))
 def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
-    """A dropped weight spreads it, as 0 * NaN is NaN. Weights and dv do not depend on values."""
+    """A dropped weight keeps the NaN, as 0 * NaN is NaN. Weights and dv do not depend on v."""
     wrong = []
     for seed in some(range(40_000 + block * 10, 40_000 + (block + 1) * 10)):
         case = make_case(seed)

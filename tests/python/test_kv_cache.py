@@ -349,7 +349,7 @@ def test_bfloat16_pages():
         cache.append(np.tile(k, (1, 1, 9, 1)), np.tile(k, (1, 1, 9, 1)))
 
 
-# ---- guesses and windows ------------------------------------------------------------------------
+# ---- draft tokens and windows -------------------------------------------------------------------
 
 
 def test_with_a_window_so_many_guesses_may_be_rejected():
@@ -384,7 +384,7 @@ def test_append_runs_without_the_gil():
     k, one = draw(1, 1, 64, 64), draw(1, 1, 1, 64)
     calls = {"append": lambda: cache.append(one, one), "lengths": lambda: cache.lengths}
     count, refused = 1, set()
-    # The other thread appends more and more until each call here has come while it appends.
+    # The other thread appends ever more keys, until each call here has been refused meanwhile.
     while len(refused) < len(calls):
         many = np.broadcast_to(k.astype(np.float64), (1, 1, 64, 64)).repeat(64 * count, 2)
         thread = threading.Thread(target=cache.append, args=(many, many))

@@ -124,7 +124,7 @@ def test_representations_can_be_typed_in():
     assert qkv.SelfAttention(4, np.dtype("f4")).config["dtype"] == "float32"
 
 
-# ---- what a pass keeps --------------------------------------------------------------------------
+# ---- the arrays of a pass -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -388,7 +388,7 @@ def test_bilinear():
     assert_same(scores, theirs(*(x.contiguous() for x in pairs)).squeeze(-1))
 
 
-# ---- what is taken ------------------------------------------------------------------------------
+# ---- accepted state dicts -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -31,7 +31,7 @@ def normal(*shape: int, seed: int = 0) -> Any:
 
 
 def disagreements(dtype: str, got: dict[str, Any], judge: Callable[[Any], dict[str, Any]]) -> str:
-    """Complaints; `judge(dtype)` gives torch's results; their float32 error is the measure."""
+    """Complaints about `got`; its tolerance is from the float32 error of torch, judge(dtype)."""
     exact = judge(torch.float64)
     near = judge(torch.float32)
     wrong = [] if set(got) == set(exact) else [f"{sorted(got)}, expected {sorted(exact)}"]

@@ -71,7 +71,7 @@ def test_agrees_with_the_models_formulas(pairs, width, positions, norm, dtype):
     shapes = ((2, 4, 9, 16), (2, 2, 13, 16), (2, 2, 13, 5))
     leaves = [leaf(*shape, dtype=exact) for shape in shapes]
     gains = [leaf(16, dtype=exact), leaf(2, 16, dtype=exact)] if norm else []
-    if dtype == torch.bfloat16:  # both get the rounded numbers
+    if dtype == torch.bfloat16:  # the formula and the call get the rounded numbers
         leaves = [x.detach().to(dtype).double().requires_grad_() for x in leaves]
         gains = [x.detach().to(dtype).double().requires_grad_() for x in gains]
     at_q, at_k = torch.arange(9) + 4, torch.arange(13)

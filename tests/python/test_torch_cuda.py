@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA tensors in qkv.torch: on a GPU if there is one, and everything else without."""
+"""Tests CUDA tensors in qkv.torch, with an emulator and fake tensors, and on a GPU if any."""
 
 import os
 import pathlib
@@ -11,7 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import numpy as np  # noqa: E402
-from cuda_calls import CASES, assert_near, dropped_weights, inputs, moved, results_of  # noqa: E402
+from cuda_calls import (  # noqa: E402
+    CASES,
+    additive_inputs,
+    assert_near,
+    dropped_weights,
+    inputs,
+    moved,
+    results_of,
+)
 from patience import PATIENCE  # noqa: E402
 
 import qkv  # noqa: E402
@@ -44,14 +52,14 @@ def test_in_the_emulator():
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
-def fakes(**options):
-    """q, k, v and options as CUDA tensors without values."""
+def fakes(dtype=torch.bfloat16):
+    """q, k and v as CUDA tensors without values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         shapes = (2, 4, 70, 64), (2, 2, 90, 64), (2, 2, 90, 32)
-        tensors = [torch.empty(s, dtype=torch.bfloat16, device="cuda") for s in shapes]
+        tensors = [torch.empty(s, dtype=dtype, device="cuda") for s in shapes]
         return mode, tensors
 
 
@@ -89,6 +97,23 @@ def test_gradients_are_refused_in_the_forward_call():
             qkv.torch.attention(q, k, v)
         with torch.no_grad():
             assert qkv.torch.attention(q, k, v).shape == (2, 4, 70, 32)
+
+
+@has_operator
+def test_the_additive_module_takes_cuda_tensors_without_gradients(monkeypatch):
+    Module = qkv.torch.nn.AdditiveAttention
+    monkeypatch.setattr(Module, "reset_parameters", lambda self: None)  # cannot draw without a GPU
+    mode, (q, k, v) = fakes(torch.float32)
+    with mode:
+        module = Module(64, 64, 40, device="cuda")
+        with pytest.raises(ValueError, match="use torch.no_grad"):  # for the parameters
+            module(q, k, v)
+        with torch.no_grad():
+            out, lse = module(q, k, v, return_lse=True)
+        assert out.shape == (2, 4, 70, 32) and lse.shape == (2, 4, 70)
+        assert out.device == q.device and out.dtype == torch.float32
+        module.requires_grad_(False)
+        assert module(q, k, v).shape == (2, 4, 70, 32)
 
 
 @has_operator
@@ -167,6 +192,18 @@ def test_an_entry_alone_has_equal_bits():
 
 
 @on_gpu
+def test_the_additive_module():
+    q, k, v = additive_inputs()
+    module = qkv.torch.nn.AdditiveAttention(20, 24, 100)
+    with torch.no_grad():
+        want = module(q, k, v, causal=True)
+        got = module.cuda()(*(x.cuda() for x in (q, k, v)), causal=True)
+    assert_near(got, want, q.dtype, v)
+    with pytest.raises(ValueError, match="use torch.no_grad"):
+        module(*(x.cuda() for x in (q, k, v)))
+
+
+@on_gpu
 def test_calls_are_captured_and_replayed():
     q, k, v = (x.cuda() for x in inputs())
     qkv.torch.attention(q, k, v, causal=True)  # loads the kernel
@@ -217,7 +254,7 @@ def test_scaled_dot_product_attention():
     q, k, v = (x.cuda() for x in inputs(G=4))
     got = qkv.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert torch.equal(got, qkv.torch.attention(q, k, v, causal="top_left"))
-    wide = [x.float() for x in (q, k, v)]  # PyTorch's own
+    wide = [x.float() for x in (q, k, v)]  # PyTorch's function computes float32
     theirs = torch.nn.functional.scaled_dot_product_attention(*wide)
     assert torch.equal(qkv.torch.scaled_dot_product_attention(*wide), theirs)
 

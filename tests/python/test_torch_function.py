@@ -144,7 +144,7 @@ def test_float32_queries_on_bfloat16_keys():
     assert (q.grad.dtype, k.grad.dtype, v.grad) == (torch.float32, torch.bfloat16, None)
 
 
-# ---- what autograd asks of a function -----------------------------------------------------------
+# ---- rules of autograd --------------------------------------------------------------------------
 
 
 def test_only_what_wants_a_gradient_gets_one():

@@ -94,7 +94,7 @@ def test_entered_again():
 
 
 def test_left_on_another_thread():
-    """A generator that another thread closes is left in this way."""
+    """A context inside a generator is left on the thread that closes the generator."""
     looks = qkv.torch.look(Calls(by_torch), top=1)
     thread = threading.Thread(target=looks.__enter__)
     thread.start()

@@ -30,7 +30,7 @@ import qkv.torch  # noqa: E402
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
-# ---- which layers, which calls ------------------------------------------------------------------
+# ---- layers and calls ---------------------------------------------------------------------------
 
 
 def seen_by(layers, model=None, calls=1):
@@ -143,7 +143,7 @@ def test_the_default_is_the_largest_weights_and_the_entropy():
     }
 
 
-# ---- saved --------------------------------------------------------------------------------------
+# ---- files --------------------------------------------------------------------------------------
 
 
 def saved(tmp_path, seen, **options):

@@ -309,7 +309,7 @@ def test_nested_tensors_without_gradients(weights):
 @needs(2, 1, "nested tensors with gradients")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_gradients_of_nested_tensors():
-    """PyTorch has no such gradients, so that they are compared with one call per sequence."""
+    """PyTorch has no gradients of nested tensors; they are compared with one call per sequence."""
     _, ours = pair(batch_first=True)
     x = of_lengths(3, 5, 1).requires_grad_()
     out, _ = ours(x, x, x)

@@ -49,7 +49,6 @@ EVERYTHING = {
 }
 ADDITIVE = {"Wq": draw(U, D), "Wk": draw(U, D), "v": draw(U), "b": draw(U)}
 
-# {name: (options, the function that makes q, k and v from the usual ones)}.
 CASES = {
     "plain": {},
     "causal": {"causal": True, "softcap": 2.0, "scale": 0.3},
@@ -74,6 +73,7 @@ CASES = {
     "sums": {"return_column_sums": [2, 0, 2], "return_value_sums": True},
 }
 CASES["rotary"]["k_positions"] = list(range(TK))
+# {name: (the function that changes q, k and v, the options that this needs)}.
 VARIANTS = {
     "bhtd": (lambda x: x, {}),
     "bthd": (lambda x: x.transpose(1, 2), {"layout": "bthd"}),
@@ -97,7 +97,7 @@ def assert_same(got, want):
         assert torch.equal(x, y)
 
 
-# ---- what it is registered with -----------------------------------------------------------------
+# ---- registration -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

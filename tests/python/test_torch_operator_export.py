@@ -65,7 +65,7 @@ def multihead(**options):
 
 
 def again(chosen):
-    """As many indices as chosen, but with a size that the program cannot know to be equal."""
+    """Indices as many as `chosen`, with a size that the program cannot know to be equal."""
     return (chosen >= 0).nonzero().squeeze(1)
 
 
@@ -84,7 +84,7 @@ def other_keys(module, x, chosen):
     return ours(heads(x), keys, keys)
 
 
-# Calls on entries that a mask chooses.
+# Calls of attention in the entries of x at the indices `chosen`; see Chosen.
 CALLS = {
     "attention": {
         "results": lambda *call: tuple(of_heads(attention, causal=True, **EVERYTHING)(*call)),
@@ -176,7 +176,7 @@ for load, path in ((torch.jit.load, {trace!r}), (torch.export.load, {program!r})
 """
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # torch.jit is deprecated
 def test_files_are_loaded_where_the_operator_is_imported(tmp_path):
     """Without the import PyTorch raises an error in its own words, which docs/pytorch.md quotes."""
 

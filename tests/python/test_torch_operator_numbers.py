@@ -169,7 +169,7 @@ def test_real_numbers_are_no_tensors_in_a_graph(name):
         assert torch.equal(broken, call(Q, 0.5))
 
 
-# ---- which results there are --------------------------------------------------------------------
+# ---- results ------------------------------------------------------------------------------------
 
 STATISTICS = {"return_entropy": True, "return_value_sums": True, "return_pooled": (2, 3)}
 

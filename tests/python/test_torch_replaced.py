@@ -112,7 +112,7 @@ def test_compiled_and_exported_inside():
     assert torch.equal(got, ours(q, q, q, seen))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit")  # it is deprecated
+@pytest.mark.filterwarnings("ignore:.*torch.jit")  # torch.jit is deprecated
 @pytest.mark.parametrize("inside", ["replaced", "look"])
 def test_scripted_code_is_torchs_own(inside, computed, tmp_path):
     class Module(torch.nn.Module):

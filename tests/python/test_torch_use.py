@@ -140,7 +140,7 @@ def test_reparametrized_weights(name, weight):
     module = made(name).eval()
     want = run(module)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions warn that it is deprecated
+        warnings.simplefilter("ignore")  # newer versions warn that weight_norm is deprecated
         torch.nn.utils.weight_norm(module, weight)
     out = run(module)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-6)
@@ -269,7 +269,7 @@ Y = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(2))
 
 
 @needs_operator
-@pytest.mark.filterwarnings("ignore")  # it is deprecated, and warns of every size compared
+@pytest.mark.filterwarnings("ignore")  # torch.jit warns that it is deprecated, and of sizes
 @pytest.mark.parametrize("name", MODULES)
 def test_traced_modules(name):
     module = made(name).eval()
@@ -364,7 +364,7 @@ def test_a_module_in_another_process(method):
     assert child.exitcode == 0
 
 
-# ---- odd tensors --------------------------------------------------------------------------------
+# ---- unusual tensors ----------------------------------------------------------------------------
 
 
 def test_views_are_read_where_they_are():

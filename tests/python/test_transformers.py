@@ -93,6 +93,87 @@ def test_outputs_and_gradients_are_eagers(name, padded, calls):
     assert learned and all(value.any() for value in learned)
 
 
+# ---- block masks --------------------------------------------------------------------------------
+
+
+def block_mask_of(function, batch=2, length=LENGTH):
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    options = {"device": "cpu", "BLOCK_SIZE": 4}
+    return flex.create_block_mask(function, batch, None, length, length, **options)
+
+
+def mask_functions():
+    masking = transformers.masking_utils
+    padding = torch.ones(2, LENGTH, dtype=torch.bool)
+    padding[1, 6:] = False
+    documents = torch.tensor([[0] * 4 + [1] * 5, [0] * 9])
+    causal = masking.causal_mask_function
+    return {
+        "causal": causal,
+        "window": masking.sliding_window_causal_mask_function(3),
+        "chunks": masking.chunked_causal_mask_function(4, torch.tensor([0, 1])),
+        "padding": masking.and_masks(causal, masking.padding_mask_function(padding)),
+        "packed": masking.and_masks(causal, masking.packed_sequence_mask_function(documents)),
+        "blocks": masking.or_masks(causal, masking.blockwise_overlay(documents - 1)),
+        "offsets": masking.add_offsets_to_mask_function(causal, 2, 1),
+        "both ways": masking.sliding_window_bidirectional_mask_function(2),
+    }
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_block_masks_of_transformers_are_masks(name, calls):
+    model, inputs = make(name), inputs_for(name)
+    for kind, function in mask_functions().items():
+        places = [torch.arange(n).reshape(shape) for n, shape in (
+            (2, (2, 1, 1, 1)), (1, (1, 1, 1, 1)), (LENGTH, (1, 1, -1, 1)), (LENGTH, (1, 1, 1, -1)),
+        )]  # fmt: skip
+        allowed = function(*places).expand(2, 1, LENGTH, LENGTH)
+        model.set_attn_implementation("eager")
+        bias = torch.zeros(allowed.shape, dtype=F64).masked_fill(~allowed, -1e300)
+        want = model(**{**inputs, "attention_mask": bias}, output_attentions=True)
+        model.set_attn_implementation("qkv")
+        masked = {**inputs, "attention_mask": block_mask_of(function)}
+        for more in ({}, {"output_attentions": True}):
+            got = model(**masked, **more)
+            torch.testing.assert_close(got.logits, want.logits, **CLOSE, msg=kind)
+        torch.testing.assert_close(got.attentions, want.attentions, **CLOSE, msg=kind)
+    grads = []
+    for implementation, mask in (("eager", bias), ("qkv", masked["attention_mask"])):
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        model(**{**inputs, "attention_mask": mask}).logits.square().sum().backward()
+        grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(grads[1], grads[0], **CLOSE)
+    assert len(calls) == 2 * (2 * len(mask_functions()) + 1)
+
+
+@pytest.mark.parametrize("kind", ["packed", "bits"])
+def test_block_masks_in_graphs(kind):
+    model = make("llama", "qkv")
+    functions = {**mask_functions(), "bits": lambda b, h, i, j: (i + 1 & 8) == (j + 1 & 8)}
+    masked = {**inputs_for("llama"), "attention_mask": block_mask_of(functions[kind])}
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=False)
+    made = []
+    for one in (model, compiled):
+        model.zero_grad()
+        logits = one(**masked).logits
+        logits.square().sum().backward()
+        made.append([logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    assert all(torch.equal(x, y) for x, y in zip(*made)) and len(made[0]) == len(made[1]) > 5
+
+
+def test_block_masks_that_do_not_fit():
+    model, inputs = make("llama", "qkv"), inputs_for("llama")
+    causal = transformers.masking_utils.causal_mask_function
+    for sizes, text in (
+        ({"length": 12}, r'implementation="qkv": block_mask must be for 9 queries and 9 keys, got'),
+        ({"batch": 3}, r"block_mask must be for 1 or 2 batch entries, got 3"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            model(**{**inputs, "attention_mask": block_mask_of(causal, **sizes)})
+
+
 def test_models_differ_by_what_they_are_for():
     """The window, the soft-cap and the sinks change the results."""
     for name, more in (("gemma2", "attn_logit_softcapping"), ("gemma2", "sliding_window")):

@@ -172,6 +172,6 @@ def test_masks_are_eagers_where_the_class_declares_nothing(monkeypatch):
     words = torch.arange(5, 14)[None]
     inputs = {"input_ids": words, "decoder_input_ids": words}
     encoder, decoder, cross = masks_of(monkeypatch, model, **inputs)
-    assert encoder is None and cross is None  # as with eager: without a mask, all keys
+    assert encoder is None and cross is None  # no mask means all keys, as with eager
     future = torch.ones(9, 9).triu(1).bool()
     assert torch.equal(decoder[0, 0] < -1e30, future)

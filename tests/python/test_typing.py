@@ -26,7 +26,7 @@ def test_stub_is_what_is_bound():
 
 def test_installed_package_has_its_stub(tmp_path):
     pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")  # stubtest imports all
-    # It runs in another directory, to check the installed package and not the checkout.
+    # stubtest runs in another directory, to check the installed package and not the checkout.
     allowlist = ROOT / "tests/python/stubtest_allowlist.txt"
     run("-m", "mypy.stubtest", "qkv", "--allowlist", allowlist,
         "--mypy-config-file", ROOT / "pyproject.toml", cwd=tmp_path)  # fmt: skip

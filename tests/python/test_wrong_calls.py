@@ -40,7 +40,7 @@ def backward(**arguments):
 
 # (arguments changed in a valid call of attention, error, its text after "attention: ").
 WRONG = [
-    # ---- what is no array
+    # ---- types and ranks of arrays
     ({"q": np.ones((2, 3, 8), int)}, TypeError, f"q {FLOATS} int64 [2,3,8]"),
     ({"q": np.ones((2, 3, 8), bool)}, TypeError, f"q {FLOATS} bool [2,3,8]"),
     ({"q": np.ones((2, 3, 8), complex)}, TypeError, f"q {FLOATS} complex128 [2,3,8]"),
@@ -67,7 +67,7 @@ WRONG = [
     ({"q": None}, ValueError, "q is absent but q and k are always needed"),
     ({"q": np.ones((1,) * 9, F)}, ValueError, "q must have at most 8 axes, got 9"),
     ({"q": np.ones((), F)}, ValueError, "q must have rank 2 or more, got float32 []"),
-    # ---- where an array is
+    # ---- devices and memory of arrays
     ({"q": strange.OnGpu()}, TypeError,
      f"q must be an array on the CPU, got OnGpu on DLPack device type 2{ON_GPU}"),
     ({"q": strange.Exporter(device=())}, TypeError,
@@ -228,7 +228,7 @@ def check(call, error, message):
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error
-    if message is not None:  # otherwise the text is NumPy's
+    if message is not None:  # None stands for a text of NumPy or Python
         assert str(raised.value) == message
 
 
@@ -301,7 +301,7 @@ def test_other_functions(call, error, message):
     check(call, error, message)
 
 
-# ---- objects' own errors come out as they are ----------------------------------------------------
+# ---- errors that objects raise -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

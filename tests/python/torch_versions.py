@@ -18,7 +18,7 @@ def requires(major, minor, what):
 
 
 def needs(major, minor, what):
-    """A mark for tests that are skipped if PyTorch, the judge, is older than this version."""
+    """A mark for tests that are skipped if PyTorch is older than this version."""
     reason = f"needs PyTorch {major}.{minor}: {what}"
     return pytest.mark.skipif((major, minor) > VERSION, reason=reason)
 

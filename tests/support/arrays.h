@@ -78,7 +78,7 @@ class Guarded {
   operator View() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstView() const { return view_; }  // NOLINT(google-explicit-constructor)
 
-  // Fills with values in C order; along a repeated axis the last one stays.
+  // Fills with values in C order; where the first axis is repeated, the last values stay.
   Guarded& fill(std::span<const double> values) {
     std::size_t n = 0;
     return fill_by([&] { return values[n++]; });

@@ -38,7 +38,8 @@ std::string asked_target() {
 }
 
 bool asks_for_known_target() {
-  for (const char* name : {"avx512bf16", "avx512", "avx2", "sse4", "reference"}) {
+  for (const char* name :
+       {"amx", "avx512bf16", "avx512", "avx2", "sse4", "amx-emulated", "reference"}) {
     if (asked_target() == name) return true;
   }
   return false;

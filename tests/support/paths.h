@@ -15,12 +15,12 @@ namespace qkv::test {
 inline constexpr std::string_view kReferencePath = "reference";
 
 // Returns the paths that a context may be forced to, one per CPU target available here, the
-// reference last. There is none for avx512bf16, whose kernels are those of avx512 except for
-// attention of bfloat16.
+// reference last. There is none for targets whose kernels are those of avx512 except for attention
+// of bfloat16.
 inline std::vector<std::string> paths() {
   std::vector<std::string> names;
   for (const std::string_view target : cpu_targets()) {
-    if (target == "avx512bf16") continue;
+    if (target == "avx512bf16" || target.starts_with("amx")) continue;
     names.push_back(target == kReferencePath ? std::string(target) : "dot/" + std::string(target));
   }
   return names;

@@ -41,7 +41,7 @@ class TouchedArray {
   operator View() const { return view_; }       // NOLINT(google-explicit-constructor)
   operator ConstView() const { return view_; }  // NOLINT(google-explicit-constructor)
 
-  // The number of watched pages, and the number of them that were accessed last time.
+  // The number of watched pages, and of those that were accessed during the last watch.
   Index watched() const { return static_cast<Index>(touched_.size() - touched_.size() / 2); }
   Index touched() const {
     Index count = 0;

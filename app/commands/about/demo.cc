@@ -87,7 +87,7 @@ std::string four_scores(const Common& common, bool colour) {
   for (const Choice<qkv::Score>& score : kScores) {
     if (std::ranges::find(kSeedScores, score.name) == kSeedScores.end()) continue;
     options.score = score.value;
-    all.push_back({score.name, attend_words(input, options, common, true)});
+    all.push_back({score.name, attend_words(input, options, {}, common, true)});
   }
 
   // The tables are side by side, or in several bands if the terminal is too narrow for all of them.

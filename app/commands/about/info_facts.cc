@@ -105,12 +105,22 @@ Facts build_facts() {
   };
 }
 
-// Why avx512bf16 is not the best target although the CPU has it, or "".
-std::string reason_of_order() {
+// The targets that are not used although the CPU has their instructions, and why.
+Facts reasons_of_targets(const std::string& features) {
+  Facts reasons;
   const auto targets = qkv::cpu_targets();
-  const auto found = std::find(targets.begin(), targets.end(), "avx512bf16");
-  if (found == targets.end() || found == targets.begin()) return "";
-  return "not the default: on Intel's CPUs its bfloat16 products take longer than those of avx512";
+  const auto at = [&](std::string_view name) {
+    return std::find(targets.begin(), targets.end(), name);
+  };
+  if (features.find("amx_bf16") != std::string::npos && at("amx") == targets.end()) {
+    reasons.emplace_back("amx", "not available: the operating system does not permit its tiles");
+  }
+  if (at("avx512") < at("avx512bf16") && at("avx512bf16") != targets.end()) {
+    reasons.emplace_back("avx512bf16",
+                         "after avx512: on Intel's CPUs its bfloat16 products take longer than "
+                         "those of avx512");
+  }
+  return reasons;
 }
 
 std::string described(const qkv::cuda::Device& device) {
@@ -135,8 +145,8 @@ Facts machine_facts() {
       {"rsvg-convert",
        rsvg.empty() ? "not found: .png and .pdf need the package librsvg2-bin" : rsvg},
   };
-  const std::string reason = reason_of_order();
-  if (!reason.empty()) facts.insert(facts.begin() + 4, {"avx512bf16", reason});
+  const Facts reasons = reasons_of_targets(features(cpu));
+  facts.insert(facts.begin() + 4, reasons.begin(), reasons.end());
   for (const qkv::cuda::Device& device : qkv::cuda::devices()) {
     facts.emplace_back(fmt::format("GPU {}", device.number), described(device));
   }

@@ -15,7 +15,7 @@ namespace {
 
 using qkv::Index;
 
-constexpr fmt::format_string<std::string> kAttendFooter = R"(Examples:
+constexpr fmt::format_string<std::string, const char* const&> kAttendFooter = R"(Examples:
   qkv attend q.npy k.npy v.npy --causal -o out.npz
   qkv attend qkv.npz --save weights,lse -o weights.svg -o weights.npz
   qkv attend q.npy k.npy v.npy --save out -o - --format npy > out.npy
@@ -27,10 +27,10 @@ v [B,G,Tk,E], or rank 3 [B,T,D], or rank 2 [T,D]; all of one dtype (float64, flo
 float16), or float32 q with 16-bit k and v. out has q's dtype; other results are float64 for
 float64 and float32 for the rest. Without V the scores and weights are computed.
 
-Order: --qk-norm, --rotary, score, --scale, --softcap, --bias, --alibi, masks, --sinks, softmax,
---dropout, values. In --mask true or 1 means "may attend", in --padding-mask true or 1 means
-padding. --params holds W (bilinear), or Wq, Wk, v and, optionally, b (additive); with --qk-norm
-also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
+Order: --qk-norm, --rotary, score, --scale, --softcap, --score-mod, --bias, --alibi, masks, --sinks,
+softmax, --dropout, values. In --mask true or 1 means "may attend", in --padding-mask true or 1
+means padding. --params holds W (bilinear), or Wq, Wk, v and, optionally, b (additive); with
+--qk-norm also, optionally, the gains norm_q [D] or [H,D] and norm_k [D] or [G,D].
 
 Names for --save:
 {}
@@ -38,6 +38,8 @@ Without -o the report shows the numbers, all or the first ones. A file with weig
 attention file: attn, mask if anything is masked, and src and tgt if an input has them. With pooled
 and without weights, attn holds the cells. An .svg, .png or .pdf shows the weights. A .npy file
 holds one result.
+
+{}
 
 A wrong option exits with 2, a missing file or arrays that do not fit together with 3; nothing is
 written then. NaN and infinity are allowed in inputs; a warning is printed.)";
@@ -238,6 +240,7 @@ void add_attend(const Command& program, const Common& common) {
   add_choice(command, "--rotary", options->rotary, kRotaryPairs,
              "rotary positions: pairs (2m, 2m+1), or (m, m + width/2)");
   add_numbers(command, *options);
+  add_expressions(command, options->expressions);
   command.add_flag("--causal", options->causal, "keys up to the diagonal only");
   Option corner = add_choice(command, "--causal-corner", options->corner, kCorners,
                              "where the diagonal ends (default bottom_right)");
@@ -245,6 +248,6 @@ void add_attend(const Command& program, const Common& common) {
   command.option("--causal-offset").excludes(corner);
   add_results(command, *options);
   add_outputs(command, options->outputs, "npz");
-  command.footer(fmt::format(kAttendFooter, result_lines()));
+  command.footer(fmt::format(kAttendFooter, result_lines(), kExpressionHelp));
   command.callback([options, &common] { run(*options, common); });
 }

@@ -16,6 +16,7 @@
 
 #include "commands/shell/array_store.h"
 #include "commands/shell/console.h"
+#include "commands/shell/expressions.h"
 #include "commands/shell/outputs.h"
 #include "commands/shell/score_names.h"
 
@@ -97,6 +98,7 @@ struct AttendOptions {
   std::string k_positions{};
   std::optional<double> scale{};
   double softcap = 0;
+  ExpressionOptions expressions{};
   std::string bias{};
   std::string alibi{};  // FILE[:NAME] or "auto"
   bool causal = false;

@@ -218,6 +218,16 @@ void read_diagonal(const AttendOptions& options, AttendCall& call) {
   call.settings["causal_corner"] = kCorners[static_cast<std::size_t>(*options.corner)].name;
 }
 
+// ---- expressions ----------------------------------------------------------------------------
+
+void take_expressions(const AttendOptions& options, AttendCall& call) {
+  const Expressions expressions = read_expressions(options.expressions, call.store);
+  call.options.mods = expressions.mods;
+  call.options.masks.insert(call.options.masks.end(), expressions.masks.begin(),
+                            expressions.masks.end());
+  call.settings.update(settings_of(expressions));
+}
+
 // ---- masks ----------------------------------------------------------------------------------
 
 void read_masks(const AttendOptions& options, AttendCall& call) {
@@ -334,6 +344,7 @@ void read_call(const AttendOptions& options, AttendCall& call) {
   call.options.alibi = read_slopes(options, call);
   read_diagonal(options, call);
   read_masks(options, call);
+  take_expressions(options, call);
   call.options.sinks = read_option(call, options.sinks, "--sinks", "sinks");
   call.inputs.cu_seqlens_q =
       read_option(call, options.cu_seqlens_q, "--cu-seqlens-q", "cu_seqlens_q");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 #include "commands/attend/attend.h"
 #include "commands/shell/exit_codes.h"
 #include "commands/shell/memory.h"
+#include "commands/shell/unmasked_pairs.h"
 
 namespace {
 
@@ -24,6 +24,7 @@ using qkv::View;
 
 // Throws the library's error with the file or option in place of the function's name.
 [[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
+  refuse_expression(error);
   const std::string& argument = error.argument();
   if (argument == "QKV_TARGET") throw error;  // an environment variable: neither file nor option
   const std::string text = std::string(error.what()).substr(error.function().size() + 2);
@@ -87,17 +88,6 @@ class Room {
   double bytes_ = 0;
 };
 
-// True where a score after masks is not -inf, so that the pair is unmasked. `scores` must be in C
-// order.
-template <class T>
-Tensor not_minus_infinity(const ConstView& scores) {
-  Tensor allowed(DType::kBool, scores.shape());
-  const std::span<const T> values(scores.as<T>(), static_cast<std::size_t>(scores.element_count()));
-  std::ranges::transform(values, allowed.values<bool>().begin(),
-                         [](T s) { return !(std::isinf(s) && s < 0); });
-  return allowed;
-}
-
 bool is_default(const ResultKind& kind, bool values) {
   return values ? kind.name == "out" : kind.name == "scores" || kind.name == "weights";
 }
@@ -150,13 +140,11 @@ class Call {
       masked_ = reserve_apart("masked");
     }
   }
-  // True for each pair that is unmasked. The weights alone do not show it, since a weight of 0 may
-  // be masked or only small.
+  // True for each pair that is unmasked.
   Tensor allowed() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
-    return accumulator_ == DType::kFloat64 ? not_minus_infinity<double>(masked)
-                                           : not_minus_infinity<float>(masked);
+    return unmasked_pairs(masked);
   }
   const qkv::Outputs& outputs() const { return outputs_; }
 

@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <qkv/app/utf8.h>
-
 #include "commands/attend/attend.h"
 #include "commands/shell/json_values.h"
 #include "commands/shell/terminal.h"
@@ -116,20 +114,6 @@ std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendCall& call)
   return inputs;
 }
 
-std::string settings_text(const AttendCall& call, const AttendResults& results) {
-  std::string text;
-  for (const auto& [name, value] : call.settings.items()) {
-    text += text.empty() ? "" : ", ";
-    text += name;
-    if (value.is_boolean()) continue;
-    if (value.is_string()) text += " " + qkv::app::on_one_line(value.get<std::string>());
-    if (value.is_number_float()) text += fmt::format(" {:.6g}", value.get<double>());
-    if (value.is_number_integer()) text += fmt::format(" {}", value.dump());
-    if (value.is_array()) text += " " + value.dump();
-  }
-  return fmt::format("{}; path {}\n", text, results.path);
-}
-
 enum class Numbers { kShown, kSummed };
 
 // `columns` is the terminal's width, at which rows of numbers are wrapped; 0: they are not wrapped.
@@ -140,7 +124,7 @@ std::string report(const AttendCall& call, const AttendResults& results, Numbers
     text += fmt::format("{} {}  {}\n", name, qkv::describe(view),
                         shown_name(call.origins.at(name).place));
   }
-  text += settings_text(call, results);
+  text += fmt::format("{}; path {}\n", settings_text(call.settings), results.path);
   for (const NamedTensor& array : results.arrays) {
     const ConstView view = array.tensor.view();
     const bool shown = numbers == Numbers::kShown;

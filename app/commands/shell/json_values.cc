@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <qkv/app/utf8.h>
 #include <qkv/tensor.h>
 
 namespace {
@@ -114,6 +115,24 @@ Json json_array(const qkv::app::ArrayView& array) {
   const qkv::app::Strings& strings = *std::get<const qkv::app::Strings*>(array);
   const std::string* data = strings.values.data();
   return labelled(strings.shape, "text", nested(strings.shape, 0, data));
+}
+
+std::string settings_text(const Json& settings) {
+  std::string text;
+  for (const auto& [name, value] : settings.items()) {
+    text += text.empty() ? "" : ", ";
+    text += name;
+    if (value.is_boolean()) continue;
+    if (value.is_string()) text += " " + qkv::app::on_one_line(value.get<std::string>());
+    if (value.is_number_float()) text += fmt::format(" {:.6g}", value.get<double>());
+    if (value.is_number_integer()) text += fmt::format(" {}", value.dump());
+    if (value.is_array()) text += " " + value.dump();
+    if (!value.is_object()) continue;
+    for (const auto& [key, part] : value.items()) {
+      text += qkv::app::on_one_line(fmt::format(" {}={}", key, part.get<std::string>()));
+    }
+  }
+  return text;
 }
 
 std::string json_text(const Json& value) {

@@ -11,6 +11,7 @@
 #include "commands/shell/console.h"
 #include "commands/shell/exit_codes.h"
 #include "commands/shell/memory.h"
+#include "commands/shell/unmasked_pairs.h"
 #include "commands/words/words.h"
 
 namespace {
@@ -158,7 +159,8 @@ qkv::View with_batch(Tensor& tensor) {
   return qkv::reshape(tensor.view(), shape);
 }
 
-qkv::Outputs outputs_of(WordAttention& attention, bool heads) {
+// `masked` may be absent.
+qkv::Outputs outputs_of(WordAttention& attention, Tensor& masked, bool heads) {
   const auto view = [&](Tensor& t) { return heads ? with_batch(t) : t.view(); };
   qkv::Outputs outputs;
   outputs.out = attention.out;
@@ -167,11 +169,28 @@ qkv::Outputs outputs_of(WordAttention& attention, bool heads) {
                  view(attention.top_weights), view(attention.top_keys)};
   outputs.weights = view(attention.weights);
   outputs.raw_scores = view(attention.scores);
+  outputs.masked_scores = view(masked);
   return outputs;
 }
 
-WordAttention plain(const Tensor& x, const WordsOptions& options, qkv::Context& context,
-                    bool matrices) {
+// The scores after expressions, in the shape of the scores; absent unless expressions and matrices
+// are given.
+Tensor masked_scores(const WordAttention& attention, const Expressions& expressions) {
+  if (!expressions.given() || !attention.scores.given()) return {};
+  return {DType::kFloat64, attention.scores.shape()};
+}
+
+// Sets attention.allowed if a pair is masked.
+void set_allowed(WordAttention& attention, const Tensor& masked) {
+  if (!masked.given()) return;
+  Tensor allowed = unmasked_pairs(masked);
+  if (std::ranges::find(allowed.values<bool>(), false) != allowed.values<bool>().end()) {
+    attention.allowed = std::move(allowed);
+  }
+}
+
+WordAttention plain(const Tensor& x, const WordsOptions& options, const Expressions& expressions,
+                    qkv::Context& context, bool matrices) {
   WordAttention attention;
   attention.parameters = score_parameters(options, x.size(1));
   attention.scale =
@@ -180,17 +199,21 @@ WordAttention plain(const Tensor& x, const WordsOptions& options, qkv::Context& 
   attention.k = parameter_copy(x);
   attention.v = parameter_copy(x);
   reserve(attention, {}, x, matrices);
+  Tensor masked = masked_scores(attention, expressions);
   qkv::Options call;
   call.score = options.score;
   take_parameters(call.score,
                   [&](const char* name) { return parameter(attention.parameters, name); });
-  qkv::attention({attention.q, attention.k, attention.v}, call, outputs_of(attention, false),
-                 context);
+  call.mods = expressions.mods;
+  call.masks = expressions.masks;
+  qkv::attention({attention.q, attention.k, attention.v}, call,
+                 outputs_of(attention, masked, false), context);
+  set_allowed(attention, masked);
   return attention;
 }
 
-WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Context& context,
-                         bool matrices) {
+WordAttention with_heads(const Tensor& x, const WordsOptions& options,
+                         const Expressions& expressions, qkv::Context& context, bool matrices) {
   const Index width = x.size(1);
   if (options.form == qkv::HeadForm::kSplit && width % options.heads != 0) {
     throw UsageError(
@@ -212,9 +235,12 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
   const Index head_width = width / options.heads;
   attention.scale = split ? 1 / std::sqrt(static_cast<double>(head_width)) : 1;
   reserve(attention, {options.heads}, x, matrices);
+  Tensor masked = masked_scores(attention, expressions);
   qkv::RunState run;
   qkv::MultiHeadAttention::Saved saved;
-  layer.forward({x, x, x}, run, saved, outputs_of(attention, true), context);
+  layer.forward({.q = x, .k = x, .v = x, .masks = expressions.masks, .mods = expressions.mods}, run,
+                saved, outputs_of(attention, masked, true), context);
+  set_allowed(attention, masked);
   attention.q = std::move(saved.q);
   attention.k = std::move(saved.k);
   attention.v = std::move(saved.v);
@@ -225,9 +251,9 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options, qkv::Cont
 
 namespace {
 
-// Throws UsageError if the vectors, the parameters and, with `matrices`, the scores and weights do
-// not fit in memory.
-void check_memory(const WordInput& input, const WordsOptions& options, bool matrices) {
+// Throws UsageError if the vectors, the parameters and matrices of `pair_bytes` for each head and
+// pair of words do not fit in memory.
+void check_memory(const WordInput& input, const WordsOptions& options, double pair_bytes) {
   const auto words = static_cast<double>(input.x.size(0));
   const auto width = static_cast<double>(input.x.size(1));
   const auto heads = static_cast<double>(std::max<Index>(1, options.heads));
@@ -236,7 +262,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
   const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
   // Each parameter is held twice: in the layer, and as a copy in the results.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
-                     (matrices ? 2 * 8 * heads * words * words : 0),
+                     pair_bytes * heads * words * words,
                  fmt::format("word vectors [{},{}]", words, width),
                  "fewer words, --heads or --dim take less");
 }
@@ -244,11 +270,18 @@ void check_memory(const WordInput& input, const WordsOptions& options, bool matr
 }  // namespace
 
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
-                           const Common& common, bool matrices) {
-  check_memory(input, options, matrices);
+                           const Expressions& expressions, const Common& common, bool matrices) {
+  // The scores, the weights and, with expressions, the masked scores and which pairs are unmasked.
+  const double pair_bytes = expressions.given() ? 3 * 8 + 1 : 2 * 8;
+  check_memory(input, options, matrices ? pair_bytes : 0);
   qkv::Context context(qkv::Executor::threads(common.threads));
   context.set_stop_flag(&stop_flag());
   const Tensor x = qkv::convert(input.x, DType::kFloat64);
-  return options.heads > 0 ? with_heads(x, options, context, matrices)
-                           : plain(x, options, context, matrices);
+  try {
+    return options.heads > 0 ? with_heads(x, options, expressions, context, matrices)
+                             : plain(x, options, expressions, context, matrices);
+  } catch (const qkv::Error& error) {
+    refuse_expression(error);
+    throw;
+  }
 }

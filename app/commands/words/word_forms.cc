@@ -30,34 +30,42 @@ struct Texts {
   Strings source{};
   Strings score{};
   Strings form{};
+  Strings score_mod{};
+  Strings mask_mod{};
 };
 
 Strings one(std::string_view text) { return {{}, {std::string(text)}}; }
 
-Texts texts_of(const WordInput& input, const WordsOptions& options) {
+Texts texts_of(const WordInput& input, const WordsOptions& options,
+               const Expressions& expressions) {
   const auto words = static_cast<Index>(input.tokens.size());
-  return {{{words}, input.tokens},
-          {{words}, input.spellings},
-          one(input.source),
-          one(name_of(options.score)),
-          one(form_of(options))};
+  return {{{words}, input.tokens},     {{words}, input.spellings}, one(input.source),
+          one(name_of(options.score)), one(form_of(options)),      one(expressions.score_text),
+          one(expressions.mask_text)};
 }
 
 std::vector<NamedView> arrays(const WordAttention& attention, const WordInput& input,
-                              const WordsOptions& options, const Texts& texts) {
+                              const WordsOptions& options, const Expressions& expressions,
+                              const Texts& texts) {
   const qkv::ConstView scale(&attention.scale, qkv::Dims());
   const qkv::ConstView seed(&options.seed, qkv::Dims());
-  std::vector<NamedView> arrays{{"attn", attention.weights.view()},
-                                {"src", &texts.tokens},
-                                {"tgt", &texts.tokens},
-                                {"tokens", &texts.tokens},
-                                {"words", &texts.spellings},
-                                {"vectors", &texts.source},
-                                {"x", input.x.view()},
-                                {"form", &texts.form},
-                                {"seed", seed},
-                                {"score", &texts.score},
-                                {"scale", scale}};
+  std::vector<NamedView> arrays{{"attn", attention.weights.view()}};
+  if (attention.allowed.given()) arrays.push_back({"mask", attention.allowed.view()});
+  arrays.insert(arrays.end(), {{"src", &texts.tokens},
+                               {"tgt", &texts.tokens},
+                               {"tokens", &texts.tokens},
+                               {"words", &texts.spellings},
+                               {"vectors", &texts.source},
+                               {"x", input.x.view()},
+                               {"form", &texts.form},
+                               {"seed", seed},
+                               {"score", &texts.score},
+                               {"scale", scale}});
+  for (const ExpressionArray& array : expressions.arrays) {
+    arrays.push_back({"with." + array.name, array.values});
+  }
+  if (!expressions.mods.empty()) arrays.push_back({"score_mod", &texts.score_mod});
+  if (!expressions.masks.empty()) arrays.push_back({"mask_mod", &texts.mask_mod});
   for (const Parameter& p : attention.parameters) {
     arrays.push_back({"params." + p.name, p.value.view()});
   }
@@ -97,7 +105,7 @@ nlohmann::ordered_json links_of(const WordAttention& attention) {
 }
 
 nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& attention,
-                                   const WordsOptions& options) {
+                                   const WordsOptions& options, const Expressions& expressions) {
   nlohmann::ordered_json json;
   json["tokens"] = input.tokens;
   json["words"] = input.spellings;
@@ -105,6 +113,7 @@ nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& 
   json["width"] = input.x.size(1);
   json["score"] = name_of(options.score);
   json["scale"] = attention.scale;
+  json.update(settings_of(expressions));
   json["form"] = form_of(options);
   json["seed"] = options.seed;
   json["strongest_other"] = links_of(attention);
@@ -119,15 +128,18 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   qkv::app::Picture picture;
   picture.queries = picture.keys = input.tokens;
   const qkv::ConstView weights = attention.weights.view();
+  const qkv::ConstView allowed = attention.allowed.view();
   if (weights.rank() == 2) {
-    picture.panels.push_back({"", weights, {}});
+    picture.panels.push_back({"", weights, allowed});
     return picture;
   }
   const Index shown = std::min(weights.size(0), most);
+  const auto map_of = [](const qkv::ConstView& all, Index head) -> qkv::ConstView {
+    if (!all.given()) return {};
+    return qkv::reshape(qkv::slice(all, 0, head, head + 1), {all.size(1), all.size(2)});
+  };
   for (Index h = 0; h < shown; ++h) {
-    const qkv::ConstView head = qkv::slice(weights, 0, h, h + 1);
-    picture.panels.push_back(
-        {fmt::format("head {}", h), qkv::reshape(head, {weights.size(1), weights.size(2)}), {}});
+    picture.panels.push_back({fmt::format("head {}", h), map_of(weights, h), map_of(allowed, h)});
   }
   if (shown < weights.size(0)) {
     picture.notes.push_back(
@@ -138,30 +150,41 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   return picture;
 }
 
+// The picture of a file, which says by itself how the scores were changed; on a terminal the report
+// says it.
+qkv::app::Picture picture_of_file(const WordInput& input, const WordAttention& attention,
+                                  const Expressions& expressions) {
+  qkv::app::Picture file = picture(input, attention);
+  if (expressions.given()) file.notes.push_back(settings_text(settings_of(expressions)));
+  return file;
+}
+
 std::string screen(const WordInput& input, const WordAttention& attention,
-                   const WordsOptions& options, const Common& common) {
+                   const WordsOptions& options, const Expressions& expressions,
+                   const Common& common) {
   WordScreen screen{.columns = table_columns()};
   if (on_terminal() && std::ssize(input.tokens) <= kLongestMap) {
     screen.map =
         qkv::app::draw_terminal(picture(input, attention, kMostMaps), terminal_style(common));
   }
-  return word_report(input, attention, options, screen);
+  return word_report(input, attention, options, expressions, screen);
 }
 
 }  // namespace
 
 Results word_forms(const WordInput& input, const WordAttention& attention,
-                   const WordsOptions& options, const Common& common) {
+                   const WordsOptions& options, const Expressions& expressions,
+                   const Common& common) {
   Results forms;
   const auto texts = std::make_shared<Texts>();
   forms.arrays = [&, texts] {
-    *texts = texts_of(input, options);
-    return arrays(attention, input, options, *texts);
+    *texts = texts_of(input, options, expressions);
+    return arrays(attention, input, options, expressions, *texts);
   };
   forms.array = [&] { return attention.weights.view(); };
-  forms.picture = [&] { return picture(input, attention); };
-  forms.text = [&] { return word_report(input, attention, options); };
-  forms.screen = [&] { return screen(input, attention, options, common); };
-  forms.json = [&] { return report_json(input, attention, options); };
+  forms.picture = [&] { return picture_of_file(input, attention, expressions); };
+  forms.text = [&] { return word_report(input, attention, options, expressions); };
+  forms.screen = [&] { return screen(input, attention, options, expressions, common); };
+  forms.json = [&] { return report_json(input, attention, options, expressions); };
   return forms;
 }

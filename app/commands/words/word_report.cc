@@ -3,9 +3,11 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <qkv/app/utf8.h>
 
+#include "commands/shell/json_values.h"
 #include "commands/words/words.h"
 #include "picture/columns.h"
 #include "text/text.h"
@@ -83,11 +85,16 @@ std::string links(const WordInput& input, const Head& head) {
 }  // namespace
 
 std::string word_report(const WordInput& input, const WordAttention& attention,
-                        const WordsOptions& options, const WordScreen& screen) {
+                        const WordsOptions& options, const Expressions& expressions,
+                        const WordScreen& screen) {
   const auto words = static_cast<Index>(input.tokens.size());
+  nlohmann::ordered_json settings;
+  settings["score"] = name_of(options.score);
+  settings["scale"] = attention.scale;
+  settings.update(settings_of(expressions));
   std::string text = qkv::app::picture::in_lines(
-      fmt::format("words {}, width {} ({}); score {}, scale {:.6g}", words, input.x.size(1),
-                  qkv::app::on_one_line(input.source), name_of(options.score), attention.scale),
+      fmt::format("words {}, width {} ({}); {}", words, input.x.size(1),
+                  qkv::app::on_one_line(input.source), settings_text(settings)),
       screen.columns);
   if (!screen.map.empty()) text += "\n" + screen.map;
   for (Index h = 0; h < std::max<Index>(1, options.heads); ++h) {

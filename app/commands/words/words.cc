@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/words/words.h"
 
+#include <algorithm>
 #include <memory>
 
+#include <fmt/format.h>
+
+#include "commands/shell/array_store.h"
 #include "commands/shell/exit_codes.h"
 #include "commands/shell/terminal.h"
 #include "commands/words/commands.h"
@@ -11,9 +15,10 @@ namespace {
 
 constexpr qkv::Index kMostHeads = 1024;
 
-constexpr const char* kWordsFooter = R"(Examples:
+constexpr fmt::format_string<const char* const&> kWordsFooter = R"(Examples:
   qkv words "the cat walked on the street" --vectors glove.6B.50d.txt
   qkv words "no file needed" --score additive --seed 7 -o out.npz -o out.svg
+  qkv words "near words count more" --score-mod 's - abs(i - j) / 2' --mask-mod 'j <= i'
 
 Text is split at white space, and punctuation at the ends of words is split off. A word is looked up
 as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
@@ -26,15 +31,30 @@ Spelling vectors, used without --vectors, need no file and know nothing of meani
 numbers from the seed (Philox4x32-10), and their sum is divided by the square root of their count,
 which makes it as large as GloVe's vectors. Words that share letters get similar vectors.
 
-An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k,
-v, score, scale, params.*, scores, weights, lse, out; attn, src and tgt make it an attention file.
-An .npy file holds the weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json
-both.)";
+{}
+In a text, i and j are words, Tq and Tk their number, b is 0, and h is 0 without --heads.
+
+An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k, v,
+score, scale, params.*, scores (before --score-mod), score_mod, mask_mod, with.*, weights, lse, out;
+attn, src, tgt and, if anything is masked, mask make it an attention file. An .npy file holds the
+weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json both.)";
+
+// Throws UsageError if two inputs are standard input.
+void check_stdin(const WordsOptions& options) {
+  std::vector<std::string> readers;
+  if (options.text == std::vector<std::string>{"-"}) readers.emplace_back("TEXT");
+  if (options.vectors == "-") readers.emplace_back("--vectors");
+  if (std::ranges::any_of(options.expressions.with, [](const std::string& text) {
+        return split_spec(text.substr(text.find('=') + 1)).file == "-";
+      })) {
+    readers.emplace_back("--with");
+  }
+  if (readers.size() < 2) return;
+  throw UsageError(fmt::format("{} and {} cannot both be standard input", readers[0], readers[1]));
+}
 
 void run(const WordsOptions& options, const Common& common) {
-  if (options.text == std::vector<std::string>{"-"} && options.vectors == "-") {
-    throw UsageError("TEXT and --vectors cannot both be standard input");
-  }
+  check_stdin(options);
   if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
     throw UsageError("--heads requires --score scaled_dot");
   }
@@ -44,14 +64,19 @@ void run(const WordsOptions& options, const Common& common) {
   }
   WordInput input;
   WordAttention attention;
-  const Results forms = word_forms(input, attention, options, common);
+  Expressions expressions;
+  const Results forms = word_forms(input, attention, options, expressions, common);
   check_outputs(options.outputs, forms);
   const bool piped = options.text == std::vector<std::string>{"-"};
-  check_inputs(options.outputs, {options.vectors, options.params, piped ? "-" : ""});
+  ArrayStore store;
+  expressions = read_expressions(options.expressions, store);
+  std::vector<std::string> inputs = store.files();
+  inputs.insert(inputs.end(), {options.vectors, options.params, piped ? "-" : ""});
+  check_inputs(options.outputs, inputs);
   input = read_words(options, common);
   const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
                         std::ssize(input.tokens) <= (on_terminal() ? kLongestMap : kLongestTable);
-  attention = attend_words(input, options, common, matrices);
+  attention = attend_words(input, options, expressions, common, matrices);
   write_outputs(options.outputs, forms, common);
 }
 
@@ -88,7 +113,8 @@ void add_words(const Command& program, const Common& common) {
       .add_option("--params", options->params,
                   "read the parameters from a file: W; Wq, Wk, v, b; or, with --heads, a layer's")
       .type_name("FILE.npz");
+  add_expressions(command, options->expressions);
   add_outputs(command, options->outputs, "npz");
-  command.footer(kWordsFooter);
+  command.footer(fmt::format(kWordsFooter, kExpressionHelp));
   command.callback([options, &common] { run(*options, common); });
 }

@@ -11,6 +11,7 @@
 #include <qkv/tensor.h>
 
 #include "commands/shell/console.h"
+#include "commands/shell/expressions.h"
 #include "commands/shell/options.h"
 #include "commands/shell/outputs.h"
 #include "commands/shell/score_names.h"
@@ -35,6 +36,7 @@ struct WordsOptions {
   qkv::HeadForm form = qkv::HeadForm::kSplit;
   std::uint64_t seed = 0;
   std::string params{};  // the file of parameters; "": they are drawn from the seed
+  ExpressionOptions expressions{};
   OutputOptions outputs{};
 };
 
@@ -59,8 +61,9 @@ struct WordAttention {
   qkv::Tensor v{};
   std::vector<Parameter> parameters{};
   double scale = 1;
-  qkv::Tensor scores{};       // [T,T], scaled; absent unless requested
+  qkv::Tensor scores{};       // [T,T], scaled, before expressions; absent unless requested
   qkv::Tensor weights{};      // [T,T]; absent unless requested
+  qkv::Tensor allowed{};      // [T,T] bool; absent unless a pair is masked and weights are given
   qkv::Tensor lse{};          // [T], the log-sum-exp of each word's scores
   qkv::Tensor top_weights{};  // [T,n], the n largest weights of each word; n = 2, or 1 if T = 1
   qkv::Tensor top_keys{};     // [T,n], int64, the words that these weights are of
@@ -70,9 +73,10 @@ struct WordAttention {
 // Reads the text and its word vectors.
 WordInput read_words(const WordsOptions& options, const Common& common);
 
-// Computes the attention; scores and weights are returned only if `matrices` is true.
+// Computes the attention; scores and weights are returned only if `matrices` is true. Throws
+// UsageError for an expression that reads outside of an array.
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
-                           const Common& common, bool matrices);
+                           const Expressions& expressions, const Common& common, bool matrices);
 
 // The most words that a table of weights is printed for. For longer texts the report has only the
 // strongest other word of each word.
@@ -83,7 +87,8 @@ struct WordScreen {
   int columns = 0;    // the width that tables must fit; 0: any width
 };
 std::string word_report(const WordInput& input, const WordAttention& attention,
-                        const WordsOptions& options, const WordScreen& screen = {});
+                        const WordsOptions& options, const Expressions& expressions,
+                        const WordScreen& screen = {});
 // The most words and the most heads of a map on a terminal. If there are more heads, the first are
 // shown; longer texts have no map.
 inline constexpr qkv::Index kLongestMap = 100;
@@ -92,6 +97,7 @@ inline constexpr qkv::Index kMostMaps = 12;
 // The forms of the results for standard output and files. The arguments must outlive the returned
 // functions and may be filled after this call. The arrays hold everything needed to recompute them.
 Results word_forms(const WordInput& input, const WordAttention& attention,
-                   const WordsOptions& options, const Common& common);
+                   const WordsOptions& options, const Expressions& expressions,
+                   const Common& common);
 
 #endif  // QKV_COMMANDS_WORDS_WORDS_H_

@@ -34,10 +34,11 @@ struct LayerInputs {
   ConstView q{};
   ConstView k{};
   ConstView v{};
-  ConstView lengths{};        // [B] or [B,Tq]: keys j < length may be attended to ("valid_len")
-  std::vector<Mask> masks{};  // further masks: Causal, Padding, Keep, ...
-  ConstView bias{};           // added to the scores, as Options::bias
-  Diagonal diagonal{};        // used by Causal and Window
+  ConstView lengths{};           // [B] or [B,Tq]: keys j < length may be attended to ("valid_len")
+  std::vector<Mask> masks{};     // further masks: Causal, Padding, Keep, ...
+  ConstView bias{};              // added to the scores, as Options::bias
+  Diagonal diagonal{};           // used by Causal and Window
+  std::vector<ScoreMod> mods{};  // applied in order, as Options::mods
 };
 
 // The buffers of the inputs' gradients. A gradient is requested by setting its buffer, which has

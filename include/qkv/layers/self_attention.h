@@ -17,6 +17,7 @@ struct SelfAttentionInputs {
   // query; a query with 0 keys is excluded, too.
   ConstView lengths{};
   std::vector<Mask> masks{};
+  std::vector<ScoreMod> mods{};  // applied in order, as Options::mods
 };
 
 struct SelfAttentionInputGradients {

@@ -13,6 +13,7 @@ torch.Size([1, 2, 5, 8])
 
 from . import nn
 from ._attention import attention
+from ._flex import flex_attention
 from ._look import look
 from ._replaced import replaced
 from ._sdpa import scaled_dot_product_attention
@@ -21,6 +22,7 @@ from ._transformers import register
 
 __all__ = [
     "attention",
+    "flex_attention",
     "look",
     "nn",
     "register",

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 import torch
 
 from .. import _functions
+from .._mods import ScoreMod, score_mod
 from .._results import results
 from .._words import unknown_keyword
 from ._cuda import attention as attention_on_cuda
@@ -23,8 +24,10 @@ from ._questions import (
     tracing,
     wants_operator,
 )
+from ._recorded import CAPTURED
 from ._schema import (
     DIFFERENTIABLE,
+    TENSORS,
     check_devices,
     has_tensors,
     operands,
@@ -58,7 +61,11 @@ class _Call:
         arguments = dict(self.others)
         if isinstance(arguments["params"], dict):
             arguments["params"] = dict(arguments["params"])
+        if isinstance(arguments["score_mod"], ScoreMod):
+            arguments["score_mod"] = arguments["score_mod"]._detached()
         for name, tensor in zip(self.names, tensors):
+            if name.startswith("captured."):
+                continue  # score_mod reads it
             if name.startswith("params."):
                 arguments["params"][name[len("params.") :]] = tensor.detach()
             else:
@@ -84,6 +91,8 @@ def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
         params = others["params"]
         others["params"] = {n: x for n, x in params.items() if not isinstance(x, torch.Tensor)}
         tensors.update((f"params.{n}", x) for n, x in params.items() if n not in others["params"])
+    if isinstance(others["score_mod"], ScoreMod):
+        tensors.update((f"captured.{n}", x) for n, x in others["score_mod"]._tensors.items())
     return _Call(tensors, others), tuple(tensors.values())
 
 
@@ -136,11 +145,29 @@ def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
     *tensors, out, lse = saved
     arguments = call.arguments(tensors)
     given, plain = operands(arguments)
-    places = [call.names.index(name) if name in call.names else -1 for name in DIFFERENTIABLE]
-    wants = [place >= 0 and needed[place] for place in places]
+    slots = [_slot(name, call, given) for name in call.names]
+    wants = [False] * len(DIFFERENTIABLE)
+    for slot, needs, tensor in zip(slots, needed, tensors):
+        if slot is not None and slot < len(wants):
+            wants[slot], given[slot] = needs, tensor.detach()
     got = gradients_of(of_results, (*given, out, lse), plain, wants)
-    by_name = dict(zip(DIFFERENTIABLE, got))
-    return [by_name.get(name) for name in call.names]
+    return [None if slot is None else got[slot] for slot in slots]
+
+
+def _slot(name: str, call: _Call, given: List[Any]) -> Optional[int]:
+    """The place among the operator's tensors of the one that the call has by this name."""
+    if not name.startswith("captured."):
+        return TENSORS.index(name) if name in TENSORS else None
+    tensor = call.others["score_mod"]._tensors[name[len("captured.") :]]
+    for slot, x in enumerate(given):
+        if x is tensor and TENSORS[slot] in CAPTURED:
+            return slot
+    if not tensor.requires_grad:
+        return None
+    raise ValueError(
+        f"attention: score_mod computes {name[len('captured.') :]} from other tensors, which a "
+        "batch of gradients does not take; compute it before, and read the result"
+    )
 
 
 class _Gradient(torch.autograd.Function):  # type: ignore[misc]
@@ -161,6 +188,8 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         by_name = {name[1:]: gradient for name, gradient in got._asdict().items()}
         for name, gradient in (got.dparams or {}).items():
             by_name[f"params.{name}"] = gradient
+        for name, gradient in (got.dcaptured or {}).items():
+            by_name[f"captured.{name}"] = gradient
         return tuple(by_name[name] if needs else None for name, needs in zip(call.names, needed))
 
     @staticmethod
@@ -185,16 +214,16 @@ def _with_arguments_of(function: _F) -> Callable[[Callable[..., Any]], _F]:
 def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **options: Any) -> Any:
     """Attention of PyTorch tensors, with gradients on the CPU; computes `qkv.attention`.
 
-    Gradients flow from out, lse and weights (before dropout) to q, k, v, bias, alibi_slopes, sinks
-    and the tensors in params; the other results are not differentiable. The arguments, out and lse
-    are kept from the forward pass to the backward pass.
+    Gradients flow from out, lse and weights (before dropout) to q, k, v, bias, alibi_slopes, sinks,
+    the tensors in params and those that score_mod reads; the other results are not differentiable.
+    The arguments, out and lse are kept from the forward pass to the backward pass.
 
     In graphs (torch.compile, torch.export), under torch.func, with fake or meta tensors and under
     autocast, the operator qkv::attention computes the call, which needs PyTorch 2.5 or newer.
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
-    bfloat16 and float16 with product scores and up to 256 channels, results out, lse and row_max,
-    no gradients (docs/pytorch.md lists the rest). All tensors are on one device.
+    bfloat16 and float16 with product scores, float32 with additive ones, no gradients
+    (docs/pytorch.md lists options and results). All tensors are on one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a
@@ -219,6 +248,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if WATCHERS:
         tell(q, k, v, options)
     Tensor = torch.Tensor
+    if callable(options.get("score_mod")) and not wants_operator(
+        [x for x in (q, k, v) if isinstance(x, Tensor)]
+    ):
+        options["score_mod"] = score_mod(options["score_mod"])
     if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)
         and isinstance(k, Tensor)
@@ -243,6 +276,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         tensors += [x for x in options.values() if isinstance(x, torch.Tensor)]
         if isinstance(options.get("params"), dict):
             tensors += [x for x in options["params"].values() if isinstance(x, torch.Tensor)]
+        if isinstance(options.get("score_mod"), ScoreMod):
+            tensors += options["score_mod"]._tensors.values()
     if wants_operator(tensors):
         return _operator_call({"q": q, "k": k, "v": v, **options})
     if q.is_cuda:
@@ -308,6 +343,8 @@ def _may_want_gradients(options: Dict[str, Any]) -> bool:
         if type(x) in _NUMBERS_AND_WORDS:
             continue
         if isinstance(x, dict) or (isinstance(x, torch.Tensor) and x.requires_grad):
+            return True
+        if isinstance(x, ScoreMod) and any(t.requires_grad for t in x._tensors.values()):
             return True
         if has_tensors(x):  # a list or tuple that holds tensors
             return True

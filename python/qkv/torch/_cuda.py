@@ -2,7 +2,7 @@
 """Attention of CUDA tensors: addresses, strides and the current stream are passed as integers.
 
 The call is put into the stream; nothing waits for the device, and no number of a tensor is copied
-to the host. The results are PyTorch's memory.
+to the host. PyTorch allocates the memory of the results.
 """
 
 from typing import Any, Iterable, List, Tuple
@@ -15,13 +15,13 @@ from .._functions import DEFAULTS, options_of
 from .._results import results
 from .._words import unknown_keyword
 
-# The options that are arrays, and those of numbers that lists of real numbers are converted to.
+# The options that are arrays. Lists become float32 for _REAL and keep their type for the others.
 _REAL = ("bias", "alibi_slopes", "sinks", "rotary_frequencies")
 _ARRAYS = (
     "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
     "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", *_REAL,
 )  # fmt: skip
-# Numbers that the host needs.
+# The arguments whose values the host needs.
 _ON_HOST = ("seed", "rows", "return_column_sums")
 
 
@@ -38,7 +38,7 @@ def no_gradients() -> None:
 
 
 def attention(**arguments: Any) -> Any:
-    """`qkv.attention` of tensors on the device of q; the arguments by name."""
+    """Computes `qkv.attention` on the device of q; takes all arguments by name."""
     unknown = arguments.keys() - DEFAULTS.keys() - {"q", "k", "v"}
     if unknown:
         raise unknown_keyword("attention", min(unknown), {"q", "k", "v", *DEFAULTS})
@@ -54,7 +54,7 @@ def attention(**arguments: Any) -> Any:
         raise ValueError(
             f"attention: threads is for calls on the CPU, got {given['threads']} for {device}"
         )
-    held: List[torch.Tensor] = []  # tensors made here, until the call is in the stream
+    held: List[torch.Tensor] = []  # tensors made here, alive until the call is in the stream
     given["causal_offset"] = _offset(given["causal_offset"])
     q, k, v = (_memory_of(name, given[name], device, held) for name in ("q", "k", "v"))
     for name in _ARRAYS:

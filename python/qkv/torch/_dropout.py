@@ -40,7 +40,7 @@ def attend(
     got = attention(*inputs, **options, return_weights="both" if p > 0 else True)
     out, weights = got.out, got.weights
     if p > 0:
-        # Made from the weights before dropout, the only ones that have a gradient.
+        # The result is made from the weights before dropout, since only they have a gradient.
         weights = torch.where(got.dropped_weights != 0, weights / (1 - p), 0)
     if everything_dropped:
         out, weights = out * 0, weights * 0

@@ -33,7 +33,7 @@ def attend_jagged(
 
 
 def _is_jagged(x: Any) -> bool:
-    """Whether x is [B,H,T,X] with jagged T, without holes, and contiguous as [B,T,H,X]."""
+    """Whether x is a CPU tensor [B,H,T,X], T jagged without holes, contiguous as [B,T,H,X]."""
     return (
         x.is_nested
         and x.layout == torch.jagged

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces the functions by which PyTorch and Transformers compute attention, while looks are open.
+"""Replaces PyTorch's and Transformers' attention functions while a `look` is active.
 
 Each replacement reports the call to the watchers (see _watch) and then makes it unchanged.
 """
@@ -28,7 +28,7 @@ def install() -> None:
     """Installs all replacements and hooks; must not be called again before remove()."""
     _watch_modules()
     set_function()
-    if FUNCTION is not None:  # attention of PyTorch 1.13, in other functions, is not watched
+    if FUNCTION is not None:  # PyTorch 1.13 has other functions, which are not watched
         _replace(torch.nn.functional, "multi_head_attention_forward", _multi_head)
     _replace(torch, "_native_multi_head_attention", _native_multi_head)
     _replace(torch, "_transformer_encoder_layer_fwd", _native_layer)
@@ -55,14 +55,14 @@ def _replace(holder: Any, name: str, watched: Callable[[Any], Any]) -> None:
         setattr(holder, name, _standing(watched, original))
 
 
-@cache  # never deleted, because scripted_as() requires it
+@cache  # keeps every replacement alive, as scripted_as() requires
 def _standing(watched: Callable[[Any], Any], original: Any) -> Any:
     function = wraps(original)(watched(original))
     scripted_as(function, original)
     return function
 
 
-# ---- which module runs --------------------------------------------------------------------------
+# ---- the running modules ------------------------------------------------------------------------
 
 
 def _watch_modules() -> None:
@@ -78,8 +78,8 @@ def _watch_modules() -> None:
 def _entered(module: torch.nn.Module, inputs: Any) -> None:
     if is_compiling():
         return
-    # No short cut: knows() of every watcher notes what it cannot record. The list is copied because
-    # another thread may change it.
+    # Every watcher is asked, because knows() also notes modules that cannot be recorded. The list
+    # is copied because another thread may change it.
     known = [watcher.knows(module) for watcher in list(WATCHERS)]
     if any(known):
         running().append(module)
@@ -149,9 +149,10 @@ def _of_native(
 
 
 def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any, kind: Any) -> None:
-    """Reports self-attention of torch's fast path: one projection; the mask is true where masked.
+    """Reports self-attention of torch's fast path, which projects x to q, k and v at once.
 
-    The fast path converts masks of numbers to booleans: every number that is not 0 masks.
+    The mask is true where a pair is masked. The fast path converts masks of numbers to booleans:
+    every number that is not 0 masks.
     """
     masks: Dict[str, Any] = {}
     if x.is_nested:

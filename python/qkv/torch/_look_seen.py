@@ -61,7 +61,7 @@ class _Results(ABC):
 
     @property
     def value_sums(self) -> torch.Tensor:
-        """The column sums times the length |v_j| of each value, [B,H,Tk]."""
+        """The column sums times the norm |v_j| of each value, [B,H,Tk]."""
         found: torch.Tensor = self._result("value_sums")
         return found
 

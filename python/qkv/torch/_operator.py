@@ -16,6 +16,7 @@ from .._results import FLAGS
 from ._cuda import attention as attention_on_cuda
 from ._cuda import no_gradients
 from ._questions import AVAILABLE, has_autocast, kind_of
+from ._recorded import CAPTURED, check, gradient_names
 from ._schema import (
     DIFFERENTIABLE,
     PLAIN,
@@ -104,17 +105,25 @@ def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[An
     if dweights is None:
         options.pop("rows", None)
     names = _names(wanted)
+    of_captured = gradient_names(options["score_mod"])
     got = _functions.attention_backward(
         dout,
         out=None if options["v"] is None else out,
         lse=lse,
         dlse=dlse,
         dweights=dweights,
-        wanted=[f"d{name}" for name in names],
+        wanted=[
+            f"dcaptured.{of_captured[name]}" if name in of_captured else f"d{name}"
+            for name in names
+            if name in of_captured or name not in CAPTURED
+        ],
         **options,
     )
     found = {name[1:]: x for name, x in got._asdict().items()}
     found.update((f"params.{name}", x) for name, x in (got.dparams or {}).items())
+    for name in set(names) & set(CAPTURED):  # one that was read and not used gets zeros
+        x = None if got.dcaptured is None else got.dcaptured.get(of_captured.get(name, ""))
+        found[name] = torch.zeros_like(tensors[TENSORS.index(name)]) if x is None else x
     nothing = tensors[0].new_empty
     return tuple(found[name] if name in names else nothing((0,)) for name in DIFFERENTIABLE)
 
@@ -234,6 +243,7 @@ def _forward_fake(*args: Any, **kwargs: Any) -> Any:
     if return_top:
         returned += ["top_weights", "top_keys"]
     tensors, plain = dict(zip(TENSORS, every)), dict(zip(PLAIN, every[_N:]))
+    check({**tensors, **plain})
     return empty_results(tensors, plain, returned, return_top, pooled)
 
 
@@ -269,6 +279,7 @@ def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
     if not isinstance(x, torch.Tensor) or name not in DIFFERENTIABLE:
         return x
     narrow = x.dtype in (torch.bfloat16, torch.float16)
+    narrow = narrow and name not in CAPTURED
     casts = narrow or (name in ("q", "k", "v") and x.dtype == torch.float32)
     return x.to(dtype) if casts else x
 

@@ -22,6 +22,8 @@ def _either(holder: Any, name: str, otherwise: Callable[..., Any]) -> Callable[.
 
 # True while torch.compile or torch.export traces this code.
 is_compiling = _either(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+# True while Dynamo traces this code, for torch.compile or a strict torch.export.
+is_dynamo = _either(getattr(torch, "compiler", None), "is_dynamo_compiling", lambda: False)
 # The number of active modes that intercept every operator (make_fx, FakeTensorMode, counters).
 modes = _either(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 # True inside torch.func.grad, vmap and other transforms of torch.func.
@@ -65,9 +67,14 @@ def has_autocast(x: torch.Tensor) -> bool:
     return AVAILABLE and autocasts(kind_of(x))
 
 
+def is_recorded() -> bool:
+    """Whether all calls are recorded or transformed now, whatever their tensors."""
+    return bool(modes() or transforms() or tracing())
+
+
 def wants_operator(tensors: Iterable[Any]) -> bool:
     """Whether a call of these tensors is recorded, transformed or faked."""
-    if modes() or transforms() or tracing():
+    if is_recorded():
         return True
     if any_autocast() and any(map(has_autocast, tensors)):
         return True

@@ -12,11 +12,13 @@ import torch
 from .._functions import DEFAULTS
 from .._results import AXES, REQUESTED, REQUESTS, results
 from ._questions import is_compiling
+from ._recorded import CAPTURED, recorded, replay
 
 # Tensors that may have gradients, in the order of the gradients. "params.W" is params["W"].
 DIFFERENTIABLE = (
     "q", "k", "v", "bias", "alibi_slopes", "sinks",
     "params.W", "params.Wq", "params.Wk", "params.v", "params.b", "params.norm_q", "params.norm_k",
+    *CAPTURED,
 )  # fmt: skip
 
 # Other tensors. Numbers that a graph may compute (the seed, an offset) are tensors of rank 0.
@@ -45,6 +47,10 @@ _PLAIN: Dict[str, Tuple[str, str]] = {
     "layout": ("str", "'bhtd'"),
     "heads": ("SymInt[]?", "None"),
     "threads": ("SymInt?", "None"),
+    "score_mod": ("str?", "None"),  # the text of a function, and the numbers that it takes
+    "mask_mod": ("str?", "None"),
+    "mod_integers": ("SymInt[]?", "None"),
+    "mod_numbers": ("float[]?", "None"),
 }
 PLAIN = tuple(_PLAIN)
 
@@ -199,9 +205,10 @@ def operands(arguments: Dict[str, Any]) -> Tuple[List[Any], List[Any]]:
     if unknown:
         known = ", ".join(name[len("params.") :] for name in TENSORS if "." in name)
         raise ValueError(f"attention: params may have the keys {known}, got {unknown[0]!r}")
+    arguments = {**arguments, **recorded(arguments)}
     q = arguments["q"]
     tensors = [_as_tensor(name, _tensor_of(arguments, params, name), q) for name in TENSORS]
-    plain = [_plain_value(name, arguments.get(name, DEFAULTS[name])) for name in PLAIN]
+    plain = [_plain_value(name, arguments.get(name, DEFAULTS.get(name))) for name in PLAIN]
     return tensors, plain
 
 
@@ -218,9 +225,13 @@ def check_devices(tensors: Iterable[Any]) -> None:
             of_q = str(q)
         elif x.device.type == of_q:
             continue
-        if on_gpus or x.device.type == "meta" or (of_q == "meta" and name in DIFFERENTIABLE):
+        is_read = name in CAPTURED
+        is_of_q = name in DIFFERENTIABLE and not is_read
+        if on_gpus or x.device.type == "meta" or (of_q == "meta" and is_of_q):
             group, _, key = name.partition(".")
             shown = f'{group}["{key}"]' if key else name
+            if is_read:
+                shown = "what score_mod and mask_mod read"
             raise ValueError(
                 f"attention: {shown} must be on the device of q, {of_q}, got "
                 f"{x.device if on_gpus else x.device.type}"
@@ -283,6 +294,7 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
     if arguments["heads"] is not None:
         heads = arguments["heads"]
         arguments["heads"] = heads[0] if len(heads) == 1 else tuple(heads)
+    replay(arguments)
     return arguments
 
 

@@ -213,7 +213,7 @@ def _computed(
         options["scale"] = 1.0
         q, k = (torch.nn.functional.pad(x, (0, 1)) for x in (q, k))
     out: torch.Tensor = attention(q, k, v, **options)
-    # If the ranks are equal, so are the shapes.
+    # If out has the expected rank, it also has the expected shape.
     return out if out.dim() == len(rows) + 1 else out.reshape((*rows, v.size(-1)))
 
 
@@ -221,8 +221,8 @@ def _without_dropped(out: Optional[torch.Tensor], dropout_p: float) -> Optional[
     return out * 0 if out is not None and dropout_p == 1 else out
 
 
-# (q, k, v, leading axes of the scores, axes of the result except E), where q, k and v have equal
-# leading axes, but k and v may have fewer heads. None if the tensors do not fit together.
+# The tuple (q, k, v, leading axes of the scores, axes of the result except E), in which q, k and v
+# have equal leading axes, but k and v may have fewer heads; None if the tensors do not fit.
 _Aligned = Optional[Tuple[torch.Tensor, torch.Tensor, torch.Tensor, Tuple[int, ...], Any]]
 
 

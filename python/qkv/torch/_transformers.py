@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention function and the registration of "qkv" for Hugging Face Transformers."""
 
+import sys
 from importlib import import_module
 from typing import Any, Dict, Optional, Tuple
 
 import torch
 
 from ._dropout import attend
+from ._flex import of_block_mask
 from ._sdpa import attend_bare
 from ._transformers_classes import is_masked_as_eager, make_mask, sees_all, watch_models
 
@@ -99,12 +101,14 @@ def _forward(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: Optional[torch.Tensor],
+    attention_mask: Any,
     scaling: Optional[float] = None,
     dropout: float = 0.0,
     **options: Any,
 ) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
     """The function that models call: query [B,H,Tq,D], key [B,G,Tk,D], value [B,G,Tk,E].
+
+    attention_mask is None, a tensor, or a BlockMask.
 
     It computes the options is_causal, sliding_window, softcap, s_aux or sinks, position_bias and
     output_attentions. Options in _UNUSED are ignored; any other option raises an error.
@@ -113,15 +117,23 @@ def _forward(
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
     _refuse_unknown(module, attention_mask, options)
-    if attention_mask is not None and sees_all(attention_mask):
+    in_blocks = _is_block_mask(attention_mask)
+    if attention_mask is not None and not in_blocks and sees_all(attention_mask):
         attention_mask, options["is_causal"] = None, False
     wanted = _wants_weights(module, options)
     is_single = query.size(2) == 1
-    if is_single and not (wanted or any(options.get(x) is not None for x in _ALTERING)):
+    if (
+        is_single
+        and not in_blocks
+        and not (wanted or any(options.get(x) is not None for x in _ALTERING))
+    ):
         bare = attend_bare(query, key, value, attention_mask, dropout, False, scaling, True)
         if bare is not None:  # a single query attends to all keys that the mask allows
             return bare.transpose(1, 2), None
-    further = _masks(module, query, attention_mask, options)
+    if in_blocks:
+        further = _masks_of_blocks(query, key, attention_mask, options)
+    else:
+        further = _masks(module, query, attention_mask, options)
     if options.get("softcap"):
         further["softcap"] = options["softcap"]
     if options.get("s_aux") is not None:
@@ -148,9 +160,7 @@ def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
-def _refuse_unknown(
-    module: torch.nn.Module, attention_mask: Optional[torch.Tensor], options: Dict[str, Any]
-) -> None:
+def _refuse_unknown(module: torch.nn.Module, attention_mask: Any, options: Dict[str, Any]) -> None:
     """Raises ValueError for an option, not None or False, that would have no effect."""
     for name, value in options.items():
         if name in _COMPUTED or name in _UNUSED or value is None or value is False:
@@ -206,6 +216,27 @@ def _masks(
         bias = attention_mask if bias is None else bias + attention_mask
     if bias is not None:
         masks["bias"] = bias.to(query.dtype)
+    return masks
+
+
+def _is_block_mask(mask: Any) -> bool:
+    """Whether a mask is a BlockMask, as models pass on to "flex_attention"."""
+    flex = sys.modules.get("torch.nn.attention.flex_attention")
+    return not (mask is None or isinstance(mask, torch.Tensor)) and (
+        flex is not None and isinstance(mask, flex.BlockMask)
+    )
+
+
+def _masks_of_blocks(
+    query: torch.Tensor, key: torch.Tensor, block_mask: Any, options: Dict[str, Any]
+) -> Dict[str, Any]:
+    """The options of `attention` for a BlockMask, which is the whole mask, and position bias."""
+    word = f'attn_implementation="{_NAME}"'
+    if options.get("sinks") is not None:
+        raise ValueError(f"{word}: the model passes sinks to attention, which take no BlockMask")
+    masks = of_block_mask(word, block_mask, query, key)
+    if options.get("position_bias") is not None:
+        masks["bias"] = options["position_bias"].to(query.dtype)
     return masks
 
 

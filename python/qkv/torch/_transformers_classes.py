@@ -99,9 +99,9 @@ def is_masked_as_eager(config: Any) -> bool:
 def make_mask(*arguments: Any, **options: Any) -> Any:
     """Makes a boolean mask, true where a query may attend; None if is_causal suffices.
 
-    For configurations that cannot work with these it makes the masks of "eager". If every query
-    attends to every key, Transformers would omit the mask. Here it is made, of one element, because
-    the module may state that it is causal, as the module for Phi-4's images does.
+    Configurations that cannot work with boolean masks get those of "eager". If every query attends
+    to every key, Transformers would omit the mask. Here it is made, of one element, because the
+    module may state that it is causal, as the module for Phi-4's images does.
     """
     from transformers.masking_utils import eager_mask, sdpa_mask
 

@@ -53,6 +53,8 @@ class _Folded:
     def fits(tensors: Dict[str, Any], axes: Dict[str, Any], plain: Dict[str, Any]) -> bool:
         if plain["layout"] != "bhtd" or plain["heads"] is not None:
             return False
+        if plain["score_mod"] is not None or plain["mask_mod"] is not None:  # may read b and h
+            return False
         if any(axes[name] is not None for name in TENSORS if name not in _FOLDED):
             return False
         known = {*_FOLDED, *_OF_HEADS}

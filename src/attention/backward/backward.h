@@ -43,7 +43,10 @@ class FusedBackward {
   // `most_entries` at a time, then finish(). Results are bit-identical however entries are divided.
   void start(runtime::Call& call);
   void run_entries(runtime::Call& call, const Entries& entries);
-  void finish() { x_.own.deliver(x_.dot.stop); }
+  void finish() {
+    x_.own.deliver(x_.dot.stop);
+    captured_.deliver(to_.captured, x_.dot.stop);
+  }
   // Requests the results that gradients of input transforms need; called before memory is taken.
   // `sums_v` requests v_sums.
   void ask_for_maps(bool sums_v) {
@@ -75,6 +78,7 @@ class FusedBackward {
   const GradientResults& to_;
   FusedGradientCall<T> x_;
   UnitBlock units_;
+  expressions::CapturedGradients captured_;
 };
 
 // ---- memory ---------------------------------------------------------------------------------
@@ -93,6 +97,7 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
   if (x_.sums_bias_rows()) take(x_.bias_rows, queries);
   if (to_.sinks.given()) take(x_.sink_sums, x_.blocks());
   take(x_.finite, x_.blocks());
+  if (x_.sums_captured()) x_.captured_order = runtime::TaskOrder::take(arena, 1);
   if (x_.lists_rows()) take(x_.named, from_.dweights.count);
   take(x_.key_blocks, x_.blocks());
   if (x_.tells_live) {
@@ -116,10 +121,10 @@ void FusedBackward<T>::take_shared(AnyArena& arena) {
 template <class T>
 std::size_t FusedBackward<T>::worker_bytes() const {
   MeasuringArena queries;
-  QueryPreparation<T>(x_, queries);
-  BlockScores<T>(x_.dot, queries);
+  const QueryPreparation<T> preparation(x_, queries);
+  const BlockScores<T> scores(x_.dot, queries);
   MeasuringArena keys;
-  FusedGradientBlock<T>(x_, keys);
+  const FusedGradientBlock<T> block(x_, keys);
   return std::max(queries.bytes(), keys.bytes());
 }
 
@@ -130,6 +135,11 @@ void FusedBackward<T>::start(runtime::Call& call) {
   take_shared(call.shared());
   x_.call = &call;
   x_.dot.stop = call.stop_point();
+  if (x_.sums_captured()) {
+    x_.captured = expressions::CapturedGradients(p_.mods, to_.captured);
+    captured_ = x_.captured;
+    captured_.start();
+  }
   x_.own.clear(x_.dot.stop, [&](const GradientTarget& target) {
     return &target != &to_.bias || !x_.stores_bias();
   });
@@ -222,7 +232,7 @@ void FusedBackward<T>::key_blocks(const Entries& entries, runtime::Call& call) {
   if (p_.packed()) {
     return for_each_unit_block(call, blocks_of,
                                [&](const KeyUnit& unit, Index, Index block, core::Arena& arena) {
-                                 FusedGradientBlock<T>(x_, arena).run(unit, block);
+                                 FusedGradientBlock<T>(x_, arena).run(unit, block, captured_, 0);
                                });
   }
   const Index blocks = core::divide_up(p_.Tk, kGradientBlock);
@@ -231,11 +241,13 @@ void FusedBackward<T>::key_blocks(const Entries& entries, runtime::Call& call) {
   if (p_.q_rows == 0 && !fills(x_.dk) && !fills(x_.dv)) return;
   const Index units = entries.size() * p_.G;
   const Index together = std::min(units_of_task(), units);
+  if (x_.sums_captured()) x_.captured_order.begin(0, 0);
   call.for_each_task(units / together * blocks, [&](Index task, core::Arena& arena) {
     FusedGradientBlock<T> block(x_, arena);
     const Index first = entries.begin * p_.G + task / blocks * together;
     for (Index unit = first; unit < first + together; ++unit) {
-      if (!block.run(key_unit(p_, unit), task % blocks)) return;
+      const Index number = task * together + unit - first;
+      if (!block.run(key_unit(p_, unit), task % blocks, captured_, number)) return;
     }
   });
 }

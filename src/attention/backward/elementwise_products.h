@@ -21,7 +21,8 @@ class ElementwiseProducts {
       : call_(call), k_(call.dot.kernels), g_(call.kernels) {
     const Index width = std::max(call.p.Dk, call.p.E);
     sum_ = arena.template take<T>(width).data();
-    if (call.dot.is_dot2) value_ = arena.template take<T>(width).data();
+    if (call.dot.in_words) value_ = arena.template take<T>(width).data();
+    if (call.dot.products == Products::kAmx) chains_ = arena.template take<T>(2 * width).data();
   }
 
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores, QueryGradients<T>& to);
@@ -31,12 +32,26 @@ class ElementwiseProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
   }
-  // Adds weight * row n to `to`. With two-way dot products, rows.data has a row of words for every
+  // Begins and ends sums over rows from `begin` on, which are added to `to`.
+  void begin_sums(Index begin, Index width, T* to) {
+    if (call_.dot.products != Products::kAmx) return;
+    amx_ = core::AmxSums<T>(chains_, width);
+    amx_.begin(begin, to);
+  }
+  void end_sums() {
+    if (call_.dot.products == Products::kAmx) amx_.end();
+  }
+  // Adds weight * row n to `to`. With products of BF16, rows.data has a row of words for every
   // two rows.
   void add_row(const RowsOf<const T>& rows, Index n, const T* weight, Index width, T* to) {
-    if (call_.dot.is_dot2) return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
+    if (call_.dot.products == Products::kAmx) {
+      return add_to_step(rows.data + n / 2 * rows.stride, n, *weight, width);
+    }
+    if (call_.dot.in_words)
+      return add_alone(rows.data + n / 2 * rows.stride, n, *weight, width, to);
     k_.weighted_sum({weight, 1}, 1, {rows.data + n * rows.stride, 1}, 1, width, {to, width});
   }
+  void add_to_step(const T* words, Index n, T weight, Index width);
   void add_alone(const T* words, Index n, T weight, Index width, T* to);
   void add_column(const GradientPairs<T>& pairs, const T* weights, const RowsOf<const T>& rows,
                   Index n, Index width, T* to);
@@ -44,8 +59,10 @@ class ElementwiseProducts {
   const FusedGradientCall<T>& call_;
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
-  T* sum_ = nullptr;    // [max(Dk, E)]: the sum of add_column for one key
-  T* value_ = nullptr;  // [max(Dk, E)]: with two-way dot products, words of add_alone
+  T* sum_ = nullptr;     // [max(Dk, E)]: the sum of add_column for one key
+  T* chains_ = nullptr;  // [2][max(Dk, E)]: with AMX products, scratch of amx_
+  core::AmxSums<T> amx_;
+  T* value_ = nullptr;  // [max(Dk, E)]: with products of BF16, words of add_alone
 };
 
 template <class T>
@@ -60,9 +77,11 @@ void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientSc
       const std::uint8_t* const live = pairs.allowed(r);
       const T* const ds = scores.gradients(r);
       T* const dq = to.dq(r);
-      core::for_each_term(call_.dot.is_dot2, keys.begin, end, [&](Index n) {
+      begin_sums(keys.begin, call_.p.Dk, dq);
+      core::for_each_term(call_.dot.products, keys.begin, end, [&](Index n) {
         if (live[n] != 0) add_row(pairs.keys.rows(), n, ds + n, call_.p.Dk, dq);
       });
+      end_sums();
     }
   }
 }
@@ -91,10 +110,19 @@ void ElementwiseProducts<T>::add_column(const GradientPairs<T>& pairs, const T* 
                                         const RowsOf<const T>& rows, Index n, Index width, T* to) {
   call_.dot.stop();
   std::fill_n(sum_, width, T(0));
-  core::for_each_term(call_.dot.is_dot2, 0, pairs.queries.count(), [&](Index r) {
+  begin_sums(0, width, sum_);
+  core::for_each_term(call_.dot.products, 0, pairs.queries.count(), [&](Index r) {
     if (is_live(pairs, r, n)) add_row(rows, r, weights + r * kGradientStride + n, width, sum_);
   });
+  end_sums();
   g_.add(to, sum_, width);
+}
+
+// Adds weight * row n to the current step. Each of `words` holds a BF16 number of row n.
+template <class T>
+void ElementwiseProducts<T>::add_to_step(const T* words, Index n, T weight, Index width) {
+  for (Index c = 0; c < width; ++c) value_[c] = half_of_word(words[c], n % 2);
+  amx_.add(n, rounded_weight(weight), value_);
 }
 
 // Adds weight * row n to `to`. Each of `words` holds a BF16 number of row n and one of its

@@ -29,11 +29,14 @@ class FusedGradientBlock {
         elementwise_(call, arena),
         additive_(call, arena) {}
 
-  // Processes the block of keys that starts at key block * kGradientBlock of a unit. Returns false
-  // if another task has failed.
-  bool run(const KeyUnit& unit, Index block) {
+  // Processes the block of keys that starts at key block * kGradientBlock of a unit. The sums of
+  // captured arrays are added to `captured` in the order of `number`. Returns false if another task
+  // has failed.
+  bool run(const KeyUnit& unit, Index block, expressions::CapturedGradients& captured,
+           Index number) {
     pairs_.start(unit, block);
     keys_.start(pairs_.keys.count());
+    scores_.options().start(unit, pairs_.keys.first(), pairs_.keys.count());
     additive_.start(pairs_.keys);
     for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {
       const KeyRange* const live_blocks = call_.key_blocks + call_.block_of(unit.b, h, unit.s, 0);
@@ -44,7 +47,7 @@ class FusedGradientBlock {
       }
     }
     keys_.finish(pairs_.keys);
-    return true;
+    return scores_.options().deliver(captured, number);
   }
 
  private:

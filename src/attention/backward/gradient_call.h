@@ -5,6 +5,7 @@
 #include "attention/backward/gradient_rows.h"
 #include "attention/tiles/call.h"
 #include "core/integers.h"
+#include "expressions/captured_gradients.h"
 #include "kernels/gradient_kernels.h"
 #include "runtime/task_order.h"
 
@@ -48,7 +49,9 @@ struct FusedGradientCall {
   std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
   KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
   runtime::TaskOrder order;        // counters of blocks(), for ordered accumulation in their rows
-  Index* named = nullptr;          // indices of listed rows of dweights, sorted by query
+  expressions::CapturedGradients captured;  // for tasks to copy: gradients of captured arrays
+  runtime::TaskOrder captured_order;        // a counter of tasks, for the order of these sums
+  Index* named = nullptr;                   // indices of listed rows of dweights, sorted by query
 
   // For scores with input transforms: further results that the gradients of the transforms need.
   bool sums_v = false;               // compute v_sums, for the gradient of the additive score's v
@@ -64,12 +67,12 @@ struct FusedGradientCall {
         from(sources),
         to(results),
         dot(problem, target, additive, products_of<T>(problem, target, sources)),
-        kernels(gradient_kernels_of<T>(target, products())),
+        kernels(gradient_kernels_of<T>(target, dot.products)),
         entries(std::min(most_entries, problem.B)),
         query_places(RowPlaces::of_queries(problem)),
         key_places(RowPlaces::of_keys(problem)),
-        q(problem, problem.q, query_places, problem.Dk, products()),
-        dout(problem, sources.dout, query_places, problem.E, products()),
+        q(problem, problem.q, query_places, problem.Dk, dot.products),
+        dout(problem, sources.dout, query_places, problem.E, dot.products),
         dq(problem, results.q, query_places, problem.H, width_of(problem, additive)),
         dk(problem, results.k, key_places, problem.G, width_of(problem, additive)),
         dv(problem, results.v, key_places, problem.value_heads, problem.E),
@@ -83,9 +86,8 @@ struct FusedGradientCall {
     for (GradientRows<T>* rows : {&dq, &dk, &dv}) rows->go_to(b);
   }
 
-  Products products() const { return dot.is_dot2 ? Products::kDot2 : Products::kPlain; }
   // Number of elements, or of words, that hold `width` channels.
-  Index terms(Index width) const { return dot.is_dot2 ? kernels::words_of(width) : width; }
+  Index terms(Index width) const { return dot.in_words ? kernels::words_of(width) : width; }
   // Number of elements of a row of dq and dk.
   Index width() const { return width_of(p, dot.additive); }
 
@@ -97,8 +99,9 @@ struct FusedGradientCall {
   // Whether key blocks add to rows of queries.
   bool adds_to_queries() const { return to.q.given() || to.alibi.given() || sums_bias_rows(); }
   bool needs_score_gradients() const {
-    return adds_to_queries() || to.k.given() || to.bias.given() || sums_v;
+    return adds_to_queries() || to.k.given() || to.bias.given() || sums_v || sums_captured();
   }
+  bool sums_captured() const { return !to.captured.empty(); }
   // Whether dq and dk are products with ds.
   bool multiplies_queries() const { return to.q.given() && dot.additive == nullptr; }
   bool multiplies_keys() const { return to.k.given() && dot.additive == nullptr; }

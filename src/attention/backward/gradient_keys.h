@@ -25,7 +25,7 @@ class GradientKeys {
     key_panels_ = take(kGradientBlock * p_.Dk);
     value_panels_ = take(kGradientBlock * p_.E);
     if (copies_rows()) copies_ = take(kGradientBlock * p_.Dk);
-    if (call.dot.is_dot2) words_ = take(kGradientBlock / 2 * p_.Dk);
+    if (call.dot.in_words) words_ = take(kGradientBlock / 2 * p_.Dk);
   }
 
   // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
@@ -43,7 +43,7 @@ class GradientKeys {
     return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
   }
   const T* value_panel(Index n) const { return value_panels_ + n * kPanel * call_.terms(p_.E); }
-  // Rows of keys for sums over keys, or with two-way dot products words of two rows.
+  // Rows of keys for sums over keys, or with products of BF16 words of two rows.
   const RowsOf<const T>& rows() const { return rows_; }
 
   // Whether all packed keys and values are finite.
@@ -59,7 +59,7 @@ class GradientKeys {
 
  private:
   bool copies_rows() const {
-    return !call_.dot.is_dot2 && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
+    return !call_.dot.in_words && (p_.k.dtype != dtype_of<T> || p_.k.col_stride != 1);
   }
   bool leaves_out_non_finite() const { return call_.dot.additive == nullptr; }
   void pack(const Operand& x, Index offset, Index width, T* panels);
@@ -100,7 +100,7 @@ void GradientKeys<T>::start(const KeyUnit& unit, Index block) {
   pack(p_.k, offset, call_.dot.score_width(), key_panels_);
   pack_values();
   if (have_non_finite()) find_non_finite();
-  if (call_.dot.is_dot2) {
+  if (call_.dot.in_words) {
     join_rows(offset);
     rows_ = {words_, p_.Dk};
   } else if (copies_rows()) {
@@ -167,7 +167,7 @@ void GradientKeys<T>::find_non_finite(const T* panels, Index terms) {
     core::NonFiniteColumns<T, kPanel> columns;
     for (Index c = 0; c < terms; ++c) {
       const T* row = panels + (n * terms + c) * kPanel;
-      if (!call_.dot.is_dot2) {
+      if (!call_.dot.in_words) {
         columns.add(row);
         continue;
       }
@@ -189,7 +189,7 @@ void GradientKeys<T>::keep_non_finite(bool keep) {
   has_non_finite_values_ = keep;
   if (keep) {
     pack_values();
-    if (call_.dot.is_dot2) join_rows(key_offset());
+    if (call_.dot.in_words) join_rows(key_offset());
     return;
   }
   for (Index n = next_non_finite(0, count_); n < count_; n = next_non_finite(n + 1, count_)) {
@@ -198,7 +198,7 @@ void GradientKeys<T>::keep_non_finite(bool keep) {
       T* const column = value_panels_ + n / kPanel * kPanel * terms + n % kPanel;
       for (Index c = 0; c < terms; ++c) column[c * kPanel] = T(0);
     }
-    if (call_.dot.is_dot2 && call_.multiplies_queries()) {
+    if (call_.dot.in_words && call_.multiplies_queries()) {
       T* const row = words_ + n / 2 * p_.Dk;
       for (Index c = 0; c < p_.Dk; ++c) row[c] = word_without(row[c], n % 2);
     }

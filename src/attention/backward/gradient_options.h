@@ -11,7 +11,8 @@ namespace qkv::attn {
 
 // Applies options in step 2, row by row of a tile: soft-cap, mods, bias, ALiBi and masks to the
 // scores s, dropout and dweights to dw, and the derivatives of scores and dropout to ds and w. It
-// also sums ds for dbias and dalibi. Its arrays, of a tile of rows, belong to the block of keys.
+// also sums ds for dbias, dalibi and the gradients of captured arrays. Its arrays, of a tile of
+// rows, belong to the block of keys.
 template <class T>
 class GradientOptions {
  public:
@@ -22,6 +23,29 @@ class GradientOptions {
     spare_ = take(2 * kGradientBlock);
     slopes_ = take(kTileRows * kGradientBlock);
     factors_ = take(kTileRows * kGradientBlock);
+    if (!call.sums_captured()) return;
+    before_mods_ = take(kTileRows * kGradientBlock);
+    captured_ = call.captured;
+  }
+
+  // Begins the sums of captured arrays of a unit's queries and a block of keys.
+  void start(const KeyUnit& unit, Index first_key, Index keys) {
+    if (!call_.sums_captured()) return;
+    expressions::Pairs pairs = expressions::all_pairs(1, unit.heads, unit.s.Tq, unit.s.Tk);
+    pairs.Tk = keys;
+    pairs.b = unit.b;
+    pairs.h = unit.first_head;
+    pairs.j = first_key;
+    captured_.start(pairs);
+  }
+  // Adds these sums to the call's, in the order of `number`. Returns false if another task has
+  // failed.
+  bool deliver(expressions::CapturedGradients& all, Index number) const {
+    if (!call_.sums_captured()) return true;
+    if (!call_.captured_order.wait(*call_.call, 0, number)) return false;
+    captured_.add_to(all);
+    call_.captured_order.pass_on(0, number);
+    return true;
   }
 
   // Applies options to row r of tile t before weights are known; s and dw point to the tile's first
@@ -45,6 +69,9 @@ class GradientOptions {
   T* slopes(const GradientPairs<T>& pairs, Index t, Index r) const {
     return slopes_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
   }
+  T* before_mods(const GradientPairs<T>& pairs, Index t, Index r) const {
+    return before_mods_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
+  }
   T* factors(const GradientPairs<T>& pairs, Index t, Index r) const {
     return factors_ + (r - pairs.queries.tile_begin(t)) * kGradientBlock;
   }
@@ -59,7 +86,9 @@ class GradientOptions {
   T alibi_sums_[kGradientBlock];  // [queries]
   T bias_sums_[kGradientBlock];
   T* spare_ = nullptr;
-  T* slopes_ = nullptr;   // [kTileRows][kGradientBlock]
+  T* slopes_ = nullptr;       // [kTileRows][kGradientBlock]
+  T* before_mods_ = nullptr;  // [kTileRows][kGradientBlock]: scores before the first mod
+  expressions::CapturedGradients captured_;
   T* factors_ = nullptr;  // [kTileRows][kGradientBlock]: 1 / (1 - dropout), or 0 if dropped
 };
 
@@ -75,6 +104,8 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
     std::fill_n(slopes, keys.size(), static_cast<T>(p_.scale));
   }
   if (p_.softcap != 0) k_.soft_cap(s, slopes, static_cast<T>(p_.softcap), count);
+  if (call_.sums_captured()) std::copy_n(s, count, before_mods(pairs, t, r));
+  call_.dot.before_user_code();
   change_piece<T>({p_, k_, call_.dot.instances, spare_}, pairs.queries.at(r),
                   pairs.keys.first() + keys.begin, count, s, slopes);
   if (pairs.is_partial(t)) k_.mask(s, pairs.allowed(r) + keys.begin, count);
@@ -112,6 +143,14 @@ template <class T>
 void GradientOptions<T>::finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w,
                                 T* ds) {
   if (call_.sums_score_gradients()) add_sums(pairs, t, r, ds);
+  if (call_.sums_captured()) {
+    const KeyRange keys = pairs.keys_of(t);
+    const QueryAt& at = pairs.queries.at(r);
+    captured_.add(call_.dot.instances,
+                  {core::place_of(at, pairs.keys.first() + keys.begin), core::lengths_of(p_, at)},
+                  std::min(keys.end, pairs.keys.count()) - keys.begin, before_mods(pairs, t, r),
+                  ds);
+  }
   if (call_.has_slopes()) {
     g_.multiply(ds, slopes(pairs, t, r), count);
   } else if (keep_scale_apart()) {

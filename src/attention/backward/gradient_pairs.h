@@ -99,7 +99,7 @@ class GradientPairs {
 
  private:
   // Whether sums leave out keys behind the last one that interval masks allow some row of a tile.
-  bool trims_keys() const { return !call_.dot.is_dot2 && call_.dot.additive == nullptr; }
+  bool trims_keys() const { return !call_.dot.in_words && call_.dot.additive == nullptr; }
   void find_live(Index t);
   void ask_masks(Index t);
   bool sees_non_finite_key() const;
@@ -186,6 +186,7 @@ void GradientPairs<T>::ask_masks(Index t) {
   if (!partial_[t]) return;
   full_[t] = false;
   unsigned panels = 0;
+  call_.dot.before_user_code();
   for (Index r = first; r < end; ++r) {
     const Index count = keys.count();
     std::uint8_t* const row = allowed(r);

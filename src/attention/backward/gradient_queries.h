@@ -10,14 +10,14 @@
 namespace qkv::attn {
 
 // The block of 128 queries that step 2 combines with a block of keys: its place, its rows of q
-// and dout (or words of two channels), and with two-way dot products words of two rows. The rows
+// and dout (or words of two channels), and with products of BF16 words of two rows. The rows
 // are shared memory or inputs; the words of two rows belong to the block of keys.
 template <class T>
 class GradientQueries {
  public:
   template <class AnyArena>
   GradientQueries(const FusedGradientCall<T>& call, AnyArena& arena) : call_(call) {
-    if (!call.dot.is_dot2) return;
+    if (!call.dot.in_words) return;
     q_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.Dk).data();
     dout_words_ = arena.template take<T>(kGradientBlock / 2 * call.p.E).data();
   }
@@ -39,7 +39,7 @@ class GradientQueries {
     q_ = call_.q.from(unit_.b, h_, row());
     if (call_.dout.given()) dout_ = call_.dout.from(unit_.b, h_, row());
     state_ = call_.state_of(call_.query_places.of(unit_.b, h_, row()));
-    if (call_.dot.is_dot2) join_rows();
+    if (call_.dot.in_words) join_rows();
   }
 
   Index head() const { return h_; }
@@ -51,16 +51,16 @@ class GradientQueries {
   // Whether the head has an r-th query after the block's first, in this block or a later one.
   bool reaches(Index r) const { return first_ + r < unit_.s.Tq; }
 
-  // Rows of q for the scores and of dout for dw, from row r on; with two-way dot products, words of
+  // Rows of q for the scores and of dout for dw, from row r on; with products of BF16, words of
   // their channels.
   RowsOf<const T> q(Index r) const { return {q_.data + r * q_.stride, q_.stride}; }
   RowsOf<const T> dout(Index r) const { return {dout_.data + r * dout_.stride, dout_.stride}; }
-  // All rows for sums over queries; with two-way dot products, words of two rows.
+  // All rows for sums over queries; with products of BF16, words of two rows.
   RowsOf<const T> q_of_sums() const {
-    return call_.dot.is_dot2 ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
+    return call_.dot.in_words ? RowsOf<const T>{q_words_, call_.p.Dk} : q_;
   }
   RowsOf<const T> dout_of_sums() const {
-    return call_.dot.is_dot2 ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
+    return call_.dot.in_words ? RowsOf<const T>{dout_words_, call_.p.E} : dout_;
   }
   // lse, factor and delta of the rows from r on.
   kernels::QueryState<T> state(Index r) const {

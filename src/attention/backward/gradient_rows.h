@@ -31,7 +31,7 @@ inline Index units_sharing(const Problem& p, const GradientTarget& target) {
 }
 
 // The rows of an input (q or dout) [B,heads,rows][width]: in place, or copied to shared memory if
-// they are stored otherwise; with two-way dot products, words of two channels
+// they are stored otherwise; with products of BF16, words of two channels
 // (kernels/dot2_kernels.h).
 template <class T>
 class PlainRows {
@@ -43,8 +43,8 @@ class PlainRows {
         x_(&x),
         places_(places),
         width_(width),
-        values_(products == Products::kDot2 ? kernels::words_of(width) : width),
-        is_dot2_(products == Products::kDot2) {}
+        values_(are_in_words(products) ? kernels::words_of(width) : width),
+        in_words_(are_in_words(products)) {}
 
   bool given() const { return x_->given(); }
   bool copied() const { return given() && (x_->dtype != dtype_of<T> || x_->col_stride != 1); }
@@ -62,7 +62,7 @@ class PlainRows {
   void copy(Index b, Index head, Index row) const {
     if (!copied()) return;
     T* to = copy_ + places_.of(b, head, row) * values_;
-    if (is_dot2_) return join_channels(*x_, offset(b, head, row), width_, to);
+    if (in_words_) return join_channels(*x_, offset(b, head, row), width_, to);
     load_values(*x_, offset(b, head, row), x_->col_stride, width_, to);
   }
 
@@ -75,7 +75,7 @@ class PlainRows {
   RowPlaces places_;
   Index width_ = 0;
   Index values_ = 0;  // elements, or words, of a row
-  bool is_dot2_ = false;
+  bool in_words_ = false;
   T* copy_ = nullptr;
 };
 

@@ -27,7 +27,7 @@ class GradientScores {
         s_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
         dw_(arena.template take<T>(kGradientBlock * kGradientStride).data()),
         options_(call, arena) {
-    if (!call.dot.is_dot2) return;
+    if (!call.dot.in_words) return;
     const auto take = [&](Index n) { return arena.template take<T>(n).data(); };
     words_.w = take(kGradientBlock / 2 * kGradientStride);
     words_.ds = take(kGradientBlock / 2 * kGradientStride);
@@ -36,8 +36,8 @@ class GradientScores {
 
   void compute(GradientPairs<T>& pairs) {
     const Index tiles = pairs.queries.tiles();
-    for (Index t = 0; t < tiles; t += kPanelTiles) {
-      compute(pairs, t, std::min(t + kPanelTiles, tiles));
+    for (Index t = 0; t < tiles; t += panel_tiles()) {
+      compute(pairs, t, std::min(t + panel_tiles(), tiles));
     }
   }
 
@@ -45,21 +45,23 @@ class GradientScores {
   // pairs.
   const T* weights(Index r) const { return s_ + r * kGradientStride; }
   const T* gradients(Index r) const { return dw_ + r * kGradientStride; }
-  // For sums over queries: [queries][kGradientStride], or with two-way dot products (not on the
+  // For sums over queries: [queries][kGradientStride], or with products of BF16 (not on the
   // slow path) [pairs of queries][kGradientStride], a word for each key.
-  const T* weights_of_sums() const { return call_.dot.is_dot2 ? words_.w : s_; }
-  const T* gradients_of_sums() const { return call_.dot.is_dot2 ? words_.ds : dw_; }
-  // For sums over keys, row r from `key` on: an element for each key, or with two-way dot products
+  const T* weights_of_sums() const { return call_.dot.in_words ? words_.w : s_; }
+  const T* gradients_of_sums() const { return call_.dot.in_words ? words_.ds : dw_; }
+  // For sums over keys, row r from `key` on: an element for each key, or with products of BF16
   // a word for two keys.
   RowsOf<const T> gradients_of_keys(Index r, Index key) const {
-    if (!call_.dot.is_dot2) return {gradients(r) + key, kGradientStride};
+    if (!call_.dot.in_words) return {gradients(r) + key, kGradientStride};
     return {words_.ds_of_keys + r * kGradientWords + key / 2, kGradientWords};
   }
   const GradientOptions<T>& options() const { return options_; }
+  GradientOptions<T>& options() { return options_; }
 
  private:
-  // Number of tiles whose scores are computed with a panel before the next panel is read.
-  static constexpr Index kPanelTiles = 4;
+  // Number of tiles whose scores are computed with a panel before the next panel is read; for AMX
+  // these are whole tiles of 16 rows.
+  Index panel_tiles() const { return call_.dot.products == Products::kAmx ? 8 : 4; }
 
   T* scores(Index r) { return s_ + r * kGradientStride; }
   T* into_weights(Index r) { return dw_ + r * kGradientStride; }
@@ -78,12 +80,13 @@ class GradientScores {
   const kernels::GradientKernels<T>& g_;
   T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
   T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds before scale
-  struct {  // two-way dot products: words (kernels/dot2_kernels.h)
+  struct {  // products of BF16: words (kernels/dot2_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;
     T* ds_of_keys = nullptr;  // [queries][kGradientWords]
   } words_;
   GradientOptions<T> options_;
+  kernels::TileScope tile_scope_;
 };
 
 // Computes tiles t0 .. t1-1.
@@ -92,7 +95,7 @@ void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   if (call_.dot.key_masks) prefetch_masks(pairs, t0, t1);
   // The words of a row are made from all kGradientPanels panels, so panels behind the last key are
   // filled too.
-  const Index panels = call_.dot.is_dot2 ? kGradientPanels : pairs.keys.panels();
+  const Index panels = call_.dot.in_words ? kGradientPanels : pairs.keys.panels();
   for (Index n = 0; n < panels; ++n) {
     // The end of the run of live tiles from t.
     const auto live_end = [&](Index t) {
@@ -121,7 +124,7 @@ void GradientScores<T>::compute(GradientPairs<T>& pairs, Index t0, Index t1) {
   }
   for (Index t = t0; t < t1; ++t) {
     if (pairs.is_live(t)) weigh_tile(pairs, t);
-    if (call_.dot.is_dot2 && !pairs.need_elementwise()) round_tile(pairs, t);
+    if (call_.dot.in_words && !pairs.need_elementwise()) round_tile(pairs, t);
   }
 }
 

@@ -105,13 +105,17 @@ void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& ke
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
   // All keys are summed in one call, unless interval masks allow them only some of the rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
-  const Index step = call_.dot.is_dot2 ? kTileRows : trims ? 2 * kTileRows : kGradientBlock;
-  const Index each = call_.dot.is_dot2 ? 2 : 1;  // rows per word of weights
+  const Index step = call_.dot.products == Products::kDot2 ? kTileRows
+                     : trims                               ? 2 * kTileRows
+                                                           : kGradientBlock;
+  const Index whole = core::step_of(call_.dot.products);
+  const Index each = call_.dot.in_words ? 2 : 1;  // rows per word of weights
   for (Index n = keys.begin; n < keys.end; n += step) {
     call_.dot.stop();
     const Index end = std::min(n + step, keys.end);
-    const KeyRange some = trims ? pairs.rows_seeing({n, end}, all) : all;
+    KeyRange some = trims ? pairs.rows_seeing({n, end}, all) : all;
     if (some.empty()) continue;
+    some.begin = some.begin / whole * whole;
     const Index begin = some.begin / each;
     g_.transposed_sum({weights + begin * kGradientStride + n, kGradientStride}, end - n,
                       {rows.data + begin * rows.stride, rows.stride}, some.size(), to.stride,

@@ -44,7 +44,7 @@ template <class T>
 void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>& scores) {
   const GradientQueries<T>& queries = pairs.queries;
   const RowsOf<const T>& rows = pairs.keys.rows();
-  const Index each = call_.dot.is_dot2 ? 2 : 1;  // keys per row of pairs.keys.rows()
+  const Index each = call_.dot.in_words ? 2 : 1;  // keys per row of pairs.keys.rows()
   const Index width = call_.p.Dk;
   for (Index t = 0; t < queries.tiles(); ++t) {
     if (!pairs.is_live(t)) continue;
@@ -53,13 +53,13 @@ void QueryGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<
     const Index begin = pairs.keys_of(t).begin;
     const Index end = pairs.end_of(t);
     // Tiles with the same keys are summed in one call.
-    while (!call_.dot.is_dot2 && t + 1 < queries.tiles() && pairs.has_same_panels(t, t + 1) &&
-           pairs.end_of(t + 1) == end) {
+    while (call_.dot.products != Products::kDot2 && t + 1 < queries.tiles() &&
+           pairs.has_same_panels(t, t + 1) && pairs.end_of(t + 1) == end) {
       ++t;
     }
-    // With two-way dot products the words of non-finite keys are zeros; else the sum skips these
+    // With products of BF16 the words of non-finite keys are zeros; else the sum skips these
     // keys.
-    const bool goes_around = pairs.keys.have_non_finite() && !call_.dot.is_dot2;
+    const bool goes_around = pairs.keys.have_non_finite() && !call_.dot.in_words;
     for (Index n = begin; n < end; ++n) {
       const Index non_finite = goes_around ? pairs.keys.next_non_finite(n, end) : end;
       if (n < non_finite) {

@@ -166,7 +166,7 @@ void QueryPreparation<T>::output_deltas(Index b, Index h, Index row, Index rows,
   if (x.dtype != dtype_of<T> || x.col_stride != 1) {
     for (Index r = 0; r < rows; ++r) {
       const Index at = offset + r * x.row_stride;
-      if (call_.dot.is_dot2) {
+      if (call_.dot.in_words) {
         join_channels(x, at, p_.E, out_ + r * call_.terms(p_.E));
       } else {
         load_values(x, at, x.col_stride, p_.E, out_ + r * p_.E);

@@ -22,8 +22,11 @@ class NonFiniteValues {
   template <class AnyArena>
   NonFiniteValues(const FusedCall<T>& call, AnyArena& arena)
       : call_(call), p_(call.p), k_(call.kernels), width_(call.padded_width()) {
-    if (call.reads_values && p_.v.dtype != dtype_of<T>) {
+    if (call.products == Products::kAmx || (call.reads_values && p_.v.dtype != dtype_of<T>)) {
       row_ = arena.template take<T>(width_).data();
+    }
+    if (call.products == Products::kAmx) {
+      amx_ = core::AmxSums<T>(arena.template take<T>(2 * width_).data(), p_.E);
     }
   }
 
@@ -48,16 +51,18 @@ class NonFiniteValues {
   // Whether sums of tile t have to be recomputed by sum_elementwise().
   bool is_ambiguous(Index t) const { return (ambiguous_ >> t % kTilesAtOnce & 1U) != 0; }
 
-  // Adds keys begin .. end-1 (one key, or the two of a word, with a non-finite value) to the sums
-  // `to` of tile t's rows.
+  // Adds keys begin .. end-1 (one step of the products, in which a key has a non-finite value) to
+  // the sums `to` of tile t's rows.
   void add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
   // Recomputes the sums of tile t element-wise, key by key.
-  void sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) const;
+  void sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t);
 
  private:
   bool is_non_finite(const BlockScores<T>& scores, Index n) const;
   void add_value(const BlockScores<T>& scores, Index n, const T* weight, T* row) const;
   void add_rounded(Index key, T weight, T* row) const;
+  void add_step(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to);
+  void add_to_step(Index key, Index n, T weight);
 
   const FusedCall<T>& call_;
   const Problem& p_;
@@ -70,6 +75,7 @@ class NonFiniteValues {
   bool are_expected_ = false;
   unsigned ambiguous_ = 0;  // bit n: the n-th of the current tiles
   T* row_ = nullptr;        // [padded E]: a widened value
+  core::AmxSums<T> amx_;    // of AMX products
 };
 
 template <class T>
@@ -85,7 +91,7 @@ void NonFiniteValues<T>::look(const BlockScores<T>& scores) {
 
 template <class T>
 bool NonFiniteValues<T>::is_non_finite(const BlockScores<T>& scores, Index n) const {
-  if (call_.is_dot2) {
+  if (call_.in_words) {
     const Index offset = rows_.offset(scores.first_key() + n);
     bool non_finite = false;
     for (Index c = 0; c < p_.E; ++c) {
@@ -100,26 +106,56 @@ bool NonFiniteValues<T>::is_non_finite(const BlockScores<T>& scores, Index n) co
   return !core::are_finite<T>(row_, p_.E);
 }
 
-// The second key of a word is added first (core/bfloat16_dot2.h). If masks let a row attend to a
-// non-finite value whose weight is 0, only the score tells whether the pair is masked (a score of
+// The second key of a word is added first (core/bfloat16_products.h). If masks let a row attend to
+// a non-finite value whose weight is 0, only the score tells whether the pair is masked (a score of
 // -inf) or not (rounding or dropout): the tile is ambiguous.
 template <class T>
 void NonFiniteValues<T>::add(const BlockScores<T>& scores, Index t, Index begin, Index end, T* to) {
+  if (call_.products == Products::kAmx) return add_step(scores, t, begin, end, to);
   const QueryRows<T>& queries = scores.queries;
   for (Index n = end - 1; n >= begin; --n) {
     for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
       if (found_.contains(n) && !scores.may_see(r, n)) continue;
       T* const row = to + (r - queries.tile_begin(t)) * width_;
-      const T weight = call_.is_dot2 ? half_of_word(scores.row(r)[n / 2], n % 2) : scores.row(r)[n];
+      const T weight =
+          call_.in_words ? half_of_word(scores.row(r)[n / 2], n % 2) : scores.row(r)[n];
       if (weight == 0) {
         if (found_.contains(n)) ambiguous_ |= 1U << t % kTilesAtOnce;
-      } else if (call_.is_dot2) {
+      } else if (call_.in_words) {
         add_rounded(scores.first_key() + n, weight, row);
       } else {
         add_value(scores, n, &weight, row);
       }
     }
   }
+}
+
+// Adds a step of AMX products.
+template <class T>
+void NonFiniteValues<T>::add_step(const BlockScores<T>& scores, Index t, Index begin, Index end,
+                                  T* to) {
+  const QueryRows<T>& queries = scores.queries;
+  for (Index r = queries.tile_begin(t); r < queries.tile_end(t); ++r) {
+    amx_.begin(begin, to + (r - queries.tile_begin(t)) * width_);
+    for (Index n = begin; n < end; ++n) {
+      if (found_.contains(n) && !scores.may_see(r, n)) continue;
+      const T weight = half_of_word(scores.row(r)[n / 2], n % 2);
+      if (weight != 0) {
+        add_to_step(scores.first_key() + n, n, weight);
+      } else if (found_.contains(n)) {
+        ambiguous_ |= 1U << t % kTilesAtOnce;
+      }
+    }
+    amx_.end();
+  }
+}
+
+// Adds weight * value of row `key` of the unit as term n of the current step.
+template <class T>
+void NonFiniteValues<T>::add_to_step(Index key, Index n, T weight) {
+  const Index offset = rows_.offset(key);
+  for (Index c = 0; c < p_.E; ++c) row_[c] = T(core::to_float(bfloat16_at(p_.v, offset, c)));
+  amx_.add(n, weight, row_);
 }
 
 // Adds weight * v_n to `row`, for key n of the chunk.
@@ -133,8 +169,7 @@ void NonFiniteValues<T>::add_value(const BlockScores<T>& scores, Index n, const 
 // Sums over live keys only. Weights do not identify them (a live key's weight may be 0 by rounding
 // or dropout), so the scores are recomputed.
 template <class T>
-void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state,
-                                         Index t) const {
+void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>& state, Index t) {
   const QueryRows<T>& queries = scores.queries;
   const KeyRange keys = scores.tile(t).keys;
   scores.compute_again(t);
@@ -150,11 +185,18 @@ void NonFiniteValues<T>::sum_elementwise(BlockScores<T>& scores, SoftmaxState<T>
     T* const row = state.chunk.acc + r % kRowsAtOnce * width_;
     std::fill(row, row + width_, T(0));
     const Index end = std::min(scores.keys(), keys.end);
-    for (Index n = keys.begin; n < end && !call_.is_dot2; ++n) {
+    for (Index n = keys.begin; n < end && !call_.in_words; ++n) {
       if (live[n]) add_value(scores, n, s + n, row);
     }
-    // The second key of a word is added first: core/bfloat16_dot2.h.
-    for (Index n = keys.begin; n < end && call_.is_dot2; n += 2) {
+    if (call_.products == Products::kAmx) {
+      amx_.begin(keys.begin, row);
+      for (Index n = keys.begin; n < end; ++n) {
+        if (live[n]) add_to_step(scores.first_key() + n, n, rounded_weight(s[n]));
+      }
+      amx_.end();
+    }
+    // The second key of a word is added first: core/bfloat16_products.h.
+    for (Index n = keys.begin; n < end && call_.products == Products::kDot2; n += 2) {
       const Index key = scores.first_key() + n;
       if (n + 1 < end && live[n + 1]) add_rounded(key + 1, s[n + 1], row);
       if (live[n]) add_rounded(key, s[n], row);

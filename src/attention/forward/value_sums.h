@@ -53,7 +53,7 @@ class ValueSums {
   Index width_ = 0;
   NonFiniteValues<T> non_finite_;
   core::HeadRows rows_;  // places of the unit's values
-  // Row n is the value of the chunk's key n, or with two-way dot products the joined values of keys
+  // Row n is the value of the chunk's key n, or with products of BF16 the joined values of keys
   // 2n and 2n + 1. Absent if values are read as they are stored.
   StoredRows values_;
   T* copies_ = nullptr;
@@ -70,8 +70,8 @@ StoredRows ValueSums<T>::find_values(const BlockScores<T>& scores) {
     return RowsOf<const T>{static_cast<const T*>(p_.v.data) + rows_.offset(j0), p_.v.row_stride};
   }
   const KeyRange keys = scores.live_keys();
-  if (call_.is_dot2) copy_words(keys, j0);
-  for (Index n = keys.begin; !call_.is_dot2 && n < keys.end; ++n) {
+  if (call_.in_words) copy_words(keys, j0);
+  for (Index n = keys.begin; !call_.in_words && n < keys.end; ++n) {
     call_.stop();
     const Index row = rows_.offset(j0 + n);
     if (is_readable<T>(p_.v)) {
@@ -106,7 +106,7 @@ void ValueSums<T>::sum(BlockScores<T>& scores, SoftmaxState<T>& state, Index t0,
   T* const first = state.chunk.acc;
   const Index count = (queries.tile_end(t1 - 1) - queries.tile_begin(t0)) * width_;
   std::fill(first, first + count, T(0));
-  for (Index t = t0; call_.is_dot2 && t < t1; ++t) {
+  for (Index t = t0; call_.in_words && t < t1; ++t) {
     const KeyRange x = scores.tile(t).keys;
     for (Index r = queries.tile_begin(t); !x.empty() && r < queries.tile_end(t); ++r) {
       k_.round_weights(scores.row(r) + x.begin, x.end - x.begin, scores.row(r) + x.begin / 2);
@@ -145,8 +145,11 @@ void ValueSums<T>::sum_tiles(BlockScores<T>& scores, SoftmaxState<T>& state, Ind
 // Whether tile t and the next one, if it is before t1, take the same keys in one kernel call.
 template <class T>
 bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const {
-  if (t + 1 >= t1 || call_.is_dot2 || !non_finite_.found().none()) return false;
-  if (call_.reads_values && !sums_all_rows_at_once()) return false;
+  if (t + 1 >= t1 || call_.products == Products::kDot2) return false;
+  if (!non_finite_.found().none()) return false;
+  if (call_.reads_values && !sums_all_rows_at_once() && call_.products != Products::kAmx) {
+    return false;
+  }
   const Tile& x = scores.tile(t);
   return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
 }
@@ -175,7 +178,7 @@ void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, Key
 template <class T>
 void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
   if (non_finite_.found().none()) return sum_keys(scores, t, t + 1, keys, to);
-  const Index each = call_.is_dot2 ? 2 : 1;
+  const Index each = core::step_of(call_.products);
   for (Index begin = keys.begin; begin < keys.end;) {
     const Index non_finite = non_finite_.found().next(begin, keys.end) / each * each;
     if (non_finite > begin) sum_keys(scores, t, t + 1, {begin, std::min(non_finite, keys.end)}, to);
@@ -192,7 +195,7 @@ void ValueSums<T>::sum_keys(const BlockScores<T>& scores, Index t, Index t1, Key
   const Index rows = queries.tile_end(t1 - 1) - r;
   // Number of keys per word of weights and per row of copied values; keys.begin is a multiple of
   // it.
-  const Index each = call_.is_dot2 ? 2 : 1;
+  const Index each = call_.in_words ? 2 : 1;
   if (!call_.reads_values) {
     const T* const first = static_cast<const T*>(values_.data) + keys.begin / each * values_.stride;
     k_.weighted_sum({scores.row(r) + keys.begin / each, kScoreStride}, rows,

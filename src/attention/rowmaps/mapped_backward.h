@@ -120,6 +120,7 @@ GradientResults MappedBackward<T>::stage_targets() const {
   x.bias = to_.bias;
   x.alibi = to_.alibi;
   x.sinks = to_.sinks;
+  x.captured = to_.captured;
   return x;
 }
 

@@ -7,28 +7,48 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "core/bfloat16_dot2.h"
+#include "core/bfloat16_products.h"
 #include "core/operand.h"
+#include "kernels/amx_kernels.h"
 #include "kernels/dot2_kernels.h"
 
-// The choice between plain products and BF16 two-way dot products, and the packing of operands
+// The choice between plain products and products of BF16, and the packing of operands
 // whose channels are not contiguous into words of two BF16 numbers (kernels/dot2_kernels.h).
 namespace qkv::attn {
 
-enum class Products { kPlain, kDot2 };
+using core::Products;
+
+// Whether operands are words of two BF16 numbers.
+constexpr bool are_in_words(Products products) noexcept { return products != Products::kPlain; }
+
+// The products of BF16 that a target has.
+constexpr Products bfloat16_products_of(kernels::Target target) noexcept {
+  switch (target) {
+    case kernels::Target::kAmx:
+    case kernels::Target::kEmulatedAmx:
+      return Products::kAmx;
+    case kernels::Target::kAvx512Bf16:
+      return Products::kDot2;
+    case kernels::Target::kAvx512:
+    case kernels::Target::kAvx2:
+    case kernels::Target::kSse4:
+      return Products::kPlain;
+  }
+  __builtin_unreachable();
+}
 
 // The products of a forward pass, or with `from` (the gradient sources) of a backward pass.
 template <class T, class... From>
 Products products_of(const core::Problem& p, kernels::Target target, const From&... from) noexcept {
-  const bool is_dot2 = std::is_same_v<T, float> && target == kernels::Target::kAvx512Bf16 &&
-                       core::takes_dot2(p, from...);
-  return is_dot2 ? Products::kDot2 : Products::kPlain;
+  const bool takes = std::is_same_v<T, float> && core::multiplies_bfloat16(p, from...);
+  return takes ? bfloat16_products_of(target) : Products::kPlain;
 }
 
 template <class T>
 const kernels::DotKernels<T>& kernels_of(kernels::Target target, Products products) noexcept {
   if constexpr (std::is_same_v<T, float>) {
     if (products == Products::kDot2) return kernels::dot2_kernels();
+    if (products == Products::kAmx) return kernels::amx_kernels(target);
   }
   return kernels::dot_kernels<T>(target);
 }
@@ -38,6 +58,7 @@ const kernels::GradientKernels<T>& gradient_kernels_of(kernels::Target target,
                                                        Products products) noexcept {
   if constexpr (std::is_same_v<T, float>) {
     if (products == Products::kDot2) return kernels::dot2_gradient_kernels();
+    if (products == Products::kAmx) return kernels::amx_gradient_kernels(target);
   }
   return kernels::gradient_kernels<T>(target);
 }
@@ -53,7 +74,7 @@ T word_of(BFloat16 first, BFloat16 second) noexcept {
   if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
     return std::bit_cast<T>(first.bits | static_cast<std::uint32_t>(second.bits) << 16);
   } else {
-    return T(0);  // float64 has no two-way dot products
+    return T(0);  // float64 has no products of BF16
   }
 }
 
@@ -65,6 +86,16 @@ T half_of_word(T word, Index which) noexcept {
     return core::from_bfloat16_bits(static_cast<std::uint16_t>(bits));
   } else {
     return word;
+  }
+}
+
+// A weight rounded to BF16.
+template <class T>
+T rounded_weight(T weight) noexcept {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    return core::rounded_weight(weight);
+  } else {
+    return weight;
   }
 }
 

@@ -134,6 +134,7 @@ class BlockScores {
   Index key_end_ = 0;
   T* s_ = nullptr;      // [rows at once][kScoreStride]
   T* spare_ = nullptr;  // [kKeyChunk]
+  kernels::TileScope tile_scope_;
 };
 
 template <class T>
@@ -226,6 +227,7 @@ void BlockScores<T>::change(Index r) const {
   if (sees_all && call_.only_intervals) return;
   T* s = row(r);
   const Index n = std::min(x.end, chunk_.count()) - x.begin;
+  call_.before_user_code();
   change_piece<T>({p_, k_, call_.instances, spare_}, queries[r].at, chunk_.first() + x.begin, n,
                   s + x.begin);
   if (tiles_[r / kTileRows].partial) k_.mask(s + x.begin, tiles_.allowed(r) + x.begin, n);

@@ -126,6 +126,7 @@ class BlockTiles {
       while (stop < end && (live & partial & 1U << stop) != 0) ++stop;
       const Index first = n * kPanel;
       const Index count = std::min(stop * kPanel, keys_) - first;
+      call_.before_user_code();
       for (Index r = rows.begin; r < rows.end; ++r) {
         find_allowed(p_, call_.instances, queries[r].at, j0_ + first, count, allowed(r) + first);
       }

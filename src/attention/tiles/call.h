@@ -4,10 +4,12 @@
 
 #include "attention/tiles/additive_scores.h"
 #include "attention/tiles/bfloat16_words.h"
+#include "attention/tiles/chunk_reads.h"
 #include "attention/tiles/key_units.h"
 #include "attention/tiles/row_options.h"
 #include "core/integers.h"
 #include "core/stop.h"
+#include "kernels/amx_kernels.h"
 #include "kernels/dot_kernels.h"
 
 // Constants and state that all blocks of a call share: the sizes of tiles, blocks and chunks, and
@@ -50,11 +52,13 @@ template <class T>
 struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
-  bool is_dot2 = false;  // scores and sums use BF16 two-way dot products: kernels/dot2_kernels.h
+  Products products = Products::kPlain;  // of scores and sums: core/bfloat16_products.h
+  bool in_words = false;  // their operands are words of two BF16 numbers: kernels/dot2_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // some option is applied between the product and the softmax
   bool only_intervals = false;  // no option but interval masks changes scores
   bool key_masks = false;       // some mask is element-wise: evaluated key by key
+  bool runs_user_code = false;  // some score or mask is a user's function
   bool reads_keys = false;      // keys are read as they are stored (few queries)
   bool reads_values = false;    // values are read as they are stored
   bool copies_values = false;  // values are copied: they are converted, not contiguous, or in pages
@@ -63,19 +67,22 @@ struct FusedCall {
 
   FusedCall(const Problem& problem, kernels::Target target,
             const AdditiveScores<T>* additive_scores = nullptr,
-            Products products = Products::kPlain)
+            Products kind_of_products = Products::kPlain)
       : p(problem),
-        kernels(kernels_of<T>(target, products)),
-        is_dot2(products == Products::kDot2),
+        kernels(kernels_of<T>(target, kind_of_products)),
+        products(kind_of_products),
+        in_words(are_in_words(kind_of_products)),
         instances(instances_of(target)),
         changes_scores(problem.softcap != 0 || !problem.mods.empty() || problem.bias.given() ||
                        problem.alibi.given() || !problem.masks.empty()),
         only_intervals(problem.softcap == 0 && problem.mods.empty() && !problem.bias.given() &&
                        !problem.alibi.given() && !has_key_masks(problem)),
         key_masks(has_key_masks(problem)),
+        runs_user_code(!problem.mods.empty() || has_user_masks(problem)),
         reads_keys(additive_scores == nullptr && has_few_rows(problem) &&
                    is_readable<T>(problem.k)),
-        reads_values(has_few_rows(problem) && problem.v.given() && is_readable<T>(problem.v)),
+        reads_values(has_few_rows(problem) && problem.v.given() && is_readable<T>(problem.v) &&
+                     !(kind_of_products == Products::kAmx && problem.v.in_pages())),
         copies_values(
             !reads_values && problem.v.given() &&
             (problem.v.dtype != dtype_of<T> || problem.v.col_stride != 1 || problem.v.in_pages())),
@@ -84,6 +91,14 @@ struct FusedCall {
   // True if a key head has so few query rows that packing its keys would cost more than it saves.
   static bool has_few_rows(const Problem& p) { return p.G > 0 && p.H / p.G * p.Tq <= kStoredRows; }
 
+  // Called before user functions, which may use AMX themselves: the tiles of products that follow
+  // are configured anew.
+  void before_user_code() const {
+    if (runs_user_code) kernels::release_tiles();
+  }
+  // The number of keys at whose multiples sums over keys that are read as they are stored may
+  // begin: whole registers for any target.
+  Index key_block() const { return std::max(ChunkReads::kBlock, core::step_of(products)); }
   // Elements per row of q or k that scores read. Memory is allocated for Dk elements per row, which
   // is at least as many.
   Index score_width() const { return additive == nullptr ? p.Dk : additive->width(); }
@@ -93,7 +108,7 @@ struct FusedCall {
   // Whether the last panel of a tile is cut off behind the last key that interval masks allow one
   // of the tile's rows.
   bool trims_keys() const {
-    return only_intervals && !p.masks.empty() && additive == nullptr && !is_dot2 && !reads_values;
+    return only_intervals && !p.masks.empty() && additive == nullptr && !in_words && !reads_values;
   }
   // Computes the scaled scores s [rows][keys] of query rows of head h and the first `keys` keys of
   // a packed panel. `form` is for the additive score: the most general form of all these rows and

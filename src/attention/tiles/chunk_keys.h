@@ -39,13 +39,13 @@ class ChunkKeys {
     count_ = std::min(p_.key_chunk, end_ - first);
     packed_here_ = 0;
     if (!call_.reads_keys && !call_.reads_values) return;
-    reads_ = {};
+    reads_ = ChunkReads(call_.key_block());
     if (call_.reads_keys) reads_.set_keys(p_.k, rows_, first, p_.Dk);
     if (call_.reads_values && values != nullptr) reads_.set_values(p_.v, *values, first, p_.E);
     stored_ = {0, count_};
     if (!all) {
-      constexpr Index kBlock = ChunkReads::kBlock;
-      stored_ = {std::max(live.begin - first, Index{0}) / kBlock * kBlock,
+      const Index block = call_.key_block();
+      stored_ = {std::max(live.begin - first, Index{0}) / block * block,
                  std::min(live.end - first, count_)};
     }
     reads_.expect(stored_.begin, stored_.end, std::min(live.end, reads_end_) - first);

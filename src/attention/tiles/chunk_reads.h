@@ -24,8 +24,11 @@ class ChunkReads {
   static constexpr Index kBytesAhead = Index{8} << 10;
   // The distance for q8, whose keys take more time per byte.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;
-  // Keys are read in blocks of this many: whole registers for any target.
+  // Keys are read in blocks of at least this many: whole registers for any target.
   static constexpr Index kBlock = 16;
+
+  // `block`: the number of keys of a block, a multiple of kBlock.
+  explicit ChunkReads(Index block = kBlock) : block_(block) {}
 
   // Sets the chunk's keys or values: row 0 of the chunk is row j0 of `rows`. `k` and `v` must
   // outlive this object.
@@ -98,9 +101,10 @@ class ChunkReads {
     count = std::min(count, whole_blocks(next.run(wanted + shift, next_end - wanted)));
     return next.from(wanted + shift);
   }
-  static Index whole_blocks(Index n) { return core::round_up(n, kBlock); }
+  Index whole_blocks(Index n) const { return core::round_up(n, block_); }
 
   Rows keys_, values_;
+  Index block_;
   Index begin_ = 0;
   Index end_ = 0;
   Index next_end_ = 0;

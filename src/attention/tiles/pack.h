@@ -18,7 +18,7 @@ void pack_panel(const FusedCall<T>& call, const Operand& x, Index offset, Index 
                 T* panel) {
   call.stop();
   if (is_readable<T>(x)) return call.kernels.pack_panel(stored_rows(x, offset), keys, width, panel);
-  if (call.is_dot2) {
+  if (call.in_words) {
     const auto row = [&](Index n) { return offset + n * x.row_stride; };
     return pack_strided_words(x, row, keys, width, panel);
   }
@@ -36,7 +36,7 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
                Index keys, Index width, T* panel) {
   if (rows.run(j, keys) == keys) return pack_panel(call, x, rows.offset(j), keys, width, panel);
   call.stop();
-  if (call.is_dot2 && !is_readable<T>(x)) {
+  if (call.in_words && !is_readable<T>(x)) {
     return pack_strided_words(
         x, [&](Index n) { return rows.offset(j + n); }, keys, width, panel);
   }
@@ -65,7 +65,7 @@ void pack_rows(const FusedCall<T>& call, const Operand& x, const core::HeadRows&
           static_cast<const std::byte*>(x.data) + core::bytes_of(x.dtype, rows.offset(j + n) + c),
           static_cast<std::size_t>(bytes));
     }
-    const Index row = call.is_dot2 ? c / 2 : c;
+    const Index row = call.in_words ? c / 2 : c;
     call.kernels.pack_panel({together, x.dtype, count}, keys, count, panel + row * kPanel);
   }
 }

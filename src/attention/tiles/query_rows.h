@@ -87,7 +87,7 @@ class QueryRows {
   // Whether the rows of one head are read in place: they lie about as close together as copies
   // would.
   bool are_close() const {
-    return !call_.is_dot2 && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
+    return !call_.in_words && p_.q.dtype == dtype_of<T> && p_.q.col_stride == 1 &&
            p_.q.row_stride >= p_.Dk && p_.q.row_stride <= 2 * p_.Dk;
   }
   // Copies a query's channels to the place of the next row.
@@ -95,7 +95,7 @@ class QueryRows {
     call_.stop();
     const Index offset = core::offset_of(p_.q, entry_, h, unit_.s.q0 + i, 0);
     T* to = copies_ + count_ * p_.Dk;
-    if (call_.is_dot2 && p_.q.col_stride != 1) {
+    if (call_.in_words && p_.q.col_stride != 1) {
       join_channels(p_.q, offset, p_.Dk, to);
     } else if (is_readable<T>(p_.q)) {
       call_.kernels.widen(stored_rows(p_.q, offset), 1, call_.score_width(), {to, p_.Dk});

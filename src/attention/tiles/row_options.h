@@ -74,6 +74,8 @@ inline InstanceTarget instances_of(kernels::Target target) noexcept {
       return InstanceTarget::kBaseline;
     case kernels::Target::kAvx2:
       return InstanceTarget::kAvx2;
+    case kernels::Target::kAmx:
+    case kernels::Target::kEmulatedAmx:
     case kernels::Target::kAvx512Bf16:
     case kernels::Target::kAvx512:
       return InstanceTarget::kAvx512;
@@ -93,6 +95,11 @@ using core::tile_class;
 inline bool has_key_masks(const Problem& p) {
   return std::any_of(p.masks.begin(), p.masks.end(),
                      [](const auto& m) { return !core::is_interval(m); });
+}
+
+inline bool has_user_masks(const Problem& p) {
+  return std::any_of(p.masks.begin(), p.masks.end(),
+                     [](const auto& m) { return std::holds_alternative<core::UserMask>(m); });
 }
 
 // ---- scores ---------------------------------------------------------------------------------
@@ -134,8 +141,9 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
                   T* slopes = nullptr) {
   const Problem& p = with.p;
   for (const ScoreMod& mod : p.mods) {
-    apply_instance<T>(core::instance_for(mod, with.target), mod.callable.get(),
-                      {place_of(at, j0), 1, static_cast<std::int32_t>(n), n, s, slopes});
+    apply_instance<T>(
+        core::instance_for(mod, with.target), mod.callable.get(),
+        {place_of(at, j0), core::lengths_of(p, at), 1, static_cast<std::int32_t>(n), n, s, slopes});
   }
   const T* bias = with.spare;
   if (p.bias.given()) {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "attention/validate/bind.h"
 #include "attention/validate/shapes.h"
 #include "core/message.h"
 #include "core/parameter_name.h"
+#include "expressions/program.h"
 
 namespace qkv::attn {
 namespace {
@@ -186,6 +191,38 @@ void bind_score(Binder& binder, const Options& options, const ScoreGradient& gra
   std::visit(bind, options.score);
 }
 
+bool reads(const ScoreMod& mod, const detail::CapturedArray& array) {
+  if (mod.program == nullptr) return false;
+  const auto& steps = mod.program->program.steps();
+  return std::any_of(steps.begin(), steps.end(),
+                     [&](const expressions::Step& step) { return step.array == &array; });
+}
+
+void bind_captured(Binder& binder, const Options& options,
+                   const std::vector<CapturedGradient>& gradients, core::GradientResults& to) {
+  for (const CapturedGradient& one : gradients) {
+    const std::shared_ptr<const detail::CapturedArray>& array = one.of.shared_array();
+    const std::string name = text("input_gradients.captured of ", array->name);
+    const auto fail = [&](std::string_view what) {
+      throw Error(binder.problem().function, name, std::string(what));
+    };
+    if (!one.to.given()) fail("has no buffer");
+    if (array->type != Expression::Type::kNumber) {
+      fail(text("is of an array of ", name_of(array->view.dtype()), ", which has no gradient"));
+    }
+    if (std::none_of(options.mods.begin(), options.mods.end(),
+                     [&](const ScoreMod& mod) { return reads(mod, *array); })) {
+      fail("is of an array that no score in mods reads");
+    }
+    if (std::any_of(to.captured.begin(), to.captured.end(),
+                    [&](const core::CapturedTarget& other) { return other.array == array; })) {
+      fail("is requested twice");
+    }
+    binder.check(name, one.to, array->name, array->view);
+    to.captured.push_back({array, one.to});
+  }
+}
+
 }  // namespace
 
 core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, const Options& options,
@@ -206,11 +243,15 @@ core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, con
   if (binder.check("input_gradients.sinks", gradients.sinks, "sinks", options.sinks)) {
     to.sinks = per_head_target(p, gradients.sinks);
   }
+  bind_captured(binder, options, gradients.captured, to);
   if (!binder.any()) {
     throw Error(p.function, "input_gradients", "name no buffer, so there is nothing to compute");
   }
   for (GradientTarget* target : to.all()) {
     target->accumulate = gradients.write == Write::kAccumulate;
+  }
+  for (core::CapturedTarget& target : to.captured) {
+    target.accumulate = gradients.write == Write::kAccumulate;
   }
   return to;
 }

@@ -7,7 +7,9 @@
 
 #include <qkv/attention.h>
 
+#include "core/message.h"
 #include "core/parameter_name.h"
+#include "expressions/node.h"
 
 namespace qkv::attn {
 
@@ -17,7 +19,7 @@ template <class Gradients, class F>
 void for_each_gradient(Gradients& gradients, const Inputs& inputs, const Options& options,
                        const F& f) {
   // The binding names every member: one more does not compile until it is here.
-  auto& [q, k, v, qk_norm, score, bias, alibi, sinks, write] = gradients;
+  auto& [q, k, v, qk_norm, score, bias, alibi, sinks, captured, write] = gradients;
   static_cast<void>(write);
   f("input_gradients.q", q, inputs.q);
   f("input_gradients.k", k, inputs.k);
@@ -39,6 +41,10 @@ void for_each_gradient(Gradients& gradients, const Inputs& inputs, const Options
   f("input_gradients.bias", bias, options.bias);
   f("input_gradients.alibi", alibi, options.alibi);
   f("input_gradients.sinks", sinks, options.sinks);
+  for (auto& one : captured) {
+    const detail::CapturedArray& array = *one.of.shared_array();
+    f(core::text("input_gradients.captured of ", array.name), one.to, array.view);
+  }
 }
 
 }  // namespace qkv::attn

@@ -7,6 +7,7 @@
 #include "attention/validate/gradients.h"
 #include "core/message.h"
 #include "core/parameter_name.h"
+#include "expressions/program.h"
 
 namespace qkv::attn {
 namespace {
@@ -38,8 +39,18 @@ template <class F>
 void view_inside(const F& f, const KeyLengths& x) {
   f(KeyLengths::kName, x.lengths);
 }
+// Calls f(name, view) for the arrays that a mod of an expression reads.
 template <class F>
-void view_inside(const F&, const MaskMod&) {}
+void view_inside(const F& f, const detail::ExpressionProgram* program) {
+  if (program == nullptr) return;
+  for (const expressions::Step& step : program->program.steps()) {
+    if (step.array != nullptr) f(step.array->name, step.array->view);
+  }
+}
+template <class F>
+void view_inside(const F& f, const MaskMod& x) {
+  view_inside(f, x.program.get());
+}
 
 // Calls f(name, view) for each array that the options hold; absent views too.
 template <class F>
@@ -61,6 +72,7 @@ void for_each_option_view(const Options& options, const F& f) {
         });
       },
       options.score);
+  for (const ScoreMod& mod : options.mods) view_inside(f, mod.program.get());
   f("bias", options.bias);
   const auto view = [&](const auto& one) { view_inside(f, one); };
   std::visit(view, options.diagonal);

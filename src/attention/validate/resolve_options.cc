@@ -9,6 +9,8 @@
 #include "attention/validate/shapes.h"
 #include "core/message.h"
 #include "core/tile_classes.h"
+#include "expressions/indices.h"
+#include "expressions/known_keys.h"
 
 namespace qkv::attn {
 namespace {
@@ -134,6 +136,10 @@ void resolve_mods(const Options& options, Problem& p) {
       throw Error(p.function, text("mods[", n, "]"), "has no complex instance");
     }
     check_mod_range(p, text("mods[", n, "]"));
+    if (mod.program != nullptr) {
+      expressions::check_indices(p.function, text("mods[", n, "]"), mod.program->program,
+                                 expressions::all_pairs(p), &p);
+    }
   }
 }
 
@@ -244,7 +250,24 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
     throw Error(p.function, name, "is empty; make it with mask_mod(...)");
   }
   check_mod_range(p, name);
-  return core::UserMask{&mask};
+  if (mask.program != nullptr && mask.classes == nullptr) {
+    expressions::check_indices(p.function, name, mask.program->program, expressions::all_pairs(p),
+                               &p);
+  }
+  return core::UserMask{.mod = &mask, .classes = mask.classes.get()};
+}
+
+// Finds the keys that a mask made from an expression allows, as far as they are known.
+void find_known_keys(core::UserMask& mask, core::ResolvedProblem& p) {
+  if (mask.mod->program == nullptr || mask.classes != nullptr || p.on_device()) return;
+  const expressions::Program& program = mask.mod->program->program;
+  const auto ranges = expressions::solved_for_keys(program, p);
+  mask.ranges = ranges.get();
+  p.own_mask_tables.push_back(ranges);
+  if (is_range(mask)) return;
+  const auto classes = expressions::classified_by_ranges(program, p);
+  mask.classes = classes.get();
+  p.own_mask_tables.push_back(classes);
 }
 
 // A precomputed mask serves the sizes it was made for.
@@ -275,18 +298,34 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
   }
 }
 
+// Adds the ranges of a last mod where(mask, x, -inf), unless a bias, which may be NaN or infinite,
+// changes the masked scores.
+void add_mask_of_scores(core::ResolvedProblem& p) {
+  if (p.mods.empty() || p.bias.given() || p.alibi.given() || p.on_device()) return;
+  const auto& program = p.mods.back().program;
+  if (program == nullptr || !program->mask.has_value()) return;
+  const auto ranges = expressions::solved_for_keys(*program->mask, p);
+  if (ranges == nullptr) return;
+  p.own_mask_tables.push_back(ranges);
+  p.own_masks.emplace_back(core::UserMask{.ranges = ranges.get()});
+}
+
 }  // namespace
 
 void resolve_masks(const Options& options, core::ResolvedProblem& p) {
   p.own_masks.clear();
+  p.own_mask_tables.clear();
   for (std::size_t n = 0; n < options.masks.size(); ++n) {
     const Mask& mask = options.masks[n];
     const std::string_view name = name_of(mask);
     p.own_masks.push_back(
         std::visit([&](const auto& m) { return resolve_mask(m, name, p); }, mask));
     const auto* mod = std::get_if<MaskMod>(&mask);
-    if (mod != nullptr) check_precomputed(p, text("masks[", n, "]"), *mod);
+    if (mod == nullptr) continue;
+    check_precomputed(p, text("masks[", n, "]"), *mod);
+    find_known_keys(std::get<core::UserMask>(p.own_masks.back()), p);
   }
+  add_mask_of_scores(p);
   p.masks = p.own_masks;
 }
 

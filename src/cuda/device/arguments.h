@@ -10,6 +10,9 @@ namespace qkv::cuda {
 
 inline constexpr int kMaxBatchAxes = 6;
 
+inline constexpr float kLog2E = 1.44269504F;
+inline constexpr float kLn2 = 0.693147181F;
+
 // The types of numbers in arrays other than q, k, v and out.
 enum class Element : std::uint8_t {
   kNone,
@@ -36,8 +39,8 @@ struct DeviceArray {
   std::int64_t row = 0;
   std::int64_t col = 0;
   Element type = Element::kNone;
-  // Rows are contiguous, and aligned so that 8 elements of q, k and v, or 2 of another array, can
-  // be read together.
+  // Rows are contiguous, and aligned so that they can be read 16 bytes at a time; those of out, so
+  // that 2 numbers of 16 bits, or 4 of float32, can be written together.
   bool vectors = false;
 };
 
@@ -49,17 +52,17 @@ inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
 
 enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 
-// The statistics of a row that the forward pass stores, so that its weights can be computed again:
+// The statistics of a row that an earlier kernel stores, so that its weights can be computed again:
 // factor * 2^(exponent factor * (s - m) + lowered).
 struct alignas(16) RowStatistics {
-  float m;        // the largest score without the sink
-  float lowered;  // at most 0: by how much a larger sink lowers the powers
-  float factor;   // 1 / sum, or 0 for a row without live keys
-  float unused;
+  float m;        // the largest score without the sink; from lse: 0
+  float lowered;  // by how much a larger sink lowers the powers, at most 0; from lse: -lse log2(e)
+  float factor;   // 1 / sum, or 0 for a row without live keys; from lse: 1
+  float delta;    // backward: dout . out - dlse; else 0
 };
 
 struct ForwardArguments {
-  DeviceArray q, k, v, out;             // 16-bit numbers
+  DeviceArray q, k, v, out;             // of one type: 16-bit numbers, or float32
   DeviceArray lse, row_max, entropy;    // float32, absent if data is null, as all that follow
   DeviceArray column_sums, value_sums;  // float32, rows = keys
   DeviceArray weights;                  // float32, rows = queries, columns = keys
@@ -78,6 +81,7 @@ struct ForwardArguments {
 
   float scale = 1;
   float softcap = 0;
+  float twice_over_cap = 0;         // 2 log2(e) / softcap: in a kernel a division is a call
   std::int64_t left = kUnbounded;   // i + o - left <= j
   std::int64_t right = kUnbounded;  // j <= i + o + right
   Corner corner = Corner::kBottomRight;

@@ -8,16 +8,6 @@
 // Single numbers of arrays of any type, for options. Rows of q, k and v are read in tiles.
 namespace qkv::cuda {
 
-// A function that is called rather than inlined in the many places where it is used.
-#ifdef __CUDACC__
-#define QKV_DEVICE_CALL __device__ __noinline__
-#else
-#define QKV_DEVICE_CALL inline
-#endif
-
-inline constexpr float kLog2E = 1.44269504F;
-inline constexpr float kLn2 = 0.693147181F;
-
 QKV_DEVICE float minus_infinity() { return bits_to_float(0xFF800000U); }
 
 template <class T>
@@ -25,7 +15,7 @@ QKV_DEVICE T number(const void* data, std::int64_t offset) {
   return static_cast<const T*>(data)[offset];
 }
 
-QKV_DEVICE_CALL float real_at(Element type, const void* data, std::int64_t offset) {
+QKV_DEVICE float real_at(Element type, const void* data, std::int64_t offset) {
   switch (type) {
     case Element::kBFloat16:
       return widened(BFloat16Tiles{}, number<std::uint16_t>(data, offset));
@@ -36,7 +26,7 @@ QKV_DEVICE_CALL float real_at(Element type, const void* data, std::int64_t offse
   }
 }
 
-QKV_DEVICE_CALL std::int64_t integer_at(Element type, const void* data, std::int64_t offset) {
+QKV_DEVICE std::int64_t integer_at(Element type, const void* data, std::int64_t offset) {
   switch (type) {
     case Element::kInt8:
       return number<std::int8_t>(data, offset);

@@ -6,6 +6,7 @@
 #include "cuda/device/arrays.h"
 #include "cuda/device/forward_options.h"
 #include "cuda/device/forward_place.h"
+#include "cuda/device/forward_results.h"
 #include "cuda/device/forward_shape.h"
 #include "cuda/device/forward_tiles.h"
 #include "cuda/device/words.h"
@@ -21,90 +22,22 @@
 // lane / 4 + 8 of a tile of 16 queries; each holds columns 2 * (lane % 4) and the next of every 8.
 namespace qkv::cuda {
 
-// ---- results --------------------------------------------------------------------------------
-
-// The results of a row, from its largest score m and the sum l of exp2(factor (s - m)).
-struct RowResult {
-  float factor;  // of o
-  float lse;
-  float row_max;
-  float lowered;  // of RowStatistics
-  float one_over_sum;
-};
-
-QKV_DEVICE RowResult finish_row(float m, float l, float factor, bool has_sink, float sink) {
-  const bool empty = l == 0;
-  float top = empty ? minus_infinity() : rounded_product(m, factor);  // in powers of two
-  float largest = empty ? minus_infinity() : m * (factor * kLn2);
-  float lowered = 0;
-  float sum = l;
-  if (has_sink && sink != minus_infinity()) {
-    if (empty) return {0, sink, sink, 0, 0};
-    const float own = sink * kLog2E;
-    const float both = max_of(top, own);
-    lowered = rounded_sum(top, -both);
-    sum = fused(l, exp2_of(lowered), exp2_of(rounded_sum(own, -both)));
-    top = both;
-    largest = max_of(largest, sink);
-  } else if (empty) {
-    return {0, minus_infinity(), minus_infinity(), 0, 0};
-  }
-  if (sum != sum) return {sum, sum, sum, sum, sum};
-  return {divide(exp2_of(lowered), sum), rounded_product(rounded_sum(top, log2_of(sum)), kLn2),
-          largest, lowered, divide(1, sum)};
-}
-
 template <class Shape, class Tiles>
 QKV_DEVICE void store_results(const ForwardArguments& a, const BlockPlace& place, float factor,
-                              RowState<Shape>& state) {
-  const int lane = thread_index() % kLanes;
-  const bool has_sink = a.sinks.data != nullptr;
-  const float sink = has_sink ? real_at(a.sinks.type, a.sinks.data, place.h * a.sinks.head) : 0.0F;
-  auto* out = static_cast<std::uint16_t*>(const_cast<void*>(a.out.data)) +
-              offset_of(a, a.out, place.b, place.h) + place.q0 * a.out.row;
-  const auto first_of = [&](const DeviceArray& x) {
-    return static_cast<float*>(const_cast<void*>(x.data)) + offset_of(a, x, place.b, place.h) +
-           place.q0 * x.row;
-  };
-  float* lse = first_of(a.lse);
-  float* row_max = first_of(a.row_max);
-  QKV_UNROLL
-  for (int m = 0; m < Shape::kRowTiles; ++m) {
-    QKV_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      float l = state.l[2 * m + half];
-      l = rounded_sum(l, exchange(l, 1));
-      l = rounded_sum(l, exchange(l, 2));
-      const int i = place.first + row_in_block<Shape>(m, half);
-      if (i >= place.Tq) continue;
-      const RowResult row = finish_row(state.m[2 * m + half], l, factor, has_sink, sink);
-      if (a.statistics != nullptr && lane % 4 == 0) {
-        statistics_of(a, place, i) = {state.m[2 * m + half], row.lowered, row.one_over_sum, 0};
-      }
-      if (a.lse.data != nullptr && lane % 4 == 0) lse[i * a.lse.row] = row.lse;
-      if (a.row_max.data != nullptr && lane % 4 == 0) row_max[i * a.row_max.row] = row.row_max;
-      if (a.out.data == nullptr) continue;
-      const float weight = rounded_product(row.factor, a.kept_scale);
-      QKV_UNROLL
-      for (int c = 0; c < Shape::kChannelTiles; ++c) {
-        const float(&o)[4] = state.o[m][c];
-        const int channel = c * 8 + lane % 4 * 2;
-        // A row without live keys is 0, also if the scratch it came from is not.
-        const bool zero = l == 0;
-        const std::uint32_t pair = zero
-                                       ? 0U
-                                       : rounded_pair(Tiles{}, rounded_product(o[2 * half], weight),
-                                                      rounded_product(o[2 * half + 1], weight));
-        const std::int64_t at = i * a.out.row + channel * a.out.col;
-        if (a.out.vectors && channel + 1 < a.E) {
-          *reinterpret_cast<std::uint32_t*>(out + at) = pair;
-          continue;
+                              const RowState<Shape>& state) {
+  finish_rows<Shape, std::uint16_t>(
+      a, place, factor, state, [&](std::uint16_t* out, int m, int half, float weight, bool zero) {
+        QKV_UNROLL
+        for (int c = 0; c < Shape::kChannelTiles; ++c) {
+          const float(&o)[4] = state.o[m][c];
+          const int channel = c * 8 + thread_index() % 4 * 2;
+          const std::uint32_t pair =
+              zero ? 0U
+                   : rounded_pair(Tiles{}, rounded_product(o[2 * half], weight),
+                                  rounded_product(o[2 * half + 1], weight));
+          store_channels(a.out, out, channel, a.E, pair);
         }
-        if (channel < a.E) out[at] = static_cast<std::uint16_t>(pair);
-        if (channel + 1 < a.E) out[at + a.out.col] = static_cast<std::uint16_t>(pair >> 16);
-      }
-    }
-  }
+      });
 }
 
 // ---- the kernel -----------------------------------------------------------------------------
@@ -114,9 +47,8 @@ template <class Shape, class Tiles, bool kEvery>
 QKV_DEVICE void forward(const ForwardArguments& a) {
   BlockPlace place;
   if (!find_place<Shape>(a, a.row_blocks, place)) return;
-  const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
-  const int value_head =
-      static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
+  const int key_head = key_head_of(a, place);
+  const int value_head = value_head_of(a, key_head);
   const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   const DeviceRows v = rows_of(a, a.v, place.b, value_head, place.k0);
@@ -125,19 +57,7 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
   }
 
   RowState<Shape> state;
-  QKV_UNROLL
-  for (int n = 0; n < 2 * Shape::kRowTiles; ++n) {
-    state.m[n] = minus_infinity();
-    state.l[n] = 0;
-  }
-  QKV_UNROLL
-  for (int m = 0; m < Shape::kRowTiles; ++m) {
-    QKV_UNROLL
-    for (int c = 0; c < Shape::kChannelTiles; ++c) {
-      QKV_UNROLL
-      for (int e = 0; e < 4; ++e) state.o[m][c][e] = 0;
-    }
-  }
+  clear_state<Shape>(state);
 
   const bool asks =
       kEvery && (a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr);
@@ -167,7 +87,8 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     commit_copies();
     const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
     finish_scores<Shape, kEvery>(a, place, inside, j, s);
-    const bool careful = (!inside || asks) && any_thread(has_non_finite<Shape, Tiles>());
+    const bool careful =
+        (!inside || asks) && any_thread(has_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV));
     if (careful) mark_masked<Shape>(s);
     update_softmax<Shape>(factor, s, state);
     if constexpr (kEvery) {
@@ -176,10 +97,10 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     if (careful) {
       add_non_finite<Shape, Tiles>(s, state);
       sync_threads();  // all have read the values
-      clear_non_finite<Shape, Tiles>();
+      clear_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV);
       sync_threads();
     }
-    multiply_values<Shape, Tiles>(s, state);
+    add_products<Shape, Tiles>(s, Shape::kV, state.o);
   }
   wait_copies<0>();
   store_results<Shape, Tiles>(a, place, factor, state);

@@ -200,10 +200,11 @@ QKV_DEVICE void subtract_distances(const DeviceArray& slopes, const BlockPlace& 
   });
 }
 
-// Makes scores of products: scale, soft-cap, ALiBi, bias.
-template <class Shape>
+// Makes scores of products: scale, soft-cap, ALiBi, bias. Calls on_slope(m, n, e, slope) with the
+// derivative 1 - tanh^2 of a soft-cap for each score s.at[m][n][e].
+template <class Shape, class OnSlope>
 QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, int first_key,
-                            ScoreTile<Shape>& s) {
+                            ScoreTile<Shape>& s, const OnSlope& on_slope) {
   for_each_pair<Shape>([&](int m, int half, int n, int, int) {
     QKV_UNROLL
     for (int e = 2 * half; e < 2 * half + 2; ++e) {
@@ -212,12 +213,13 @@ QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, 
   });
   if (a.softcap > 0) {
     // cap tanh(z / cap) = cap (1 - 2 / (1 + exp(2 z / cap)))
-    const float twice_over_cap = divide(2 * kLog2E, a.softcap);
     for_each_pair<Shape>([&](int m, int half, int n, int, int) {
       QKV_UNROLL
       for (int e = 2 * half; e < 2 * half + 2; ++e) {
-        const float power = exp2_of(rounded_product(s.at[m][n][e], twice_over_cap));
-        s.at[m][n][e] = rounded_product(a.softcap, 1 - 2 * reciprocal(1 + power));
+        const float power = exp2_of(rounded_product(s.at[m][n][e], a.twice_over_cap));
+        const float r = reciprocal(1 + power);
+        s.at[m][n][e] = rounded_product(a.softcap, 1 - 2 * r);
+        on_slope(m, n, e, 4 * r * (1 - r));
       }
     });
   }
@@ -289,21 +291,27 @@ QKV_DEVICE float exponent_factor(const ForwardArguments& a) {
 }
 
 // Makes final scores of products. `inside`: causal mask, window and lengths allow all pairs.
-template <class Shape, bool kEvery>
+// on_slope: see make_scores.
+template <class Shape, bool kEvery, class OnSlope>
 QKV_DEVICE void finish_scores(const ForwardArguments& a, const BlockPlace& place, bool inside,
-                              int first_key, ScoreTile<Shape>& s) {
+                              int first_key, ScoreTile<Shape>& s, const OnSlope& on_slope) {
   if constexpr (kEvery) {
-    if (is_scaled<kEvery>(a)) make_scores<Shape>(a, place, first_key, s);
+    if (is_scaled<kEvery>(a)) make_scores<Shape>(a, place, first_key, s, on_slope);
     if (a.keep.data != nullptr) apply_keep<Shape>(s);
     if (a.padding.data != nullptr) apply_padding<Shape>(s);
   }
   if (!inside) apply_bounds<Shape>(first_key / Shape::kKeys, s);
 }
+template <class Shape, bool kEvery>
+QKV_DEVICE void finish_scores(const ForwardArguments& a, const BlockPlace& place, bool inside,
+                              int first_key, ScoreTile<Shape>& s) {
+  finish_scores<Shape, kEvery>(a, place, inside, first_key, s, [](int, int, int, float) {});
+}
 
-// Sets the weights that dropout drops to 0.
-template <class Shape>
-QKV_DEVICE void drop_weights(const ForwardArguments& a, const BlockPlace& place, int tile,
-                             ScoreTile<Shape>& p) {
+// Calls f(m, n, e) for each of this thread's pairs at[m][n][e] that dropout drops.
+template <class Shape, class F>
+QKV_DEVICE void for_each_dropped(const ForwardArguments& a, const BlockPlace& place, int tile,
+                                 const F& f) {
   const int lane = thread_index() % kLanes;
   const int odd = lane % 2;
   // A group of four keys belongs to two lanes: the even one draws for the first of their two rows,
@@ -321,13 +329,19 @@ QKV_DEVICE void drop_weights(const ForwardArguments& a, const BlockPlace& place,
       const std::uint32_t other = exchange(own, 1);
       const std::uint32_t first = (odd == 0 ? own : other) >> (2 * odd);
       const std::uint32_t second = (odd == 0 ? other : own) >> (2 * odd);
-      float(&x)[4] = p.at[m][n];
-      if ((first & 1U) == 0) x[0] = 0;
-      if ((first & 2U) == 0) x[1] = 0;
-      if ((second & 1U) == 0) x[2] = 0;
-      if ((second & 2U) == 0) x[3] = 0;
+      if ((first & 1U) == 0) f(m, n, 0);
+      if ((first & 2U) == 0) f(m, n, 1);
+      if ((second & 1U) == 0) f(m, n, 2);
+      if ((second & 2U) == 0) f(m, n, 3);
     }
   }
+}
+
+// Sets the weights that dropout drops to 0.
+template <class Shape>
+QKV_DEVICE void drop_weights(const ForwardArguments& a, const BlockPlace& place, int tile,
+                             ScoreTile<Shape>& p) {
+  for_each_dropped<Shape>(a, place, tile, [&](int m, int n, int e) { p.at[m][n][e] = 0; });
 }
 
 }  // namespace qkv::cuda

@@ -96,14 +96,16 @@ QKV_DEVICE bool find_place(const ForwardArguments& a, int row_blocks, BlockPlace
   return place.first < place.Tq;
 }
 
-// Finds the place of a block of keys and its first key. False if the block has none.
+// Finds the place of a block of keys and its first key, where `heads` heads have key_blocks each:
+// place.h is one of these. False if the block has none.
 template <class Shape>
-QKV_DEVICE bool find_key_place(const ForwardArguments& a, BlockPlace& place, int& first_key) {
+QKV_DEVICE bool find_key_place(const ForwardArguments& a, int heads, BlockPlace& place,
+                               int& first_key) {
   const int n = block_index() / a.key_blocks;
   int block = block_index() % a.key_blocks;
-  place.h = n % a.H;
+  place.h = n % heads;
   if (a.starts_q.data == nullptr) {
-    place.b = n / a.H;
+    place.b = n / heads;
     place.Tq = a.Tq;
     place.Tk = a.Tk;
   } else if (!find_sequence<Shape::kKeys>(a, a.starts_k, a.Tk, block, place)) {
@@ -112,6 +114,14 @@ QKV_DEVICE bool find_key_place(const ForwardArguments& a, BlockPlace& place, int
   first_key = block * Shape::kKeys;
   place.diagonal = diagonal_of(a, place);
   return first_key < place.Tk;
+}
+
+// The heads of k and v of a block.
+QKV_DEVICE int key_head_of(const ForwardArguments& a, const BlockPlace& place) {
+  return static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
+}
+QKV_DEVICE int value_head_of(const ForwardArguments& a, int key_head) {
+  return static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
 }
 
 // The statistics of query i.

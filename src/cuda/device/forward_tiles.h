@@ -65,27 +65,27 @@ QKV_DEVICE std::uint32_t non_finite_halves(std::uint32_t pair) {
   return ((pair & exponent_bits(Tiles{})) + exponent_one(Tiles{})) & 0x80008000U;
 }
 
-// Whether this thread's part of the tile of values holds an infinity or NaN.
-template <class Shape, class Tiles>
-QKV_DEVICE bool has_non_finite() {
-  constexpr int kEach = Shape::kKeys * Shape::kPitch / 16 / Shape::kThreads;
+// Whether this thread's part of a tile of kCount rows holds an infinity or NaN.
+template <class Shape, class Tiles, int kCount>
+QKV_DEVICE bool has_non_finite(std::uint32_t tile) {
+  constexpr int kEach = kCount * Shape::kPitch / 16 / Shape::kThreads;
   std::uint32_t found = 0;
   QKV_UNROLL
   for (int n = 0; n < kEach; ++n) {
-    const Words4 x = load_shared_words(Shape::kV + (n * Shape::kThreads + thread_index()) * 16);
+    const Words4 x = load_shared_words(tile + (n * Shape::kThreads + thread_index()) * 16);
     QKV_UNROLL
     for (int w = 0; w < 4; ++w) found |= non_finite_halves<Tiles>(x.w[w]);
   }
   return found != 0;
 }
 
-// Sets the infinities and NaNs of this thread's part of the tile of values to 0.
-template <class Shape, class Tiles>
-QKV_DEVICE void clear_non_finite() {
-  constexpr int kEach = Shape::kKeys * Shape::kPitch / 16 / Shape::kThreads;
+// Sets the infinities and NaNs of this thread's part of a tile of kCount rows to 0.
+template <class Shape, class Tiles, int kCount>
+QKV_DEVICE void clear_non_finite(std::uint32_t tile) {
+  constexpr int kEach = kCount * Shape::kPitch / 16 / Shape::kThreads;
   QKV_ROLLED
   for (int n = 0; n < kEach; ++n) {
-    const std::uint32_t at = Shape::kV + (n * Shape::kThreads + thread_index()) * 16;
+    const std::uint32_t at = tile + (n * Shape::kThreads + thread_index()) * 16;
     Words4 x = load_shared_words(at);
     QKV_UNROLL
     for (int w = 0; w < 4; ++w) {
@@ -105,14 +105,65 @@ struct ScoreTile {
   float at[Shape::kRowTiles][Shape::kKeyTiles][4];
 };
 
-// The state of a thread's rows: 2 * m + half is row lane / 4 + 8 * half of row tile m. `l` is the
-// sum over the thread's own columns.
+// Sums over channels of a thread's rows.
 template <class Shape>
-struct RowState {
+using RowSums = float[Shape::kRowTiles][Shape::kChannelTiles][4];
+
+// The softmax of a thread's rows so far: 2 * m + half is row lane / 4 + 8 * half of row tile m. `l`
+// is the sum over the thread's own columns.
+template <class Shape>
+struct SoftmaxState {
   float m[2 * Shape::kRowTiles];
   float l[2 * Shape::kRowTiles];
-  float o[Shape::kRowTiles][Shape::kChannelTiles][4];
 };
+
+// With the weighted sum of values.
+template <class Shape>
+struct RowState : SoftmaxState<Shape> {
+  RowSums<Shape> o;
+};
+
+template <int kCount>
+QKV_DEVICE void clear_sums(float (&sums)[kCount][4]) {
+  QKV_UNROLL
+  for (int c = 0; c < kCount; ++c) {
+    QKV_UNROLL
+    for (int e = 0; e < 4; ++e) sums[c][e] = 0;
+  }
+}
+template <int kRows, int kCount>
+QKV_DEVICE void clear_sums(float (&sums)[kRows][kCount][4]) {
+  QKV_UNROLL
+  for (int m = 0; m < kRows; ++m) clear_sums(sums[m]);
+}
+
+template <class Shape>
+QKV_DEVICE void clear_state(SoftmaxState<Shape>& state) {
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    state.m[r] = minus_infinity();
+    state.l[r] = 0;
+  }
+}
+template <class Shape>
+QKV_DEVICE void clear_state(RowState<Shape>& state) {
+  clear_state<Shape>(static_cast<SoftmaxState<Shape>&>(state));
+  clear_sums(state.o);
+}
+
+// Calls f(r, n, e, x) for each of a thread's scores x: r is its row in RowState, e the first or the
+// second column of the pair in column tile n. Rows ascend, then columns.
+template <class Shape, class F>
+QKV_DEVICE void for_each_score(ScoreTile<Shape>& s, const F& f) {
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    QKV_UNROLL
+    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+      QKV_UNROLL
+      for (int e = 0; e < 2; ++e) f(r, n, e, s.at[r / 2][n][r % 2 * 2 + e]);
+    }
+  }
+}
 
 template <class Shape>
 QKV_DEVICE int row_in_block(int row_tile, int half) {
@@ -122,22 +173,14 @@ QKV_DEVICE int row_in_block(int row_tile, int half) {
 
 // ---- products ---------------------------------------------------------------------------------
 
-// s = q k^T.
+// s = q k^T, for tiles of kRows rows q and kKeys rows k.
 template <class Shape, class Tiles>
-QKV_DEVICE void multiply_keys(ScoreTile<Shape>& s) {
+QKV_DEVICE void multiply_rows(std::uint32_t q_tile, std::uint32_t k_tile, ScoreTile<Shape>& s) {
   const int lane = thread_index() % kLanes;
   const int first_row = thread_index() / kLanes * Shape::kWarpRows;
-  const std::uint32_t q_row = shared_chunk<Shape>(Shape::kQ, first_row + lane % 16, lane / 16);
-  const std::uint32_t k_row =
-      shared_chunk<Shape>(Shape::kK, lane / 16 * 8 + lane % 8, lane / 8 % 2);
-  QKV_UNROLL
-  for (int m = 0; m < Shape::kRowTiles; ++m) {
-    QKV_UNROLL
-    for (int n = 0; n < Shape::kKeyTiles; ++n) {
-      QKV_UNROLL
-      for (int e = 0; e < 4; ++e) s.at[m][n][e] = 0;
-    }
-  }
+  const std::uint32_t q_row = shared_chunk<Shape>(q_tile, first_row + lane % 16, lane / 16);
+  const std::uint32_t k_row = shared_chunk<Shape>(k_tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  clear_sums(s.at);
   QKV_UNROLL
   for (int c = 0; c < Shape::kWidth / 16; ++c) {
     std::uint32_t q[Shape::kRowTiles][4];
@@ -158,12 +201,17 @@ QKV_DEVICE void multiply_keys(ScoreTile<Shape>& s) {
   }
 }
 
-// o += weights v.
+// The products of the tiles of queries and keys.
 template <class Shape, class Tiles>
-QKV_DEVICE void multiply_values(const ScoreTile<Shape>& p, RowState<Shape>& state) {
+QKV_DEVICE void multiply_keys(ScoreTile<Shape>& s) {
+  multiply_rows<Shape, Tiles>(Shape::kQ, Shape::kK, s);
+}
+
+// o += p v, for a tile of kKeys rows v.
+template <class Shape, class Tiles>
+QKV_DEVICE void add_products(const ScoreTile<Shape>& p, std::uint32_t v_tile, RowSums<Shape>& o) {
   const int lane = thread_index() % kLanes;
-  const std::uint32_t v_row =
-      shared_chunk<Shape>(Shape::kV, lane / 8 % 2 * 8 + lane % 8, lane / 16);
+  const std::uint32_t v_row = shared_chunk<Shape>(v_tile, lane / 8 % 2 * 8 + lane % 8, lane / 16);
   QKV_UNROLL
   for (int j = 0; j < Shape::kKeys / 16; ++j) {
     std::uint32_t w[Shape::kRowTiles][4];
@@ -181,8 +229,8 @@ QKV_DEVICE void multiply_values(const ScoreTile<Shape>& p, RowState<Shape>& stat
       load_transposed(v, other_chunk(v_row, c) + j * 16 * Shape::kPitch);
       QKV_UNROLL
       for (int m = 0; m < Shape::kRowTiles; ++m) {
-        multiply_add(Tiles{}, state.o[m][c], w[m], v[0], v[1]);
-        multiply_add(Tiles{}, state.o[m][c + 1], w[m], v[2], v[3]);
+        multiply_add(Tiles{}, o[m][c], w[m], v[0], v[1]);
+        multiply_add(Tiles{}, o[m][c + 1], w[m], v[2], v[3]);
       }
     }
   }
@@ -196,12 +244,14 @@ inline constexpr float kLargeShift = 1024;
 
 QKV_DEVICE bool is_large(float shift) { return shift > kLargeShift || shift < -kLargeShift; }
 
-// Replaces scores by weights exp2(factor (s - m)) and updates m, l and o. A masked score is -inf
-// and its weight is 0.
+// Replaces scores by weights exp2(factor (s - m)) and updates m and l. A masked score is -inf and
+// its weight is 0. Sums of weights of earlier tiles are to be multiplied by `shrink`; returns
+// whether one of these is not 1.
 template <class Shape>
-QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape>& state) {
+QKV_DEVICE bool update_softmax(float factor, ScoreTile<Shape>& s, SoftmaxState<Shape>& state,
+                               float (&shrink)[2 * Shape::kRowTiles]) {
   constexpr int kOwnRows = 2 * Shape::kRowTiles;
-  float shift[kOwnRows], shrink[kOwnRows];
+  float shift[kOwnRows];
   bool any_large = false;
   bool changes = false;
   QKV_UNROLL
@@ -226,55 +276,41 @@ QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape
     changes = changes || !(shrink[r] == 1.0F);
   }
   if (any_lane(any_large)) {
-    QKV_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
-      QKV_UNROLL
-      for (int n = 0; n < Shape::kKeyTiles; ++n) {
-        QKV_UNROLL
-        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-          float& x = s.at[r / 2][n][e];
-          x = is_large(shift[r]) ? rounded_product(rounded_sum(x, -state.m[r]), factor)
-                                 : fused(x, factor, -shift[r]);
-        }
-      }
-    }
+    for_each_score<Shape>(s, [&](int r, int, int, float& x) {
+      x = is_large(shift[r]) ? rounded_product(rounded_sum(x, -state.m[r]), factor)
+                             : fused(x, factor, -shift[r]);
+    });
   } else {
-    QKV_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
-      QKV_UNROLL
-      for (int n = 0; n < Shape::kKeyTiles; ++n) {
-        QKV_UNROLL
-        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-          s.at[r / 2][n][e] = fused(s.at[r / 2][n][e], factor, -shift[r]);
-        }
-      }
-    }
+    for_each_score<Shape>(s, [&](int r, int, int, float& x) { x = fused(x, factor, -shift[r]); });
   }
+  for_each_score<Shape>(s, [&](int r, int, int, float& x) {
+    x = exp2_of(x);
+    state.l[r] = rounded_sum(state.l[r], x);
+  });
+  return changes;
+}
+
+// Multiplies the sums of each of a thread's rows by its factor.
+template <class Shape>
+QKV_DEVICE void multiply_sums(const float (&factors)[2 * Shape::kRowTiles], RowSums<Shape>& o) {
   QKV_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
     QKV_UNROLL
-    for (int n = 0; n < Shape::kKeyTiles; ++n) {
+    for (int c = 0; c < Shape::kChannelTiles; ++c) {
       QKV_UNROLL
       for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-        float& x = s.at[r / 2][n][e];
-        x = exp2_of(x);
-        state.l[r] = rounded_sum(state.l[r], x);
+        o[r / 2][c][e] = rounded_product(o[r / 2][c][e], factors[r]);
       }
     }
   }
+}
+
+template <class Shape>
+QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape>& state) {
+  float shrink[2 * Shape::kRowTiles];
+  const bool changes = update_softmax<Shape>(factor, s, state, shrink);
   // Most tiles do not change a maximum, and a product with 1 changes nothing.
-  if (any_lane(changes)) {
-    QKV_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
-      QKV_UNROLL
-      for (int c = 0; c < Shape::kChannelTiles; ++c) {
-        QKV_UNROLL
-        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-          state.o[r / 2][c][e] = rounded_product(state.o[r / 2][c][e], shrink[r]);
-        }
-      }
-    }
-  }
+  if (any_lane(changes)) multiply_sums<Shape>(shrink, state.o);
 }
 
 // ---- values that are not finite -------------------------------------------------------------
@@ -308,12 +344,30 @@ QKV_DEVICE void mark_masked(const ScoreTile<Shape>& s) {
   }
 }
 
+// Adds weight * x to the sums o of one row (`half`), for each x that is infinite or NaN in row j of
+// a tile, of kCount chunks of 8 channels from first_chunk on.
+template <class Shape, class Tiles, int kCount>
+QKV_DEVICE void add_non_finite_row(std::uint32_t tile, int j, int first_chunk, float weight,
+                                   int half, float (&o)[kCount][4]) {
+  QKV_UNROLL
+  for (int c = 0; c < kCount; ++c) {
+    const std::uint32_t pair =
+        load_shared(shared_chunk<Shape>(tile, j, first_chunk + c) + thread_index() % 4 * 4);
+    const std::uint32_t halves = non_finite_halves<Tiles>(pair);
+    QKV_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      if ((halves >> (16 * e) & 0x8000U) == 0) continue;
+      const float x = widened(Tiles{}, static_cast<std::uint16_t>(pair >> (16 * e)));
+      o[c][2 * half + e] = fused(weight, x, o[c][2 * half + e]);
+    }
+  }
+}
+
 // Adds weight * value to o for each value of the tile that is infinite or NaN and each pair that is
 // not masked. The caller then sets these values to 0: in a product 0 * NaN would also reach the
 // masked pairs.
 template <class Shape, class Tiles>
 QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state) {
-  const int lane = thread_index() % kLanes;
   QKV_UNROLL
   for (int m = 0; m < Shape::kRowTiles; ++m) {
     QKV_UNROLL
@@ -342,19 +396,7 @@ QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state
         const std::uint32_t bits = load_shared(row + j / 2 * 4) >> (j % 2 * 16) & 0xFFFFU;
         if (bits == kMasked) continue;
         const float weight = widened(Tiles{}, static_cast<std::uint16_t>(bits));
-        QKV_UNROLL
-        for (int c = 0; c < Shape::kChannelTiles; ++c) {
-          const std::uint32_t pair =
-              load_shared(shared_chunk<Shape>(Shape::kV, j, c) + lane % 4 * 4);
-          const std::uint32_t halves = non_finite_halves<Tiles>(pair);
-          QKV_UNROLL
-          for (int e = 0; e < 2; ++e) {
-            if ((halves >> (16 * e) & 0x8000U) == 0) continue;
-            const float v = widened(Tiles{}, static_cast<std::uint16_t>(pair >> (16 * e)));
-            float& o = state.o[m][c][2 * half + e];
-            o = fused(weight, v, o);
-          }
-        }
+        add_non_finite_row<Shape, Tiles>(Shape::kV, j, 0, weight, half, state.o[m]);
       }
     }
   }

@@ -10,6 +10,7 @@
 #include "cuda/device/forward_place.h"
 #include "cuda/device/forward_shape.h"
 #include "cuda/device/forward_tiles.h"
+#include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
 // A second pass over a call's pairs, for the results that are not kept by the forward pass: sums of
@@ -19,61 +20,30 @@
 // do not differ from run to run.
 namespace qkv::cuda {
 
-// The statistics of a thread's rows, stored by the forward pass: a weight is factor * 2^power,
-// where power is exponent factor * s - shift.
-template <class Shape>
-struct OwnStatistics {
-  float shift[2 * Shape::kRowTiles];
-  float m[2 * Shape::kRowTiles];
-  float factor[2 * Shape::kRowTiles];
-};
-
-template <class Shape>
-QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a, const BlockPlace& place,
-                                                float factor) {
-  OwnStatistics<Shape> rows;
-  QKV_UNROLL
-  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
-    const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
-    RowStatistics own{minus_infinity(), 0, 0, 0};
-    if (i < place.Tq) own = statistics_of(a, place, i);
-    const float shift = own.m == minus_infinity() ? 0.0F : rounded_product(own.m, factor);
-    rows.m[r] = own.m;
-    rows.shift[r] = rounded_sum(shift, -own.lowered);
-    rows.factor[r] = own.factor;
-  }
-  return rows;
-}
-
 // Weights below 2^-72 of the row's largest are 0 (docs/semantics.md, "Edges").
 inline constexpr float kLeastPower = -72;
 
-// Replaces scores by powers of two, in every row by what it needs alone.
+// Replaces scores by powers of two. A row that is NaN has a NaN power for each key that is not
+// masked.
 template <class Shape>
 QKV_DEVICE void make_powers(const OwnStatistics<Shape>& rows, float factor, ScoreTile<Shape>& s) {
-  bool any_large = false;
-  QKV_UNROLL
-  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) any_large = any_large || is_large(rows.shift[r]);
-  const bool careful = any_lane(any_large);
-  QKV_UNROLL
-  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
-    QKV_UNROLL
-    for (int n = 0; n < Shape::kKeyTiles; ++n) {
-      QKV_UNROLL
-      for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-        float& x = s.at[r / 2][n][e];
-        const bool masked = x == minus_infinity();
-        float power = fused(x, factor, -rows.shift[r]);
-        if (careful && is_large(rows.shift[r])) {
-          const float own = rounded_product(rows.m[r], factor);
-          power = rounded_sum(rounded_product(rounded_sum(x, -rows.m[r]), factor),
-                              rounded_sum(own, -rows.shift[r]));
-        }
-        // A row that is NaN has a NaN power for each key that is not masked.
-        x = masked || power < kLeastPower ? minus_infinity() : power;
-      }
-    }
-  }
+  for_each_power<Shape>(rows, factor, s, [](int, int, int, float& x, float power) {
+    const bool masked = x == minus_infinity();
+    x = masked || power < kLeastPower ? minus_infinity() : power;
+  });
+}
+
+// The powers of a tile whose q, k and options are on their way to shared memory.
+template <class Shape, class Tiles>
+QKV_DEVICE void powers_of_tile(const ForwardArguments& a, const BlockPlace& place,
+                               const BlockBounds& bounds, int first_key,
+                               const OwnStatistics<Shape>& rows, float factor,
+                               ScoreTile<Shape>& s) {
+  wait_copies<0>();
+  sync_threads();  // all parts are there
+  multiply_keys<Shape, Tiles>(s);
+  finish_scores<Shape, true>(a, place, is_inside<Shape>(place, bounds, first_key), first_key, s);
+  make_powers<Shape>(rows, factor, s);
 }
 
 QKV_DEVICE float weight_of(float power, float factor) {
@@ -81,14 +51,6 @@ QKV_DEVICE float weight_of(float power, float factor) {
 }
 
 // ---- sums over queries ------------------------------------------------------------------------
-
-// Whether causal mask, window and lengths allow all pairs of a tile, and all its rows are queries:
-// scores of other rows are masked by their bounds.
-template <class Shape>
-QKV_DEVICE bool is_inside(const BlockPlace& place, const BlockBounds& bounds, int first_key) {
-  return first_key >= bounds.last_begin && first_key + Shape::kKeys <= bounds.first_end &&
-         place.first + Shape::kRows <= place.Tq;
-}
 
 // |v_j|, by the largest element so that no square overflows.
 QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
@@ -119,9 +81,9 @@ template <class Shape, class Tiles>
 QKV_DEVICE void sum_columns(const ForwardArguments& a) {
   BlockPlace place;
   int first_key = 0;
-  if (!find_key_place<Shape>(a, place, first_key)) return;
+  if (!find_key_place<Shape>(a, a.H, place, first_key)) return;
   const int t = thread_index();
-  const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
+  const int key_head = key_head_of(a, place);
   const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   if (t == 0) store_option_offsets<Shape>(a, place);
@@ -140,23 +102,11 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
     stage_options<Shape>(a, place, first_key);
     commit_copies();
     const OwnStatistics<Shape> rows = load_statistics<Shape>(a, place, factor);
-    wait_copies<0>();
-    sync_threads();  // q, k and the options are there
     ScoreTile<Shape> s;
-    multiply_keys<Shape, Tiles>(s);
-    finish_scores<Shape, true>(a, place, is_inside<Shape>(place, bounds, first_key), first_key, s);
-    make_powers<Shape>(rows, factor, s);
-    QKV_UNROLL
-    for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
-      QKV_UNROLL
-      for (int n = 0; n < Shape::kKeyTiles; ++n) {
-        QKV_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          sums[n][e] =
-              rounded_sum(sums[n][e], weight_of(s.at[r / 2][n][r % 2 * 2 + e], rows.factor[r]));
-        }
-      }
-    }
+    powers_of_tile<Shape, Tiles>(a, place, bounds, first_key, rows, factor, s);
+    for_each_score<Shape>(s, [&](int r, int n, int e, float& x) {
+      sums[n][e] = rounded_sum(sums[n][e], weight_of(x, rows.factor[r]));
+    });
   }
   wait_copies<0>();
   QKV_UNROLL
@@ -190,9 +140,7 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
   };
   if (a.column_sums.data != nullptr) store(a.column_sums, sum);
   if (a.value_sums.data == nullptr) return;
-  const int value_head =
-      static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
-  const DeviceRows v = rows_of(a, a.v, place.b, value_head, place.k0);
+  const DeviceRows v = rows_of(a, a.v, place.b, value_head_of(a, key_head), place.k0);
   // A key that no query may attend to has the sum 0, whatever its value is.
   store(a.value_sums,
         sum == 0 ? 0.0F : rounded_product(norm_of(v, j, a.E, a.v.type == Element::kBFloat16), sum));
@@ -226,7 +174,7 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
   BlockPlace place;
   if (!find_place<Shape>(a, a.inspected_blocks, place)) return;
   const int lane = thread_index() % kLanes;
-  const int key_head = static_cast<int>(static_cast<std::int64_t>(place.h) * a.G / a.H);
+  const int key_head = key_head_of(a, place);
   const DeviceRows q = rows_of(a, a.q, place.b, place.h, place.q0);
   const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
   if (thread_index() == 0) store_option_offsets<Shape>(a, place);
@@ -252,26 +200,14 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
     load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
     stage_options<Shape>(a, place, first_key);
     commit_copies();
-    wait_copies<0>();
-    sync_threads();  // q, k and the options are there
     ScoreTile<Shape> s;
-    multiply_keys<Shape, Tiles>(s);
-    finish_scores<Shape, true>(a, place, is_inside<Shape>(place, bounds, first_key), first_key, s);
-    make_powers<Shape>(rows, factor, s);
-    QKV_UNROLL
-    for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
-      QKV_UNROLL
-      for (int n = 0; n < Shape::kKeyTiles; ++n) {
-        QKV_UNROLL
-        for (int e = r % 2 * 2; e < r % 2 * 2 + 2; ++e) {
-          float& x = s.at[r / 2][n][e];
-          const float weight = weight_of(x, rows.factor[r]);
-          sums[r] = rounded_sum(sums[r], weight);
-          powers[r] = fused(weight, x == minus_infinity() ? 0.0F : x, powers[r]);
-          x = weight;
-        }
-      }
-    }
+    powers_of_tile<Shape, Tiles>(a, place, bounds, first_key, rows, factor, s);
+    for_each_score<Shape>(s, [&](int r, int, int, float& x) {
+      const float weight = weight_of(x, rows.factor[r]);
+      sums[r] = rounded_sum(sums[r], weight);
+      powers[r] = fused(weight, x == minus_infinity() ? 0.0F : x, powers[r]);
+      x = weight;
+    });
     if (all) store_weights<Shape>(a, place, weights, first_key, s);
   }
   wait_copies<0>();

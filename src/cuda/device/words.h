@@ -79,6 +79,13 @@ QKV_DEVICE std::uint32_t load_shared(std::uint32_t from) {
   return x;
 }
 
+// x, of which the compiler knows nothing: what is computed from it in a loop is not computed before
+// the loop and kept in registers.
+QKV_DEVICE std::uint32_t opaque(std::uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 // Copies 16 bytes from global memory to shared memory, or writes zeros if not `valid`; `from` is
 // read only if valid. The bytes are there after commit_copies() and wait_copies(), and for other
 // threads after a barrier.
@@ -194,6 +201,7 @@ void store_shared(std::uint32_t to, const Words4& x);
 Words4 load_shared_words(std::uint32_t from);
 void store_shared(std::uint32_t to, std::uint32_t x);
 std::uint32_t load_shared(std::uint32_t from);
+inline std::uint32_t opaque(std::uint32_t x) { return x; }
 void copy_16(std::uint32_t to, const void* from, bool valid);
 void commit_copies();
 void wait_for_copies(int left);

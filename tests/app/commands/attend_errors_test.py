@@ -116,7 +116,7 @@ class CommandLine:
 
     def add(self, name, value):
         if name in "qkv":
-            return  # in their order, at the end
+            return  # added at the end, in the order q, k, v
         if name in RESULTS:
             self.saves.append(RESULTS[name])
             if name == "pooled":

@@ -32,7 +32,7 @@ class Drawing:
         labels = [text for name, text in self.texts.items() if re.fullmatch(prefix + r"\d+", name)]
         first, last = ((float(label.get(attribute)), float(label.text.replace(",", "")))
                        for label in (labels[0], labels[-1]))
-        shift = 3.6 if attribute == "y" else 0  # a label's baseline is below its line
+        shift = 3.6 if attribute == "y" else 0  # a label's baseline is below its grid line
         return lambda at: first[1] + (at + shift - first[0]) / (last[0] - first[0]) * (
             last[1] - first[1])
 
@@ -84,7 +84,7 @@ class Written(Case):
     def test_points_are_those_of_the_log(self):
         picture = self.drawing("RUN")
         self.assertLessEqual(picture.width, 800)
-        loss = [(100, 4.5), (200, 3.5), (300, 2.5), (500, 2)]  # not that of an end, which is in the next
+        loss = [(100, 4.5), (200, 3.5), (300, 2.5), (500, 2)]  # without that of an end
         valid = [(100, 4.25), (200, 3), (250, 2.9), (300, 2.75), (500, 2.5)]
         bleu = [(100, 0), (200, 10), (250, 12), (300, 30), (500, 20)]
         self.near_points(picture.points(0, 0), loss)
@@ -148,7 +148,7 @@ class Written(Case):
         self.run_qkv("curve", "RUN", "--x", "time")
 
     def test_best_at_an_end_is_gone_once_the_run_goes_on(self):
-        """A resumed run discards the best of an end, as its state is from before."""
+        """A best at an end is discarded on resuming, as the state is from before that end."""
         before = entry(100, 1, 4.0, 3.0, 10.0, best=True)
         end = entry(150, 1, 4.0, 2.0, 30.0, end="budget", best=True)
         after = entry(200, 2, 3.0, 2.5, 5.0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `qkv gen`: an independent parser reads each spelling, and letters are drawn again.
+"""Tests `qkv gen`: an independent parser reads each spelling, and reversed words are recomputed.
 
 usage: gen_test.py PROGRAM [TEST ...]
 """
@@ -112,7 +112,7 @@ def ending(day):
 
 
 def shape(text):
-    """Returns a spelling without its day, which identifies its form."""
+    """Returns the form of a spelling: its text without the day's names and digits."""
     for names, mark in ((MONTHS, "M"), (WEEKDAYS, "W"), (ORDINALS + ["thirtieth"], "O"),
                         (CARDINALS + TENS[2:] + ["hundred", "thousand"], "C")):
         text = re.sub(rf"\b({'|'.join(names)})\b", mark, text.lower())
@@ -148,7 +148,7 @@ class Gen(Case):
         self.check_variety([source for source, _ in lines])
 
     def check_spread(self, days):
-        """All parts of a day are about as frequent as for uniform days, including leap days."""
+        """Years and weekdays are as frequent as for uniform days; all days of the year occur."""
         for values, deviations in ((collections.Counter(day.year for day in days), 200),
                                    (collections.Counter(day.weekday() for day in days), 7)):
             mean = len(days) / deviations

@@ -102,7 +102,7 @@ class Inspect(Case):
     def test_an_array_alone_is_called_attention_by_its_rows(self):
         attn = np.full((2, 4, 4), 0.25)
         attn[1] = np.eye(4)
-        attn[1, 3] = 0  # a row that sees nothing
+        attn[1, 3] = 0  # an empty row
         for name, array, want in [("good", attn, True), ("sums", 2 * attn, False),
                                   ("scores", attn - 0.5, False), ("zeros", 0 * attn, False),
                                   ("nan", np.nan * attn, False),
@@ -144,7 +144,7 @@ class Inspect(Case):
             self.assertEqual((got["kind"], got.get("rows"), got.get("columns")),
                              ("numbers", rows, columns), text[:40])
             self.assertIn("a table of numbers", self.run_qkv("inspect", "t.txt").out)
-        for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # words among others, a header
+        for text in ("7 1 2\nthe 3 4\n", "2 2\n7 1 2\n8 3 4\n"):  # a word among numbers, a header
             self.file("t.txt", text)
             self.assertEqual(self.json("t.txt")[0]["kind"], "word vectors", text)
 

@@ -28,7 +28,7 @@ open(sys.argv[1], "w").write(f"{status} {usage.ru_maxrss}")
 
 
 def run(command, directory, stdin=subprocess.DEVNULL):
-    """Runs it; returns the exit code or negative signal number, the streams and peak bytes.
+    """Runs a command; returns the exit code or negative signal number, the streams and peak bytes.
 
     A program that needs 2 GB runs out of memory before it harms the machine.
     """

@@ -105,7 +105,7 @@ class Names(Case):
         self.file("data.tsv", "a b\tb a\nc d\td c\n" * 30)
         self.say("train", "data.tsv", "-o", run, *SIZES, "--after", "4u", "--valid-freq", "1u",
                  "--valid", "data.tsv", "--keep", 2)
-        self.say("train", run, "--after", "4u")  # nothing to do, and how to go on
+        self.say("train", run, "--after", "4u")  # nothing is left to do; says how to resume
         self.say("train", run, "-o", "x", code=2)
         self.say("average", run, "-o", f"{NAME}.safetensors")
         self.say("average", run, "-o", f"{run}/model.safetensors", code=2)

@@ -71,15 +71,21 @@ class Case(unittest.TestCase):
         self.assertEqual(done.err.count("\n"), 1, done.err)
         return done.err
 
-    def on_terminal(self, *arguments, env=None):
-        """Returns the output to a terminal, with exactly the environment `env`."""
+    def on_terminal(self, *arguments, env=None, stream="stdout", size=None):
+        """Returns the output to a terminal, with exactly the environment `env`.
+
+        With stream "stderr", what goes there is errors and progress. `size` is (rows, columns).
+        """
         try:
             main, terminal = os.openpty()
         except OSError as error:
             self.skipTest(f"no pseudo-terminal here: {error}")
+        if size:
+            termios.tcsetwinsize(terminal, size)
+        streams = {"stdout": subprocess.DEVNULL, "stderr": None} | {stream: terminal}
         shown = b""
-        with subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=terminal, cwd=self.dir,
-                              env=env or {}) as process:
+        command = [PROGRAM, *map(str, arguments)]
+        with subprocess.Popen(command, cwd=self.dir, env=env or {}, **streams) as process:
             os.close(terminal)
             try:
                 while part := os.read(main, 1 << 16):
@@ -99,7 +105,7 @@ class Case(unittest.TestCase):
         self.fail("what the test waits for does not come")
 
     def wait_until_it_waits(self, process):
-        """Waits until it catches both signals and has slept from one look to the next."""
+        """Waits until the process catches both signals and has slept from one look to the next."""
         caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
         seen = []
 

@@ -165,7 +165,7 @@ class CommandLine(Case):
         self.assertIn("Spelling vectors", self.run_qkv("words", "--help").out)
 
     def test_examples_of_the_help_run(self):
-        """A shell runs them, with the files that they name; those that measure are shortened."""
+        """A shell runs the examples, with their files; those of demo and bench are shortened."""
         random = np.random.default_rng(0)
         arrays = {name: random.normal(size=(2, 4, 6, 8)) for name in "qkv"}
         np.savez(self.dir / "qkv.npz", **arrays)
@@ -239,17 +239,9 @@ class Progress(Case):
             self.assertEqual(self.read(*arguments).err, "", arguments)
 
     def test_one_line_on_a_terminal(self):
-        try:
-            main, terminal = os.openpty()
-        except OSError as error:
-            self.skipTest(f"no pseudo-terminal here: {error}")
         self.read("--quiet")
-        subprocess.run([PROGRAM, "words", "w7 w1999", "--vectors", "v.txt", "--progress", "always"],
-                       stdout=subprocess.DEVNULL, stderr=terminal, cwd=self.dir, timeout=PATIENCE,
-                       check=True)
-        os.close(terminal)
-        shown = os.read(main, 1 << 16)
-        os.close(main)
+        shown = self.on_terminal("words", "w7 w1999", "--vectors", "v.txt", "--progress", "always",
+                                 stream="stderr")
         self.assertNotIn(b"\n", shown)
         self.assertRegex(shown, rb"^\rqkv: reading v\.txt: \d+ % of 5\.4 MB\x1b\[K")
         self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
@@ -272,7 +264,7 @@ class Info(Case):
         self.assertEqual({**report["build"], **report["machine"]}, lines)
 
     def gpus(self, driver):
-        """What `qkv info` says about GPUs with one of the drivers of tests/cuda in place of CUDA's,
+        """Returns the GPUs that `qkv info` reports with a driver of tests/cuda in place of CUDA's,
         or "" if the program has no CUDA kernels."""
         folder = pathlib.Path(PROGRAM).parents[1] / "tests" / "cuda" / driver
         self.assertTrue((folder / "libcuda.so.1").is_file(), folder)

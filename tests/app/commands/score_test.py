@@ -175,7 +175,7 @@ class Hypotheses(Case):
         self.assertEqual(self.score("--hypotheses", "empty.txt", "d.tsv")["bleu"], 0)
 
     def test_an_empty_reference(self):
-        """The scores are sacreBLEU 2.6's; only an empty translation matches."""
+        """The scores are sacreBLEU 2.6's; only an empty translation matches an empty reference."""
         self.file("d.tsv", "a\t\nb\tUn deux trois quatre cinq.\nb\t\n\u200b \tx\n")
         self.assertIn("d.tsv:4: expected text in column 0",
                       self.refuse(3, "score", "--hypotheses", "h.txt", "d.tsv"))
@@ -187,7 +187,7 @@ class Hypotheses(Case):
         self.near(got["chrf2"], EMPTY_REFERENCES[1], 1e-9)
 
     def test_one_reference(self):
-        """The next reference is the first that differs; a repeated line is not another human."""
+        """The next reference that differs counts as a human; a repeated line does not."""
         one = self.score("--hypotheses", "h.txt", "d.tsv")["one_reference"]
         self.assertEqual(one["sentences"], 2)
         self.assertEqual(one["bleu_signature"], BLEU.format(1))

@@ -13,7 +13,7 @@ import unittest.mock
 import numpy as np
 from program import Case
 
-TARGETS = ("avx512bf16", "avx512", "avx2", "sse4", "reference")
+TARGETS = ("amx", "avx512bf16", "avx512", "avx2", "sse4", "amx-emulated", "reference")
 # The prefix of each score's paths.
 FAMILIES = {"dot": "dot", "scaled_dot": "dot", "cosine": "dot", "bilinear": "dot",
             "additive": "additive"}
@@ -59,7 +59,7 @@ class Targets(Case):
         self.assertIn("reference", ran)
 
     def machine(self, target=None):
-        """`qkv info` about the machine; without a target the environment names none."""
+        """Returns what `qkv info` says of the machine, with or without QKV_TARGET."""
         env = {"QKV_TARGET": target} if target else {}
         with unittest.mock.patch.dict(os.environ):
             os.environ.pop("QKV_TARGET", None)
@@ -71,8 +71,9 @@ class Targets(Case):
         order = [target for target in TARGETS if target in targets]
         reason = machine.get("avx512bf16")
         if reason is not None:  # Intel
-            order[:2] = reversed(order[:2])
-            self.assertTrue(reason.startswith("not the default: on Intel's CPUs"))
+            first = order.index("avx512bf16")
+            order[first:first + 2] = reversed(order[first:first + 2])
+            self.assertTrue(reason.startswith("after avx512: on Intel's CPUs"))
         self.assertEqual(targets, order)
         self.assertEqual(targets[-1], "reference")
         self.assertEqual(machine["CPU target"], targets[0])

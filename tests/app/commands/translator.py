@@ -30,7 +30,7 @@ def safetensors(arrays, text):
 
 
 class Translator:
-    """Its parameters are random; vocabularies are token lists without the special tokens."""
+    """A translator with random parameters; vocabularies are token lists without special tokens."""
 
     def __init__(self, source="abc ", target="xyz ", seed=0, tokenize="char", letters="kept",
                  attention="additive", sizes=(4, 6, 5)):

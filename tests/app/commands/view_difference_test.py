@@ -88,7 +88,7 @@ class Difference(Case):
         np.testing.assert_array_equal(got["panels"][0]["allowed"], np.tri(4, dtype=bool))
 
     def test_of_the_heads_that_both_have(self):
-        self.save("b.npz", attn=weights(2, 2, 4, 4))  # the same heads of both
+        self.save("b.npz", attn=weights(2, 2, 4, 4))  # heads 0 and 1 of both
         self.json("a.npz", "--minus", "b.npz", "--heads", "0-1")
 
     def test_another_array(self):

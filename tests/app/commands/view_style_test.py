@@ -196,7 +196,7 @@ class Looks(Styled):
                       self.svg("--font", "Noto Sans"))
 
     def font_warning(self, font, answer, *outputs):
-        """Returns the warnings with a `fc-match` that prints `answer`, or without one for None."""
+        """Returns the warnings if `fc-match` runs the script `answer`, or is absent for None."""
         programs = self.dir / "bin"
         shutil.rmtree(programs, ignore_errors=True)
         programs.mkdir()
@@ -215,10 +215,11 @@ class Looks(Styled):
         self.assertEqual(self.font_warning("No Font", other, "png"), want + ".png\n")
         self.assertEqual(self.font_warning("No Font", other, "svg", "pdf", "png"),
                          want + ".png and .pdf\n")
-        self.assertEqual(self.font_warning("No Font", other, "svg"), "")  # it only names the font
-        self.assertEqual(self.font_warning("some seriflight", other, "png"), "")  # as fontconfig
-        self.assertEqual(self.font_warning("Sans-Serif", other, "png"), "")  # whatever serves as it
-        for nothing in (None, "exit 1", "exit 0"):  # nobody knows
+        self.assertEqual(self.font_warning("No Font", other, "svg"), "")  # an SVG only names it
+        # fontconfig ignores case and blanks.
+        self.assertEqual(self.font_warning("some seriflight", other, "png"), "")
+        self.assertEqual(self.font_warning("Sans-Serif", other, "png"), "")  # a generic family
+        for nothing in (None, "exit 1", "exit 0"):  # fc-match says nothing
             self.assertEqual(self.font_warning("No Font", nothing, "png"), "")
         asked = 'for last; do :; done; printf "%s" "$last" > asked; printf Other'
         self.font_warning("A-b:c", asked, "png")
@@ -267,7 +268,7 @@ class Pdf(Styled):
         svg = self.svg()
         width, height = (int(x) for x in re.search(r'width="(\d+)" height="(\d+)"', svg).groups())
         self.run_qkv("view", "a.npz", "-o", "o.pdf")
-        box = f"/MediaBox [ 0 0 {0.75 * width:g} {0.75 * height:g} ]"  # points of 96ths of an inch
+        box = f"/MediaBox [ 0 0 {0.75 * width:g} {0.75 * height:g} ]"  # in points of 1/72 inch
         self.assertIn(box.encode(), (self.dir / "o.pdf").read_bytes())
 
 

@@ -200,7 +200,7 @@ class Faults(View):
 
     def test_weight_below_the_hatching_is_told(self):
         attn = weights(2, 5, 5)
-        attn[1] = np.tril(attn[1])  # one head has it right
+        attn[1] = np.tril(attn[1])  # attends to no masked key
         attn[1] /= attn[1].sum(-1, keepdims=True)
         self.save(attn=attn, src=TOKENS, mask=np.tri(5, dtype=bool))
         beyond = np.triu(attn[0], 1)

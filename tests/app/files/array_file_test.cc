@@ -320,7 +320,7 @@ TEST(Npz, MembersMayNotShareTheirBytes) {
   const std::size_t central_of_y = bytes.find("PK\1\2", central + 4);
   ASSERT_NE(central_of_y, bytes.npos);
   bytes.replace(central_of_y + 42, 4, std::string(4, '\0'));  // y starts where x does
-  bytes.replace(central_of_y + 46, 1, "x");                   // y has the name that is there
+  bytes.replace(central_of_y + 46, 1, "x");                   // y has the name in x's header
   bytes.erase(second, central - second);                      // y's own bytes
   const std::size_t end = bytes.find("PK\5\6");
   const auto start = static_cast<std::uint32_t>(second);

@@ -118,7 +118,7 @@ TEST(Safetensors, WhatNoFileCanHoldIsRefused) {
   const Strings bad{{1}, {"\xFF"}};
   const Strings few{{2}, {"a"}};
   const Strings hollow{{0, 3}, {}};
-  const Strings endless{{Index{1} << 40, 0}, {}};  // too many lists in a list
+  const Strings endless{{Index{1} << 40, 0}, {}};  // 2^40 empty lists
   for (const std::vector<NamedView>& arrays :
        {std::vector<NamedView>{}, std::vector<NamedView>{{"", x.view()}},
         std::vector<NamedView>{{"x", x.view()}, {"x", x.view()}},

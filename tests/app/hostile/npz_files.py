@@ -80,7 +80,7 @@ def zeros(count, claimed=None):
 
 
 def claiming(count):
-    """10 kB whose sizes and array header both claim `count` bytes; 10 MB of them are there."""
+    """10 kB that inflate to 10 MB; the sizes and the array header claim `count` bytes."""
     content = zeros(10_000_000, count)
     return archive(Member(content, size=len(content) - 10_000_000 + count))
 

@@ -49,7 +49,7 @@ PLACE = {
 
 
 def missing_word(line):
-    """Whether `words` misses a word: it reads on only until it has found all, not to the fault."""
+    """Whether `words` misses a word: it parses only its words' numbers and may pass the fault."""
     return ': no vector for "' in line
 
 
@@ -68,7 +68,7 @@ def make_fifo(path, content):
 
 
 def feed(content):
-    """The reading end of a pipe into which a thread writes (block, times) or bytes."""
+    """Returns the reading end of a pipe; a thread writes bytes, or (block, times), into it."""
     block, times = content if isinstance(content, tuple) else (content, 1)
     reading, writing = os.pipe()
 
@@ -93,7 +93,7 @@ def check_stdin(command, content):
 
 
 def place_files():
-    """Paths that are no good files, for every reader: {name: function that makes or gives one}."""
+    """Paths without a valid file, for every reader: {name: function that makes or gives one}."""
     return {
         "absent": lambda path: None,
         "a_directory": os.mkdir,

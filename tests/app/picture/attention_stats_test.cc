@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of handmade maps with one fault each, and of good ones that must give no warning.
+// Tests the warnings about handmade maps with one fault each, and that good maps give none.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 
 using Weight = std::function<double(Index i, Index j)>;
 
-// Whether rows are divided by their sums.
+// Whether file_of() divides rows by their sums.
 enum class Rows { kNormalised, kRaw };
 
 // A file of one head.

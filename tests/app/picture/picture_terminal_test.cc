@@ -150,7 +150,7 @@ TEST(PictureTerminal, EvenRowsAreVisibleWithoutColour) {
   EXPECT_NE(ascii.find(" even " + repeated(":", 40) + "\n"), std::string::npos) << ascii;
 }
 
-// Scores have no even share, so that the bar alone decides.
+// Scores have no even share below which cells could stay blank.
 TEST(PictureTerminal, NegativeNumbersHaveTheBarAlone) {
   Tensor scores(DType::kFloat64, {1, 3});
   std::ranges::copy(std::array{-1.0, -0.9, 3.0}, scores.values<double>().begin());

@@ -185,7 +185,7 @@ TEST(PictureLayout, NumbersHaveOneStepOnBothAxes) {
     ASSERT_GE(columns.size(), 2U);
     EXPECT_EQ(rows[1] - rows[0], columns[1] - columns[0]);
   }
-  // An axis that would keep only its 0 uses its own step.
+  // An axis on which the common step leaves only label 0 has a step of its own.
   EXPECT_EQ(labels(30, 1000, 'q'), (std::vector<Index>{0, 10, 20}));
   EXPECT_EQ(labels(50, 1, 'q').size(), 50U);
 }

@@ -48,21 +48,21 @@ TEST(Bleu, IsAHundredForTheReference) {
   EXPECT_EQ(bleu.hypothesis_tokens, 5);
 }
 
-// Example 2 of Papineni et al. 2002: the reference has "the" twice. The other orders match nothing.
+// Example 2 of Papineni et al. 2002: the reference has "the" twice. No longer n-gram matches.
 TEST(Bleu, CountsAnNgramNoOftenerThanTheReference) {
   const Bleu bleu = bleu_of_words("the the the the the the the", {"the cat is on the mat"});
   expect_precisions(bleu, {200.0 / 7, 100.0 / 2 / 6, 100.0 / 4 / 5, 100.0 / 8 / 4});
 }
 
-// The precisions by hand: 5 of 6 tokens, 3 of 5 pairs, 2 of 4 triples, 1 of 3 fours; c = r = 6.
+// By hand, 5 of 6 tokens, 3 of 5 bigrams, 2 of 4 trigrams, 1 of 3 four-grams match; c = r = 6.
 TEST(Bleu, IsTheGeometricMeanOfFourPrecisions) {
   const Bleu bleu = bleu_of_words("the cat sat on a mat", {"the cat sat on the mat"});
   expect_precisions(bleu, {100 * 5.0 / 6, 60, 50, 100.0 / 3});
   EXPECT_NEAR(bleu.score, 100 * std::pow(5.0 / 6 * 3 / 5 * 2 / 4 / 3, 0.25), kBound);
 }
 
-// The precisions by hand: "the" counts twice, as in the first reference, and "cat" three times, as
-// in the second, but not the sum of both; 4 of 6 pairs, 3 of 5 triples, 1 of 4 fours match.
+// By hand, "the" counts twice, as in the first reference, and "cat" three times, as in the second,
+// but not the sum of both; 4 of 6 bigrams, 3 of 5 trigrams and 1 of 4 four-grams match.
 TEST(Bleu, TakesTheReferenceThatHasMostOfAnNgram) {
   const Bleu bleu =
       bleu_of_words("the the the cat cat cat cat", {"the the cat", "the cat cat cat"});
@@ -86,7 +86,7 @@ TEST(Bleu, LengthIsThatOfTheNearestReference) {
   EXPECT_EQ(length({"a b c", "a b c d e"}), 3);
 }
 
-// The matches by hand: 4 of 4 tokens, 1 of 3 pairs, no triple of 2, no four of 1.
+// By hand, 4 of 4 tokens, 1 of 3 bigrams, none of 2 trigrams and not the four-gram match.
 TEST(Bleu, SmoothingHalvesWhatDoesNotMatch) {
   const Bleu bleu = bleu_of_words("b a c d", {"a b c d"});
   expect_precisions(bleu, {100, 100.0 / 3, 100.0 / 2 / 2, 100.0 / 4});
@@ -99,7 +99,7 @@ TEST(Bleu, IsNothingWhereNothingMatches) {
   EXPECT_EQ(bleu_of_words("", {"a b c d"}).brevity_penalty, 0);
   EXPECT_EQ(bleu_of_words("a b c d", {""}).score, 0);
   EXPECT_EQ(bleu_of_words("a b c d", {"e f g h"}).score, 0);
-  EXPECT_EQ(bleu_of_words("a b c", {"a b c"}).score, 0);  // no four tokens
+  EXPECT_EQ(bleu_of_words("a b c", {"a b c"}).score, 0);  // no four-gram
 }
 
 // The tokens "ab" "c" and "a" "bc" have the same letters but do not match.
@@ -108,8 +108,8 @@ TEST(Bleu, ComparesTokensNotLetters) {
   expect_precisions(bleu, {100.0 / 3, 100.0 / 2 / 2, 100.0 / 4 / 1, 0});
 }
 
-// The matches by hand: 5 of 11 tokens, 4 of 9 pairs, 3 of 7 triples, 2 of 5 fours. The mean of the
-// sentences' scores would be 50.
+// By hand, 5 of 11 tokens, 4 of 9 bigrams, 3 of 7 trigrams and 2 of 5 four-grams match. The mean of
+// the sentences' scores would be 50.
 TEST(Bleu, SumsOverTheCorpus) {
   const Tokens right{"a", "b", "c", "d", "e"};
   const Tokens wrong{"u", "v", "w", "x", "y", "z"};

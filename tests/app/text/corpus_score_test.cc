@@ -80,7 +80,7 @@ double chrf(std::string_view translation, const Texts& references) {
   return chrf_of(chrf_counts(translation, references));
 }
 
-// The matches by hand: 2 of 3 characters, 1 of 2 pairs, no triple of 1; there are no longer
+// The matches by hand: 2 of 3 characters, 1 of 2 bigrams, not the trigram; there are no longer
 // n-grams.
 TEST(Chrf, IsTheFScoreOfMeans) {
   const double p = (2.0 / 3 + 1.0 / 2 + 0) / 3;

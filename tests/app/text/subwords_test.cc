@@ -99,7 +99,8 @@ TEST(Subwords, WhatWasNotLearnedIsBytes) {
   EXPECT_EQ(subwords.join(Texts{"▁a", "<unk>"}), "a<unk>");
 }
 
-// Pieces of text in capitals are not those of lower case, even if there are as many.
+// Text in capitals would have other pieces, even if as many, so split_as_typed() gives those that
+// the model reads.
 TEST(Subwords, HaveTheCaseThatIsRead) {
   const Tokenizer tokenizer(small(), LetterCase::kLower);
   EXPECT_EQ(tokenizer.join(tokenizer.split("“HELLO, Tom")), "\"hello, tom");
@@ -291,7 +292,7 @@ TEST(SubwordModel, DamagedBytesAreReadOrRefused) {
     int refused = 0;
     int read = 0;
     for (std::size_t at = 0; at < whole.size(); ++at) {
-      if (at > 200 && at + 1500 < whole.size() && at % 16 != 0) continue;  // in the byte pieces
+      if (at > 200 && at + 1500 < whole.size() && at % 16 != 0) continue;  // byte pieces are alike
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << (at % 8)));
       try {

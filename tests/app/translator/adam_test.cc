@@ -68,8 +68,8 @@ double furthest_from_oracle(DType dtype, const AdamOptions& options, double scal
   return furthest;
 }
 
-// The bounds: weights are about 1, and every update rounds them once, which is 200 half units in
-// the last place at most, or their root if the signs differ.
+// The bounds follow from 200 updates that each round weights of about 1: at most 200 half units in
+// the last place, or about sqrt(200) of them if the errors have random signs.
 TEST(Adam, IsItsFormula) {
   for (const double scale : {1e-6, 1.0, 1e3}) {
     EXPECT_LT(furthest_from_oracle(DType::kFloat64, {}, scale), 1e-13) << scale;
@@ -184,8 +184,8 @@ TEST(Adam, HasTheSameBitsOnAnyThreads) {
   }
 }
 
-// Scaling the gradients before the step or in it gives equal results, for a factor that both round
-// alike.
+// Scaling the gradients before the step or in it gives equal results: the factor is a power of two,
+// so that neither rounds.
 TEST(Adam, MultipliesGradientsWhileItReadsThem) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     Weights read(dtype);

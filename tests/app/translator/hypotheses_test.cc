@@ -43,8 +43,9 @@ std::vector<Continuation> likeliest_of(const Hypotheses& hypotheses,
                                 layers::logit_kernels_in_use<double>(context, "test"));
 }
 
-// The best translation after so many steps that unreachable nodes are removed many times. Before
-// the last steps only the likeliest hypothesis of step `end` ends, and later ones are less likely.
+// Returns the best translation of a search that is so long that unreachable nodes are removed many
+// times. Until the last steps only the likeliest hypothesis ends, at step `end`; later
+// continuations are less likely.
 app::Translation best_of(Index beam, Index end) {
   std::mt19937_64 random(static_cast<std::uint64_t>(beam));
   Hypotheses hypotheses({.beam = beam}, kSteps);

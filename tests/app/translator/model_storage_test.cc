@@ -37,7 +37,7 @@ struct NarrowType {
   ParameterStorage storage;
   const char* name;
   int digits;
-  int least_exponent;  // exponent of the smallest number's bit
+  int least_exponent;  // log2 of the smallest number
 };
 constexpr NarrowType kNarrowTypes[] = {{ParameterStorage::kFloat16, "float16", 11, -24},
                                        {ParameterStorage::kBFloat16, "bfloat16", 8, -133}};
@@ -56,8 +56,8 @@ TEST(ModelStorage, ParametersOfHalfTheSizeAreRoundedOnce) {
       SCOPED_TRACE(std::string(type.name) + " of " + std::string(name_of(dtype)));
       TranslationModel model = small_model({.dtype = dtype});
       set_first(model, "output.bias", 1 + 0x1p-11);  // between two numbers of float16
-      set_first(model, "start.bias", 1 + 0x1p-8);    // between two of bfloat16
-      // In float64 just above the midpoint.
+      set_first(model, "start.bias", 1 + 0x1p-8);    // between two numbers of bfloat16
+      // In float64 this is just above the midpoint of two numbers of float16.
       set_first(model, "readout.bias", 1 + 0x1p-11 + 0x1p-40);
       set_first(model, "start.weight", 3 * 0x1p-25);  // below the normal numbers of float16
       write_model_file(directory / "m", model, {.storage = type.storage});

@@ -47,7 +47,7 @@ TEST(NumberedTexts, GiveTheVocabularyAndTheIdsOfTheirTokens) {
   }
 }
 
-// So many lines that they fill more than two blocks; some are too long.
+// Lines that fill more than two blocks; some are too long.
 std::string lines(Index count) {
   std::string text;
   for (Index n = 0; n < count; ++n) {

@@ -35,7 +35,7 @@ std::vector<std::int32_t> random_targets(Index count, Index V) {
   return targets;
 }
 
-// The expected results: the layers alone on all rows at once.
+// The expected results: the layer and the loss on all rows at once.
 struct Whole {
   TranslationLoss loss;
   Tensor d_rows;
@@ -67,8 +67,8 @@ struct Whole {
   }
 };
 
-// Counts of rows around the 384 that are computed at a time, and around the 128 of a block of the
-// sum.
+// The counts of rows are around 384, the rows that are computed at a time, and around 128, the rows
+// in a block of the gradients' sums.
 TEST(OutputPass, IsTheLayerOnAllRowsToTheBit) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     for (const test::Network& network : test::kEveryNetwork) {

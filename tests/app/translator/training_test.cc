@@ -163,7 +163,7 @@ TEST(Parallel, TheFirstExceptionComesThrough) {
   EXPECT_EQ(ran.load(), 6);
 }
 
-// A model of seven source and six target tokens, the last of which are letters, and texts for it.
+// A model of seven source and six target tokens, special tokens before letters, and texts for it.
 struct Task {
   explicit Task(int count) {
     std::mt19937 random(12);
@@ -282,7 +282,7 @@ TEST(Configuration, DifferencesAreShown) {
             "\"multihead\"; --lr: 0.002 -> 0.5; --valid-freq: \"1e\" -> \"7u\"; --seed: "
             "0 -> 18446744073709551615");
   now = old;
-  now.options.target_column = 2;  // one option of two settings
+  now.options.target_column = 2;  // --cols sets both columns
   EXPECT_EQ(differences(settings_of(old), settings_of(now)), "--cols: 0,1 -> 0,2");
 }
 

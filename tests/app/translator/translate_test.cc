@@ -252,7 +252,7 @@ TEST(Translate, OfEqualTokensTheLowestIsChosen) {
             Tokens({3, 3, 3}));
 }
 
-// Shorter sources of a group are padded; the padding is never read.
+// Shorter sources of a decoding batch are padded; the padding is never read.
 TEST(Translate, PaddingIsNeverSeen) {
   for (const TranslatorAttention attention : kEveryAttention) {
     Translator translator = random_translator(small_config(attention));

@@ -355,7 +355,7 @@ TEST(ModelFile, SettingsThatAreImpliedAreNotWritten) {
   EXPECT_FALSE(writes({}, "tied_embeddings"));
   EXPECT_TRUE(writes({.encoder_layers = 2}, "encoder_layers"));
   EXPECT_TRUE(writes({.tied_embeddings = TiedEmbeddings::kOutput}, "tied_embeddings"));
-  // Such settings can be read if they are written.
+  // Settings with the implied values can be read if a file has them.
   EXPECT_EQ(refusal_after([](Changed& f) {
               f.add_setting("encoder_layers", "1");
               f.add_setting("tied_embeddings", "none");

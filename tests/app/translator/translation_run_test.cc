@@ -70,7 +70,7 @@ struct Task {
   TrainingOptions options{};
 };
 
-// Some of these updates end an epoch or are validated, and the flag then interrupts the validation.
+// The flag is set after each update; if a validation is due then, the flag interrupts it.
 TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   Task task;
   task.train("whole", "7u");
@@ -95,13 +95,12 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   EXPECT_EQ(task.log("parts"), task.log("whole"));
 }
 
-// Networks with several layers and tied embeddings resume from the states that were on disk in
-// between.
+// Networks with several layers and tied embeddings resume from their saved states.
 TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
   Task task;
   task.options.model.encoder_layers = 2;
   task.options.model.tied_embeddings = TiedEmbeddings::kOutput;
-  task.options.model.embedding = 5;  // not hidden
+  task.options.model.embedding = 5;  // differs from hidden
   const Index parameters = task.train("whole", "5u").parameters;
   for (const char* after : {"2u", "3u", "5u"}) {
     EXPECT_EQ(task.train("parts", after).parameters, parameters);
@@ -116,7 +115,7 @@ TEST(TranslationRun, StoppedWithSharedWeightsComesOutTheSame) {
   EXPECT_EQ(parameter_count(model.translator), parameters);
 }
 
-// A setting that config.json lacks, because there was no choice then, has the value of that time.
+// A setting that config.json of an older version lacks has the value that was fixed then.
 TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
   Task task;
   task.train("whole", "5u");
@@ -200,8 +199,8 @@ TEST(TranslationRun, SaysEachValidation) {
   EXPECT_EQ(told.size(), 3U);  // reported only once
 }
 
-// The budget is used up, then the flag is set during the validation, which has enough batches to
-// use the caller's threads.
+// The flag is set in the validation at the end of the budget, which has enough batches to use the
+// caller's threads.
 TEST(TranslationRun, IsStoppedInItsLastValidation) {
   Task task;
   std::string pairs;

@@ -51,7 +51,7 @@ TEST(TranslatorNetworks, ParametersAreListedOnce) {
                                              "output.bias [6]"}));
 
   // A tied network has one matrix less, and its readout has as many pairs as an embedding has
-  // numbers.
+  // channels.
   std::vector<std::string> want = plain;
   std::erase(want, "output.weight [6,4]");
   std::ranges::replace(want, "readout.weight [8,15]", "readout.weight [6,15]");

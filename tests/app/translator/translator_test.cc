@@ -137,7 +137,7 @@ TEST(Translator, DropoutIsOfTrainingAlone) {
 }
 
 struct StopAt {
-  int runs = 0;  // until then
+  int runs = 0;  // parallel runs before the flag is set
   std::atomic<bool> stop = false;
 };
 
@@ -156,7 +156,7 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   translator.loss_and_gradients(pairs, evaluation, gradients, context);
   EXPECT_EQ(evaluation.step, 3U);
 
-  // The stop flag is set where work is divided among threads.
+  // The executor sets the stop flag where work is divided among threads.
   const auto sources = many_sentences(40, 1);
   const auto targets = many_sentences(40, 2);
   int stops = 0;

@@ -50,7 +50,7 @@ inline app::TranslatorConfig small_config(TranslatorAttention attention,
   return config;
 }
 
-// The other properties of a network: 1 to 3 encoder layers, and an output weight of its own or the
+// A network's count of encoder layers, 1 to 3, and whether its output weight is its own or the
 // target embedding's.
 struct Network {
   Index encoder_layers = 1;

@@ -23,7 +23,7 @@ constexpr Case kCases[] = {{{1, 2}, false},      {{2, 1}, true},           {{3, 
                            {{kNan, kNan}, true}, {{-kInfinity, 5}, false}, {{kInfinity, 5}, true},
                            {{-1, -2}, true},     {{-2, -1}, false}};
 
-// So many pairs that they fill vectors and leave a remainder.
+// Enough pairs to fill vectors and leave a remainder.
 constexpr std::size_t kPairs = 53;
 
 const Case& case_of(std::size_t n) { return kCases[n % std::size(kCases)]; }

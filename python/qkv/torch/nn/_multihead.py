@@ -234,7 +234,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     ) -> Tuple[torch.Tensor, ...]:
         """The projected query, key and value, each of embed_dim channels."""
         bias = self.in_proj_bias
-        if bias is not None:  # its dtype may differ from the weights', as in PyTorch's module
+        if bias is not None:  # may have another dtype than the weights, as in PyTorch's module
             bias = bias.to(self.out_proj.weight.dtype)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)

@@ -1,34 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/dot2_kernels.h"
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "core/bfloat16_dot2.h"
+#include "core/bfloat16_products.h"
 #include "kernels/additive_kernels.h"
+#include "kernels/amx_kernels.h"
+#include "kernels/dot2_kernels.h"
 #include "kernels/gradient_kernels.h"
 #include "kernels/gru_kernels.h"
 #include "kernels/logit_kernels.h"
 #include "kernels/update_kernels.h"
+#include "reference/row_sums.h"
 #include "tests/kernels/targets.h"
 
-// BF16 two-way dot products are bit-identical with plain arithmetic: with subnormal, huge and
-// non-finite numbers, and odd counts of channels and keys.
+// Products of BF16 are bit-identical with plain arithmetic: with subnormal, huge and non-finite
+// numbers, and odd counts of channels and keys.
 namespace qkv::kernels {
 namespace {
 
-class Dot2Kernels : public testing::Test {
+using core::Products;
+
+// The parameter is a target with products of BF16.
+class BFloat16Kernels : public testing::TestWithParam<Target> {
  protected:
   void SetUp() override {
-    if (!is_supported(Target::kAvx512Bf16)) GTEST_SKIP() << "this CPU has no avx512bf16";
+    if (!is_supported(GetParam())) GTEST_SKIP() << "this CPU has no " << name_of(GetParam());
+  }
+  static Products products() {
+    return has_amx_products(GetParam()) ? Products::kAmx : Products::kDot2;
+  }
+  static const DotKernels<float>& dot_table() {
+    return has_amx_products(GetParam()) ? amx_kernels(GetParam()) : dot2_kernels();
+  }
+  static const GradientKernels<float>& gradient_table() {
+    return has_amx_products(GetParam()) ? amx_gradient_kernels(GetParam())
+                                        : dot2_gradient_kernels();
+  }
+  // The largest number of rows that is summed at once. AMX has no limit.
+  static Index most_rows() { return products() == Products::kAmx ? 19 : kTileRows; }
+  // Defines the product of two rows.
+  static float dot(const std::vector<float>& a, const std::vector<float>& b, Index n) {
+    return products() == Products::kAmx ? core::amx_dot(a.data(), b.data(), n)
+                                        : core::dot2(a.data(), b.data(), n);
+  }
+  // Defines sums of rows: adds sum_n weight(n) x_n to `to`, where row(n) is x_n.
+  template <class Weight>
+  static void add_rows(Index count, Index width, const Weight& weight, const auto& row, float* to) {
+    std::vector<float> chains(at(2 * width));
+    reference::RowSums<float> sums(products(), chains.data(), width);
+    sums.begin(0, to);
+    core::for_each_term(products(), 0, count,
+                        [&](Index n) { sums.add(n, weight(n), row(n).data()); });
+    sums.end();
   }
 };
+
+INSTANTIATE_TEST_SUITE_P(Target, BFloat16Kernels,
+                         testing::Values(Target::kAvx512Bf16, Target::kAmx, Target::kEmulatedAmx),
+                         [](const auto& target) {
+                           std::string name(name_of(target.param));
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 // kPlain: normally distributed numbers. kOdd: some of these replaced by any bits. kTiny: products
 // near the smallest numbers.
@@ -69,12 +109,17 @@ bool same(float a, float b) {
                        : std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b);
 }
 
-constexpr Index kWidths[] = {1, 2, 3, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 96, 127, 128, 200};
+constexpr Index kWidths[] = {1,  2,  3,  15, 16, 17,  31,  32,  33,
+                             40, 63, 64, 65, 96, 127, 128, 200, 257};
 constexpr Index kKeys[] = {1, 2, 15, 16, 17, 33, 63, 64};
+// The widths of sums and their numbers of terms. Sums are not divided into panels.
+constexpr Index kSumWidths[] = {1, 3, 16, 17, 32, 33, 65, 128, 257};
+constexpr Index kTerms[] = {1, 2, 17, 32, 33, 64, 65, 127, 128};
+constexpr Index kMostTerms = 128;
 
-TEST_F(Dot2Kernels, ScoresAreTheMeaning) {
-  const DotKernels<float>& k = dot2_kernels();
-  constexpr Index kMostRows = 16;
+TEST_P(BFloat16Kernels, ScoresAreTheMeaning) {
+  const DotKernels<float>& k = dot_table();
+  constexpr Index kMostRows = 33;
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
   for (const Numbers numbers : kNumbers) {
     for (const Index D : kWidths) {
@@ -85,13 +130,13 @@ TEST_F(Dot2Kernels, ScoresAreTheMeaning) {
       std::vector<float> wants;
       for (Index r = 0; r < kMostRows; ++r) {
         for (Index n = 0; n < kPanel; ++n) {
-          wants.push_back(0.3F * core::dot2(q.row(r, D).data(), keys.row(n, D).data(), D));
+          wants.push_back(0.3F * dot(q.row(r, D), keys.row(n, D), D));
         }
       }
       for (const Index count : kKeys) {
         std::vector<float> panel(at(kPanel * D));
         k.pack_panel(keys.rows(), count, D, panel.data());
-        for (const Index rows : {1, 2, 6, 7, 8, 9, 12, 16}) {
+        for (const Index rows : {1, 2, 6, 7, 8, 9, 12, 16, 17, 33}) {
           std::vector<float> packed(at(kMostRows * kPanel)), stored(at(kMostRows * kPanel), 7);
           k.scores({words.data(), D}, rows, D, panel.data(), 0.3F, {packed.data(), kPanel});
           k.stored_scores({words.data(), D}, rows, D, keys.rows(), count, 0.3F,
@@ -121,8 +166,8 @@ TEST_F(Dot2Kernels, ScoresAreTheMeaning) {
 
 // Products of 2^-126 and a little more, from which a smaller number is subtracted: whether a result
 // is tiny is decided before it is rounded to the bits of a subnormal number.
-TEST_F(Dot2Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
-  const DotKernels<float>& k = dot2_kernels();
+TEST_P(BFloat16Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
+  const DotKernels<float>& k = dot_table();
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
   std::mt19937 random(5);
   const auto number = [](int exponent, unsigned fraction, bool negative) {
@@ -145,12 +190,12 @@ TEST_F(Dot2Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
     k.stored_scores({words.data(), 4}, 1, 4, {keys.data(), DType::kBFloat16, 4}, kPanel, 1.0F,
                     {stored.data(), kPanel}, {any, 1, 3});
     for (Index n = 0; n < kPanel; ++n) {
-      float a[4], b[4];
-      for (Index c = 0; c < 4; ++c) {
-        a[c] = core::to_float(q[at(c)]);
-        b[c] = core::to_float(keys[at(4 * n + c)]);
+      std::vector<float> a(4), b(4);
+      for (std::size_t c = 0; c < 4; ++c) {
+        a[c] = core::to_float(q[c]);
+        b[c] = core::to_float(keys[at(4 * n) + c]);
       }
-      const float want = core::dot2(a, b, 4);
+      const float want = dot(a, b, 4);
       ASSERT_PRED2(same, stored[at(n)], want) << trial << " " << n;
       tiny += want == 0 ? 1 : 0;
       rounded_up += want == 0x1p-126F && a[2] < 0 ? 1 : 0;
@@ -160,41 +205,35 @@ TEST_F(Dot2Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   EXPECT_GT(rounded_up, 100);
 }
 
-TEST_F(Dot2Kernels, SumsAreTheMeaning) {
-  const DotKernels<float>& k = dot2_kernels();
+TEST_P(BFloat16Kernels, SumsAreTheMeaning) {
+  const DotKernels<float>& k = dot_table();
   for (const Numbers numbers : kNumbers) {
-    for (const Index E : kWidths) {
-      const Rows v(kPanel, E, numbers, 3);
+    for (const Index E : kSumWidths) {
+      const Rows v(kMostTerms, E, numbers, 3);
       const Index width = (E + 15) / 16 * 16;
-      std::vector<float> weights(at(kTileRows * kPanel));
+      std::vector<float> weights(at(most_rows() * kMostTerms));
       std::mt19937 bits(4);
       std::uniform_real_distribution<float> some(0, 1);
       for (float& w : weights) w = numbers == Numbers::kTiny ? some(bits) * 0x1p-63F : some(bits);
-      for (const Index count : kKeys) {
+      for (const Index count : kTerms) {
         std::vector<float> words = weights;
-        for (Index r = 0; r < kTileRows; ++r) {
-          float* row = words.data() + r * kPanel;
-          std::fill(row + count, row + kPanel, 0.0F);
-          k.round_weights(row, kPanel, row);
+        for (Index r = 0; r < most_rows(); ++r) {
+          float* row = words.data() + r * kMostTerms;
+          std::fill(row + count, row + kMostTerms, 0.0F);
+          k.round_weights(row, kMostTerms, row);
         }
-        std::vector<float> words_of(at(kPanel / 2 * E));
+        std::vector<float> words_of(at(kMostTerms / 2 * E));
         k.join_values(v.rows(), count, E, {words_of.data(), E});
-        for (Index rows = 1; rows <= kTileRows; ++rows) {
-          std::vector<float> got(at(kTileRows * width), 0.5F), stored = got, want = got;
-          k.weighted_sum({words.data(), kPanel}, rows, {words_of.data(), E}, count, E,
+        for (Index rows = 1; rows <= most_rows(); rows += rows < 6 ? 1 : 5) {
+          std::vector<float> got(at(most_rows() * width), 0.5F), stored = got, want = got;
+          k.weighted_sum({words.data(), kMostTerms}, rows, {words_of.data(), E}, count, E,
                          {got.data(), width});
-          k.stored_sum({words.data(), kPanel}, rows, v.rows(), count, E, {stored.data(), width},
+          k.stored_sum({words.data(), kMostTerms}, rows, v.rows(), count, E, {stored.data(), width},
                        {});
           for (Index r = 0; r < rows; ++r) {
-            for (Index n = 0; n < (count + 1) / 2 * 2; ++n) {
-              const Index key = n ^ 1;  // the second key of a word first
-              if (key >= count) continue;
-              const float w = core::rounded_weight(weights[at(r * kPanel + key)]);
-              for (Index c = 0; c < E; ++c) {
-                float& sum = want[at(r * width + c)];
-                sum = core::add_flushed_product(w, v(key, c), sum);
-              }
-            }
+            add_rows(
+                count, E, [&](Index n) { return weights[at(r * kMostTerms + n)]; },
+                [&](Index n) { return v.row(n, E); }, want.data() + r * width);
           }
           for (std::size_t n = 0; n < want.size(); ++n) {
             ASSERT_PRED2(same, got[n], want[n]) << E << " " << rows << " " << count << " at " << n;
@@ -207,10 +246,9 @@ TEST_F(Dot2Kernels, SumsAreTheMeaning) {
   }
 }
 
-// Weights are rounded to nearest, ties to even, and subnormal ones to 0; `to` may be their own
-// place.
-TEST_F(Dot2Kernels, WeightsAreRoundedOnce) {
-  const DotKernels<float>& k = dot2_kernels();
+// Weights are rounded to nearest, ties to even, and subnormal ones to 0, also in place.
+TEST_P(BFloat16Kernels, WeightsAreRoundedOnce) {
+  const DotKernels<float>& k = dot_table();
   std::vector<float> w(3 * kPanel);
   std::mt19937 bits(5);
   std::uniform_real_distribution<float> exponent(-140, 0);
@@ -218,7 +256,7 @@ TEST_F(Dot2Kernels, WeightsAreRoundedOnce) {
   w[0] = 1 + 0x1p-8F;       // a tie, to even
   w[1] = 1 + 0x3p-8F;       // a tie, to even, upwards
   w[2] = 0x1p-126F;         // the smallest that does not become 0
-  w[3] = 0x1.FFFFFEp-127F;  // below that number, but rounds to it
+  w[3] = 0x1.FFFFFEp-127F;  // rounds to that number
   w[4] = 0;
   std::vector<float> words = w;
   k.round_weights(words.data(), 3 * kPanel, words.data());
@@ -229,34 +267,32 @@ TEST_F(Dot2Kernels, WeightsAreRoundedOnce) {
   }
 }
 
-// The sums of dk and dv start from zero and are added to what is there.
-TEST_F(Dot2Kernels, TransposedSumsAreTheMeaning) {
-  const DotKernels<float>& k = dot2_kernels();
-  const GradientKernels<float>& g = dot2_gradient_kernels();
+// Each sum of dk and dv starts from zero and is then added to the previous contents.
+TEST_P(BFloat16Kernels, TransposedSumsAreTheMeaning) {
+  const DotKernels<float>& k = dot_table();
+  const GradientKernels<float>& g = gradient_table();
   for (const Numbers numbers : kNumbers) {
-    for (const Index width : kWidths) {
-      const Rows x(kPanel, width, numbers, 6);
-      std::vector<float> weights(at(kPanel * kPanel));
+    for (const Index width : kSumWidths) {
+      const Rows x(kMostTerms, width, numbers, 6);
+      std::vector<float> weights(at(kMostTerms * kPanel));
       std::mt19937 bits(7);
       std::normal_distribution<float> normal;
       for (float& w : weights) w = normal(bits) * (numbers == Numbers::kTiny ? 0x1p-63F : 1.0F);
-      for (const Index count : kKeys) {
-        std::vector<float> words(at(kPanel / 2 * kPanel), NAN), words_of(at(kPanel / 2 * width));
+      for (const Index count : kTerms) {
+        std::vector<float> words(at(kMostTerms / 2 * kPanel), NAN),
+            words_of(at(kMostTerms / 2 * width));
         g.join_rows({weights.data(), kPanel}, count, kPanel, {words.data(), kPanel});
         k.join_values(x.rows(), count, width, {words_of.data(), width});
-        for (Index columns = 1; columns <= kTileRows; ++columns) {
+        for (Index columns = 1; columns <= most_rows(); columns += columns < 6 ? 1 : 5) {
           const Index stride = width + 1;  // numbers between rows must stay
-          std::vector<float> got(at(kTileRows * stride), 0.5F), want = got;
+          std::vector<float> got(at(most_rows() * stride), 0.5F), want = got;
           g.transposed_sum({words.data() + 3, kPanel}, columns, {words_of.data(), width}, count,
                            width, {got.data(), stride});
           for (Index n = 0; n < columns; ++n) {
             std::vector<float> sums(at(width));
-            core::for_each_term(true, 0, count, [&](Index row) {
-              const float w = core::rounded_weight(weights[at(row * kPanel + n + 3)]);
-              for (Index c = 0; c < width; ++c) {
-                sums[at(c)] = core::add_flushed_product(w, x(row, c), sums[at(c)]);
-              }
-            });
+            add_rows(
+                count, width, [&](Index row) { return weights[at(row * kPanel + n + 3)]; },
+                [&](Index row) { return x.row(row, width); }, sums.data());
             for (Index c = 0; c < width; ++c) want[at(n * stride + c)] += sums[at(c)];
           }
           for (std::size_t n = 0; n < want.size(); ++n) {
@@ -269,9 +305,9 @@ TEST_F(Dot2Kernels, TransposedSumsAreTheMeaning) {
   }
 }
 
-// Words hold rows 2m and 2m + 1; the second half is 0 if the number of rows is odd.
-TEST_F(Dot2Kernels, RowsAreJoinedAndRounded) {
-  const GradientKernels<float>& g = dot2_gradient_kernels();
+// A word holds numbers of rows 2m and 2m + 1; its second half is 0 if there is no row 2m + 1.
+TEST_P(BFloat16Kernels, RowsAreJoinedAndRounded) {
+  const GradientKernels<float>& g = gradient_table();
   constexpr Index kRows = 5;
   std::vector<float> w(at(kRows * 2 * kPanel));
   std::mt19937 bits(8);
@@ -288,9 +324,9 @@ TEST_F(Dot2Kernels, RowsAreJoinedAndRounded) {
   }
 }
 
-TEST_F(Dot2Kernels, DotsOfRowsAreTheMeaning) {
-  const DotKernels<float>& k = dot2_kernels();
-  const GradientKernels<float>& g = dot2_gradient_kernels();
+TEST_P(BFloat16Kernels, DotsOfRowsAreTheMeaning) {
+  const DotKernels<float>& k = dot_table();
+  const GradientKernels<float>& g = gradient_table();
   constexpr Index kRows = 37;
   for (const Numbers numbers : kNumbers) {
     for (const Index width : kWidths) {
@@ -303,7 +339,7 @@ TEST_F(Dot2Kernels, DotsOfRowsAreTheMeaning) {
         std::vector<float> got(at(kRows + 1), 7.0F);
         g.row_dots({left.data(), words}, {right.data(), words}, rows, width, got.data());
         for (Index r = 0; r < rows; ++r) {
-          const float want = core::dot2(a.row(r, width).data(), b.row(r, width).data(), width);
+          const float want = dot(a.row(r, width), b.row(r, width), width);
           ASSERT_PRED2(same, got[at(r)], want) << width << " " << rows << " " << r;
         }
         ASSERT_EQ(got[at(rows)], 7.0F);
@@ -312,9 +348,9 @@ TEST_F(Dot2Kernels, DotsOfRowsAreTheMeaning) {
   }
 }
 
-// Either half of a word may be non-finite; words behind the last are not read.
-TEST_F(Dot2Kernels, NonFiniteValuesOfWordsAreFound) {
-  const GradientKernels<float>& g = dot2_gradient_kernels();
+// Either half of a word may be non-finite; words beyond the count are not read.
+TEST_P(BFloat16Kernels, NonFiniteValuesOfWordsAreFound) {
+  const GradientKernels<float>& g = gradient_table();
   for (const Index count : {1, 15, 16, 17, 40}) {
     std::vector<std::uint16_t> values(at(2 * count + 2), 0x7F7F);  // the largest number
     values[at(2 * count)] = 0x7F80;
@@ -335,15 +371,16 @@ TEST_F(Dot2Kernels, NonFiniteValuesOfWordsAreFound) {
   }
 }
 
-TEST_F(Dot2Kernels, CountTheirOperations) {
-  EXPECT_EQ(dot2_kernels().multiply_adds(10), 10 * 24 * 16 * 4);
+TEST_P(BFloat16Kernels, CountTheirOperations) {
+  const double want = products() == Products::kAmx ? 10 * 4 * 16 * 16 * 32 * 2 : 10 * 24 * 16 * 4;
+  EXPECT_EQ(dot_table().multiply_adds(10), want);
 }
 
-// Kernels for other types are those of avx512: identical functions, so bit-identical results.
-TEST_F(Dot2Kernels, OtherKernelsAreThoseOfAvx512) {
-  const auto compare = []<class T>(T) {
-    const auto expect_same = [](const auto& table_of) {
-      EXPECT_EQ(&table_of(Target::kAvx512Bf16), &table_of(Target::kAvx512));
+// All other kernels of the target are those of avx512, so that results are bit-identical.
+TEST_P(BFloat16Kernels, OthersAreThoseOfAvx512) {
+  const auto compare = [&]<class T>(T) {
+    const auto expect_same = [&](const auto& table_of) {
+      EXPECT_EQ(&table_of(GetParam()), &table_of(Target::kAvx512));
     };
     expect_same(additive_kernels<T>);
     expect_same(logit_kernels<T>);

@@ -7,19 +7,22 @@
 
 #include <gtest/gtest.h>
 
-#include "core/bfloat16_dot2.h"
+#include "core/bfloat16_products.h"
 #include "core/elementary.h"
 #include "kernels/gradient_kernels.h"
+#include "reference/row_sums.h"
 #include "tests/attention/backward_call.h"
 #include "tests/support/compare.h"
 
-// The gradients of a head of BF16 on avx512bf16, and on the reference that has its products, are
-// bit-identical with formulas in core/bfloat16_dot2.h and each path's own exponentials. (These may
-// decide which way a weight is rounded, so that bounds between the two paths are wide.)
+// The gradients of a head of BF16 on targets with products of BF16, and on the references that have
+// them, are bit-identical with formulas in core/bfloat16_products.h and each path's own
+// exponentials. (These may decide which way a weight is rounded, so that bounds between the two
+// paths are wide.)
 namespace qkv::test {
 namespace {
 
 using core::kGradientBlock;
+using core::Products;
 using Floats = std::vector<float>;
 
 std::size_t at(Index n) { return static_cast<std::size_t>(n); }
@@ -42,10 +45,11 @@ struct Head {
 };
 
 // Weights and gradients of scores, before scale, of every query-key pair.
-class HeadOfDot2 {
+class HeadOfBFloat16 {
  public:
-  HeadOfDot2(const Head& head, const SavedTensors& saved, bool by_kernels)
+  HeadOfBFloat16(const Head& head, const SavedTensors& saved, Products products, bool by_kernels)
       : head_(head),
+        products_(products),
         w(at(head.Tq() * head.Tk())),
         ds(w),
         q_(floats_of(head.q)),
@@ -60,8 +64,11 @@ class HeadOfDot2 {
 
  private:
   static constexpr float kMasked = -std::numeric_limits<float>::infinity();
-  static float dot(const Floats& a, Index r, const Floats& b, Index n, Index width) {
-    return core::dot2(a.data() + r * width, b.data() + n * width, width);
+  float dot(const Floats& a, Index r, const Floats& b, Index n, Index width) const {
+    const float* const left = a.data() + r * width;
+    const float* const right = b.data() + n * width;
+    return products_ == Products::kAmx ? core::amx_dot(left, right, width)
+                                       : core::dot2(left, right, width);
   }
 
   void row(Index i, bool by_kernels) {
@@ -93,6 +100,7 @@ class HeadOfDot2 {
   }
 
   const Head& head_;
+  const Products products_;
 
  public:
   Floats w, ds;  // [Tq][Tk]
@@ -104,21 +112,19 @@ class HeadOfDot2 {
 // Computes row r of the result, the sum over n of factor(n, r), rounded, times row n of x. Blocks
 // of terms are summed from zero, and then added.
 template <class Factor>
-Floats sums(Index rows, const Tensor& x, const Factor& factor) {
+Floats sums(Products products, Index rows, const Tensor& x, const Factor& factor) {
   const Floats values = floats_of(x);
   const Index terms = x.size(0);
   const Index width = x.size(1);
   Floats to(at(rows * width));
   for (Index r = 0; r < rows; ++r) {
     for (Index begin = 0; begin < terms; begin += kGradientBlock) {
-      Floats block(at(width));
-      core::for_each_term(true, begin, std::min(terms, begin + kGradientBlock), [&](Index n) {
-        const float rounded = core::rounded_weight(factor(n, r));
-        for (Index c = 0; c < width; ++c) {
-          block[at(c)] =
-              core::add_flushed_product(rounded, values[at(n * width + c)], block[at(c)]);
-        }
-      });
+      Floats block(at(width)), chains(at(2 * width));
+      reference::RowSums<float> sum(products, chains.data(), width);
+      sum.begin(begin, block.data());
+      core::for_each_term(products, begin, std::min(terms, begin + kGradientBlock),
+                          [&](Index n) { sum.add(n, factor(n, r), values.data() + n * width); });
+      sum.end();
       for (Index c = 0; c < width; ++c) to[at(r * width + c)] += block[at(c)];
     }
   }
@@ -144,9 +150,9 @@ void expect_meaning(const Head& head) {
                     .threads = 2};
   if (head.causal) call.options.masks = {Causal{}};
   for (const char* name : {"q", "k", "v", "bias"}) call.ask(name, Layout::kContiguous);
-  std::vector<std::string> paths{std::string(kDot2ReferencePath)};
-  for (const std::string& path : fast_paths(ScoreKind::kDot, DType::kBFloat16)) {
-    if (is_dot2_path(path)) paths.push_back(path);
+  std::vector<std::string> paths = bfloat16_paths();
+  for (const std::string_view path : {kDot2ReferencePath, kAmxReferencePath}) {
+    paths.emplace_back(path);
   }
   for (const std::string& path : paths) {
     SCOPED_TRACE(path + ", " + std::to_string(head.Tq()) + " queries, " +
@@ -154,17 +160,19 @@ void expect_meaning(const Head& head) {
     const SavedTensors saved(call, path);
     const Gradients got(call);
     run_backward(call, path, saved.views(), got);
-    const HeadOfDot2 pairs(head, saved, is_dot2_path(path));
+    const bool of_dot2 = path.ends_with("/avx512bf16") || path == kDot2ReferencePath;
+    const Products products = of_dot2 ? Products::kDot2 : Products::kAmx;
+    const HeadOfBFloat16 pairs(head, saved, products, has_bfloat16_products(path));
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head.D())));
     const auto pair = [&](Index i, Index j) { return at(i * head.Tk() + j); };
     expect_stored(got, "bias", pairs.ds);
-    expect_stored(got, "q", sums(head.Tq(), head.k, [&](Index j, Index i) {
+    expect_stored(got, "q", sums(products, head.Tq(), head.k, [&](Index j, Index i) {
                     return pairs.ds[pair(i, j)] * scale;
                   }));
-    expect_stored(got, "k", sums(head.Tk(), head.q, [&](Index i, Index j) {
+    expect_stored(got, "k", sums(products, head.Tk(), head.q, [&](Index i, Index j) {
                     return pairs.ds[pair(i, j)] * scale;
                   }));
-    expect_stored(got, "v", sums(head.Tk(), head.dout, [&](Index i, Index j) {
+    expect_stored(got, "v", sums(products, head.Tk(), head.dout, [&](Index i, Index j) {
                     return pairs.w[pair(i, j)];
                   }));
   }
@@ -199,7 +207,7 @@ Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
 constexpr Index kSizes[][4] = {{1, 1, 1, 1},     {5, 64, 16, 3},     {7, 130, 33, 65},
                                {129, 65, 64, 8}, {140, 300, 17, 40}, {258, 129, 66, 64}};
 
-TEST(Dot2Gradients, AreTheMeaning) {
+TEST(BFloat16Gradients, AreTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     for (const bool causal : {false, true}) {
       expect_meaning({narrow(Tq, D, 1), narrow(Tk, D, 2), narrow(Tk, E, 3), narrow(Tq, E, 4),
@@ -209,7 +217,7 @@ TEST(Dot2Gradients, AreTheMeaning) {
 }
 
 // Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores.
-TEST(Dot2Gradients, AddInTheOrderOfTheMeaning) {
+TEST(BFloat16Gradients, AddInTheOrderOfTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     expect_meaning(
         {cancelling(Tq, D, 1), zeros(Tk, D), zeros(Tk, E), cancelling(Tq, E, 2), ones(Tq)});

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_COMMANDS_SHELL_EXPRESSION_TEXT_H_
+#define QKV_COMMANDS_SHELL_EXPRESSION_TEXT_H_
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <qkv/expression.h>
+
+// Reads an expression as Python writes it, such as "s - slope[h] * abs(i - j)": the score s, the
+// place b, h, i, j, the lengths Tq and Tk, and arrays by their names. Throws UsageError with
+// `option` and the column for what it does not understand or what has the wrong type.
+qkv::Expression read_expression(const std::string& option, std::string_view text,
+                                const std::map<std::string, qkv::Captured>& arrays);
+
+// Whether a text is a name that an array may have in an expression.
+bool is_array_name(std::string_view text);
+
+#endif  // QKV_COMMANDS_SHELL_EXPRESSION_TEXT_H_

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_EXPRESSION_H_
+#define QKV_EXPRESSION_H_
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+
+#include <qkv/export.h>
+#include <qkv/mods.h>
+#include <qkv/view.h>
+
+namespace qkv {
+
+namespace detail {
+struct ExpressionNode;
+struct CapturedArray;
+}  // namespace detail
+
+// A score or a mask as a list of operations, for programs that get it at run time: the command
+// line, another language. A C++ function (mods.h) does the same where it can be compiled.
+//   const Symbols x;
+//   const Captured slope(slopes, "slope");                       // [H]
+//   options.mods = {score_mod(x.s - slope(x.h) * abs(x.i - x.j))};
+//   options.masks = {mask_mod(x.i / 16 == x.j / 16)};
+// An expression is a number (of the accumulators' type), an integer of 32 bits, which wraps around,
+// or a truth value. An operand of a lower type is converted: truth value, integer, number. It is
+// evaluated for whole rows of pairs, masked ones included, and has the same bits on every CPU.
+class QKV_API Expression {
+ public:
+  enum class Type : std::uint8_t { kTruth, kInteger, kNumber };
+
+  // A constant. Throws Error for an integer that does not fit in 32 bits.
+  template <class N>
+    requires std::is_arithmetic_v<N>
+  Expression(N value)  // NOLINT(google-explicit-constructor)
+      : Expression(constant(value)) {}
+  explicit Expression(std::shared_ptr<const detail::ExpressionNode> node)
+      : node_(std::move(node)) {}
+
+  Type type() const noexcept;
+  // The expression as it is written in Python, such as "s - slope[h] * abs(i - j)".
+  std::string text() const;
+  const detail::ExpressionNode& node() const noexcept { return *node_; }
+  const std::shared_ptr<const detail::ExpressionNode>& shared_node() const noexcept {
+    return node_;
+  }
+
+ private:
+  template <class N>
+  static Expression constant(N value) {
+    if constexpr (std::same_as<N, bool>) {
+      return of_truth(value);
+    } else if constexpr (std::integral<N>) {
+      return of_integer(static_cast<std::int64_t>(value));
+    } else {
+      return of_number(static_cast<double>(value));
+    }
+  }
+  static Expression of_truth(bool value);
+  static Expression of_integer(std::int64_t value);
+  static Expression of_number(double value);
+
+  std::shared_ptr<const detail::ExpressionNode> node_;
+};
+
+// The score s and the place of a pair: batch entry b (of packed sequences, the sequence), query
+// head h, query i of Tq and key j of Tk (of the sequence).
+struct QKV_API Symbols {
+  Symbols();
+  Expression s, b, h, i, j, Tq, Tk;
+};
+
+// An array that expressions read: real, integer or bool, of any strides. It is not copied: its
+// memory has to stay as long as a mod that reads it, and must not change during a call.
+class QKV_API Captured {
+ public:
+  // `name` stands for it in texts and errors. Throws Error for an array that is not given, of
+  // another type, or that has more than 2^31 - 1 elements on an axis.
+  explicit Captured(const ConstView& array, const std::string& name = "array");
+
+  // The element at an integer for each axis. Throws Error if their number or type is another. In a
+  // call, an index outside of the array, of any pair, ends in Error with the place.
+  template <class... Places>
+  Expression operator()(const Places&... index) const {
+    const std::array<Expression, sizeof...(index)> all{Expression(index)...};
+    return at(all);
+  }
+  Expression at(std::span<const Expression> index) const;
+
+  // The description of the array that expressions share.
+  const std::shared_ptr<const detail::CapturedArray>& shared_array() const noexcept {
+    return array_;
+  }
+
+ private:
+  std::shared_ptr<const detail::CapturedArray> array_;
+};
+
+// A request for the gradient of an array that scores read. `to` has the array's shape and dtype,
+// which must be real.
+struct CapturedGradient {
+  Captured of;
+  View to;
+};
+
+QKV_API Expression operator+(const Expression& a, const Expression& b);
+QKV_API Expression operator-(const Expression& a, const Expression& b);
+QKV_API Expression operator*(const Expression& a, const Expression& b);
+// The quotient of two integers is an integer, rounded down. An integer divided by 0 is an Error in
+// the call.
+QKV_API Expression operator/(const Expression& a, const Expression& b);
+// a - b floor(a / b), which has the sign of b.
+QKV_API Expression operator%(const Expression& a, const Expression& b);
+QKV_API Expression operator-(const Expression& a);
+
+QKV_API Expression operator<(const Expression& a, const Expression& b);
+QKV_API Expression operator<=(const Expression& a, const Expression& b);
+QKV_API Expression operator>(const Expression& a, const Expression& b);
+QKV_API Expression operator>=(const Expression& a, const Expression& b);
+QKV_API Expression operator==(const Expression& a, const Expression& b);
+QKV_API Expression operator!=(const Expression& a, const Expression& b);
+
+// Truth values only; both sides are evaluated.
+QKV_API Expression operator&&(const Expression& a, const Expression& b);
+QKV_API Expression operator||(const Expression& a, const Expression& b);
+QKV_API Expression operator!(const Expression& a);
+
+// a where `condition` is true, else b; both are evaluated.
+QKV_API Expression where(const Expression& condition, const Expression& a, const Expression& b);
+QKV_API Expression abs(const Expression& a);
+QKV_API Expression min(const Expression& a, const Expression& b);
+QKV_API Expression max(const Expression& a, const Expression& b);
+
+// Functions of numbers.
+QKV_API Expression exp(const Expression& a);
+QKV_API Expression log(const Expression& a);
+QKV_API Expression sqrt(const Expression& a);
+QKV_API Expression tanh(const Expression& a);
+QKV_API Expression sin(const Expression& a);
+QKV_API Expression cos(const Expression& a);
+QKV_API Expression floor(const Expression& a);
+
+QKV_API Expression to_number(const Expression& a);
+// Rounds towards 0; numbers outside of 32 bits become the nearest integer, NaN becomes 0.
+QKV_API Expression to_integer(const Expression& a);
+
+// A change to the scores, with the derivative of the expression: as score_mod of a function. The
+// derivative of abs at 0, of floor and of conditions is 0; that of min and max is that of a where
+// both are equal. Throws Error for a truth value.
+QKV_API ScoreMod score_mod(const Expression& score);
+// A mask: true for a pair that may attend. Throws Error for an expression that is no truth value,
+// or that contains the score.
+QKV_API MaskMod mask_mod(const Expression& mask);
+
+}  // namespace qkv
+
+#endif  // QKV_EXPRESSION_H_

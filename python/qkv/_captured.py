@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arrays that expressions read, and functions whose arrays can be read at expressions.
+
+`array[at.i]` calls a method of the array, and NumPy's and PyTorch's methods take no expressions. A
+function that reads arrays is therefore copied, and the copy gets views of the arrays instead, of
+derived classes whose methods do take them. The function itself is unchanged.
+"""
+
+import functools
+import math
+import sys
+from contextvars import ContextVar
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from . import _core
+from ._expression import Expression, expression_of, maximum, minimum, tape_of, where
+from ._integers import ANY, Known, known, within
+from ._rows import MAX_ELEMENTS, Row, elementwise
+
+__all__ = ["captured"]
+
+_NAME = "array"
+
+
+class CapturedArray(np.ndarray):
+    """A view of a NumPy array. Its element at an index that is an expression is an Expression."""
+
+    _qkv_name = _NAME
+
+    def __getitem__(self, index: Any) -> Any:
+        return indexed(self, index, super().__getitem__)
+
+
+def indexed(array: Any, index: Any, of_array: Callable[[Any], Any]) -> Any:
+    """array[index] of a captured array; of_array(index) if the index has no expressions."""
+    places = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(place, Expression) for place in places):
+        return read(array, places)
+    return of_array(index)
+
+
+def is_inlined() -> bool:
+    """Whether torch.compile traces this code, which then calls functions as they are."""
+    torch = sys.modules.get("torch")
+    compiler = getattr(torch, "compiler", None)
+    asks = getattr(compiler, "is_dynamo_compiling", None)
+    return asks is not None and bool(asks())
+
+
+def _is_recorded() -> bool:
+    """Whether PyTorch records or transforms this code, and would lose the views of tensors."""
+    questions = sys.modules.get("qkv.torch._questions")
+    return questions is not None and bool(questions.is_recorded())
+
+
+def is_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _is_array(x: Any) -> bool:
+    """Whether x is an array whose operations are NumPy's own; a derived class has others."""
+    return type(x) in (np.ndarray, np.memmap, CapturedArray)
+
+
+def _view(array: Any, name: str) -> Any:
+    """A view of the array, over the same memory, that can be read at expressions."""
+    view: Any
+    if is_tensor(array):
+        from ._captured_tensor import CapturedTensor  # imports torch
+
+        view = array.as_subclass(CapturedTensor)
+        view._qkv_tensor = array
+    else:
+        view = array.view(CapturedArray)
+    view._qkv_name = name
+    return view
+
+
+def captured(array: Any, name: Optional[str] = None) -> Any:
+    """Returns a view of an array that the functions of `score_mod` and `mask_mod` can index.
+
+    Arrays that are variables of such a function (global, of an enclosing function, or defaults of
+    its arguments) are captured automatically. Other arrays, such as attributes, need this function.
+
+    Args:
+        array: a NumPy array or CPU tensor, of real numbers, integers or bool; any CPU array that
+            supports DLPack, or a list of numbers.
+        name: stands for the array in texts and errors; "array" by default.
+
+    Returns:
+        A view of the array, of its type. An expression as the index of each axis gives an
+        Expression, read in each call, so that later changes of the array are seen; an index outside
+        of the array, or a negative one, is an error of the call. Other indices and operations are
+        those of the array, computed once.
+
+    Raises:
+        TypeError: array is not an array of such numbers, or name is not a str.
+
+    >>> import numpy as np
+    >>> import qkv
+    >>> class Model:
+    ...     slopes = np.array([0.5, 0.25])
+    >>> qkv.score_mod(lambda s, at: s - qkv.captured(Model.slopes, "slopes")[at.h] * at.j)
+    ScoreMod(s - slopes[h] * float(j))
+    """
+    if name is None:
+        name = _NAME if is_inlined() else getattr(array, "_qkv_name", _NAME)
+    if not isinstance(name, str):
+        raise TypeError(f"captured: name must be a text, got {type(name).__name__}")
+    if is_inlined() or (is_tensor(array) and _is_recorded()):
+        return array
+    if is_tensor(array) or _is_array(array):
+        is_named = getattr(array, "_qkv_name", None) == name
+        return array if is_named else _view(array, name)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("captured: array must not be a masked array; read its data and its mask")
+    if not isinstance(array, (np.ndarray, np.generic)) and hasattr(array, "__dlpack__"):
+        return _view(np.from_dlpack(array), name)
+    made = np.asarray(array)
+    if made.dtype.kind not in "fiub" and made.dtype.name != "bfloat16":
+        raise TypeError(f"captured: array must be an array, got {type(array).__name__}")
+    return _view(made, name)
+
+
+class Call(NamedTuple):
+    """What is known, before a function is traced, of the one call that it is traced for.
+
+    Then negative indices count from the end, as PyTorch's do, for which the ranges of places and of
+    captured integers are needed. A function that is traced for any call has none.
+    """
+
+    sizes: Tuple[int, int, int, int]  # B, H, Tq, Tk
+    dtype: Any  # of the score, in PyTorch
+
+
+class _Trace:
+    """The present trace.
+
+    It has the arrays that were read, by their ids, each with its reader. An array has only one
+    reader, because the library takes two elements of a reader to be equal if their indices are. The
+    array does not hold its reader, since the reader holds the array.
+    """
+
+    def __init__(self, call: Optional[Call]) -> None:
+        self.call = call
+        self.read: Dict[int, Tuple[Any, _core.Captured]] = {}
+        self.views: Dict[int, Tuple[Any, Any]] = {}  # tensors with their views, by their ids
+        self.ranges: Dict[int, Known] = {}  # of captured integers
+
+
+_TRACE: ContextVar[Optional[_Trace]] = ContextVar("qkv_trace", default=None)
+
+
+def traced(
+    function: Any, symbols: Tuple[Any, ...], call: Optional[Call] = None
+) -> Tuple[Any, List[Tuple[Any, Any]]]:
+    """Calls a function with symbols; returns its result and the (array, reader) pairs it read."""
+    trace = _Trace(call)
+    token = _TRACE.set(trace)
+    try:
+        return function(*symbols), list(trace.read.values())
+    finally:
+        _TRACE.reset(token)
+
+
+def present_call() -> Optional[Call]:
+    """The one call that the present trace is for, if it is for one."""
+    trace = _TRACE.get()
+    return None if trace is None else trace.call
+
+
+def view_of_tensor(tensor: Any) -> Any:
+    """A tensor as one that can be read at expressions; one view for all reads of a trace."""
+    trace = _TRACE.get()
+    if hasattr(tensor, "_qkv_name") or trace is None:
+        return captured(tensor)
+    if id(tensor) not in trace.views:
+        trace.views[id(tensor)] = (tensor, captured(tensor))
+    return trace.views[id(tensor)][1]
+
+
+class _Part(Row):
+    """An array indexed in its first axes only, such as `bias[at.h]`; `[at.i]` reads an element."""
+
+    __slots__ = ("_array", "_places")
+
+    def __init__(self, array: Any, places: Tuple[Any, ...]) -> None:
+        self._array = array
+        self._places = places
+
+    def __getitem__(self, index: Any) -> Any:
+        places = index if isinstance(index, tuple) else (index,)
+        if all(_is_place(place) for place in places):
+            return read(self._array, (*self._places, *places))
+        return super().__getitem__(index)
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        return tuple(self._array.shape[len(self._places) :])
+
+    @property
+    def _items(self) -> Any:
+        return elements_of(self._array, self._places)
+
+
+def _is_place(place: Any) -> bool:
+    """Whether it is an index that leaves no axis: no slice, None or Ellipsis."""
+    return not isinstance(place, (slice, type(None), type(Ellipsis)))
+
+
+def elements_of(array: Any, places: Tuple[Any, ...]) -> Any:
+    """The elements of a captured array at the indices of its first axes, as an array of objects."""
+    shape = tuple(array.shape[len(places) :])
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise TypeError(
+            f"expression: {array._qkv_name} is used with {len(places)} of its {array.ndim} indices,"
+            f" which leaves values of the shape {list(shape)}; at most {MAX_ELEMENTS} are allowed"
+        )
+    items = np.empty(shape, object)
+    for rest in np.ndindex(*shape):
+        items[rest] = element_of(array, (*places, *rest))
+    return items
+
+
+def read(array: Any, places: Tuple[Any, ...]) -> Any:
+    """The element of a captured array, or a _Part if the last axes have no index yet."""
+    if len(places) > array.ndim:
+        name = getattr(array, "_qkv_name", _NAME)
+        raise IndexError(f"expression: {name} has {array.ndim} axes, got {len(places)} indices")
+    tape = tape_of(places)
+    if tape is not None:
+        return tape.element(array, places)
+    rows = [place for place in places if isinstance(place, Row)]
+    if rows:
+        return elementwise(lambda *each: read(array, each), *places)
+    if len(places) < array.ndim:
+        return _Part(array, places)
+    return element_of(array, places)
+
+
+def element_of(array: Any, places: Tuple[Any, ...]) -> Expression:
+    """The element of a captured array at an index for each axis."""
+    trace = _TRACE.get() or _Trace(None)
+    if id(array) not in trace.read:
+        trace.read[id(array)] = (array, _core.Captured(_plain(array), array._qkv_name))
+    operands = [_index(array, axis, place)._of for axis, place in enumerate(places)]
+    made = Expression(trace.read[id(array)][1].at(operands))
+    if trace.call is not None and made._of.type() == "integer":
+        if id(array) not in trace.ranges:
+            trace.ranges[id(array)] = _range_of(_plain(array))
+        made._known = trace.ranges[id(array)]
+    return made
+
+
+def _range_of(array: Any) -> Known:
+    """The range of the integers of an array."""
+    numbers = array.numpy() if is_tensor(array) else array
+    return within(int(numbers.min()), int(numbers.max())) if numbers.size else ANY
+
+
+def _plain(array: Any) -> Any:
+    """A view of a captured array, as a NumPy array or a tensor that takes no expressions."""
+    return tensor_of(array).detach() if is_tensor(array) else array.view(np.ndarray)
+
+
+def tensor_of(array: Any) -> Any:
+    """The tensor that a captured tensor is a view of; itself if it was computed from others."""
+    found = getattr(array, "_qkv_tensor", None)
+    return array.as_subclass(sys.modules["torch"].Tensor) if found is None else found
+
+
+def _index(array: Any, axis: int, place: Any) -> Expression:
+    """The index of an axis. A constant one is checked here, and may be negative."""
+    size = array.shape[axis]
+    if isinstance(place, Expression):
+        return place if present_call() is None else _from_the_end(place, size)
+    if isinstance(place, (int, np.integer)) and not isinstance(place, bool):
+        if not -size <= place < size:
+            raise IndexError(
+                f"expression: {array._qkv_name} is read at index {place} of axis {axis}, which has "
+                f"{size} elements"
+            )
+        return expression_of(int(place) + (size if place < 0 else 0))
+    if getattr(place, "shape", None) == ():  # an array of one integer
+        return _index(array, axis, expression_of(place))
+    raise TypeError(
+        f"expression: {array._qkv_name} takes an integer as the index of each of its {array.ndim} "
+        f"axes, got {place!r}"
+    )
+
+
+def _from_the_end(index: Expression, size: int) -> Expression:
+    """An index that counts from the end where it is negative, as in PyTorch.
+
+    The bounds on both sides tell the library that the result is no less than 0.
+    """
+    least, largest, _ = known(index)
+    if least >= 0:
+        return index
+    if largest < 0:
+        return index + size
+    return where(index < 0, minimum(index, -1) + size, maximum(index, 0))
+
+
+# ---- functions -----------------------------------------------------------------------------------
+
+# Packages whose functions are not copied.
+_AS_THEY_ARE = ("numpy", "qkv", "torch")
+# Modules in those packages whose functions are copied, because they call the user's: and_masks.
+_CALLS_USERS = ("torch.nn.attention.flex_attention", "qkv.torch._flex")
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes that a function, or one nested in it, looks up."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_of(constant)
+
+
+class _Copies:
+    """Copies functions, and the functions that they call; the copies read captured arrays.
+
+    Functions that share a closure's cell or a module's globals share the copy of it.
+    """
+
+    def __init__(self, has_tensors: bool) -> None:
+        self._has_tensors = has_tensors
+        self._made: Dict[int, Any] = {}
+        self._originals: Any = []  # kept alive, so that no new object gets one of their ids
+
+    def _remember(self, original: Any, copy: Any) -> Any:
+        self._made[id(original)] = copy
+        self._originals.append(original)
+        return copy
+
+    def of(self, x: Any, name: str = _NAME) -> Any:
+        """The replacement of a variable x: the captured array, the copied function, or x itself."""
+        if id(x) in self._made:
+            return self._made[id(x)]
+        if _is_array(x) or (self._has_tensors and is_tensor(x)):
+            return self._remember(x, x if hasattr(x, "_qkv_name") else _view(x, name))
+        if isinstance(x, FunctionType):
+            module = x.__module__ or ""
+            stays = module.split(".")[0] in _AS_THEY_ARE and module not in _CALLS_USERS
+            return x if stays else self.copied(x)
+        if type(x) is tuple and any(map(callable, x)):
+            return tuple(map(self.of, x))
+        if isinstance(x, MethodType):
+            return MethodType(self.of(x.__func__), x.__self__)
+        if type(x) is functools.partial:
+            words = {word: self.of(value, word) for word, value in x.keywords.items()}
+            return functools.partial(self.of(x.func), *map(self.of, x.args), **words)
+        return x
+
+    def copied(self, function: FunctionType) -> Any:
+        """A copy of a function, from whatever package it is."""
+        code = function.__code__
+        known = self._globals(function.__globals__)
+        cells = tuple(map(self._cell, function.__closure__ or ()))
+        copy = FunctionType(code, known, function.__name__, None, cells)
+        self._remember(function, copy)  # before its variables, which may refer to it
+        copy.__qualname__ = function.__qualname__
+        copy.__dict__.update(function.__dict__)
+        names = code.co_varnames[: code.co_argcount]
+        if function.__defaults__:
+            last = names[len(names) - len(function.__defaults__) :]
+            copy.__defaults__ = tuple(map(self.of, function.__defaults__, last))
+        if function.__kwdefaults__:
+            copy.__kwdefaults__ = {n: self.of(x, n) for n, x in function.__kwdefaults__.items()}
+        for name, cell, from_cell in zip(code.co_freevars, cells, function.__closure__ or ()):
+            self._fill(cell, from_cell, name)
+        for name in _names_of(code):
+            if name in function.__globals__:
+                known[name] = self.of(function.__globals__[name], name)
+        return copy
+
+    def _globals(self, of_module: Dict[str, Any]) -> Dict[str, Any]:
+        known: Dict[str, Any] = self._made.get(id(of_module)) or self._remember(
+            of_module, dict(of_module)
+        )
+        return known
+
+    def _cell(self, cell: CellType) -> CellType:
+        made: CellType = self._made.get(id(cell)) or self._remember(cell, CellType())
+        return made
+
+    def _fill(self, cell: CellType, from_cell: CellType, name: str) -> None:
+        try:
+            value = from_cell.cell_contents
+        except ValueError:  # not assigned yet
+            return
+        cell.cell_contents = self.of(value, name)
+
+
+def with_captured_arrays(function: Any, has_tensors: bool = True) -> Any:
+    """A copy of a function that can read its arrays at expressions; see `captured`.
+
+    Without tensors, NumPy arrays are captured only.
+    """
+    copies = _Copies(has_tensors)
+    if isinstance(function, FunctionType):
+        return copies.copied(function)
+    call = type(function).__call__
+    if isinstance(call, FunctionType):  # an object with a method __call__
+        return MethodType(copies.of(call), function)
+    return copies.of(function)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores and masks that users write as Python functions, traced once to expressions."""
+
+import inspect
+import sys
+from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Tuple, Union, cast
+
+from . import _core
+from ._captured import Call, is_inlined, is_tensor, tensor_of, traced, with_captured_arrays
+from ._expression import Expression, expression_of, tape_of
+from ._integers import LARGEST, within
+
+__all__ = ["At", "MaskMod", "ScoreMod", "mask_mod", "score_mod"]
+
+
+class At(NamedTuple):
+    """The indices of a query-key pair, as integer expressions.
+
+    Args:
+        b: batch entry; with packed sequences, the index of the sequence.
+        h: query head.
+        i: query.
+        j: key.
+        Tq: number of queries; of packed sequences, in the sequence.
+        Tk: number of keys.
+
+    >>> import qkv
+    >>> qkv.mask_mod(lambda at: (at.j <= at.i) & (at.b + at.h > 0))
+    MaskMod(j <= i and 0 < b + h)
+    """
+
+    b: Any
+    h: Any
+    i: Any
+    j: Any
+    Tq: Any
+    Tk: Any
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"a place has b, h, i (the query), j (the key), Tq and Tk (their numbers), got {name!r}"
+        )
+
+
+def _places(call: Optional[Call]) -> At:
+    if call is None:
+        known = [within(0, LARGEST)] * len(At._fields)
+    else:
+        known = [within(0, max(0, size - 1)) for size in call.sizes]
+        known += [within(size, size) for size in call.sizes[2:]]
+    return At(*(Expression(_core.symbol(name), (), of) for name, of in zip(At._fields, known)))
+
+
+def _traced(
+    of: str, function: Any, symbols: Tuple[Any, ...], call_of: Optional[Call]
+) -> Tuple[Any, Expression, List[Tuple[Any, Any]]]:
+    """The function with captured arrays, its result, and the (array, reader) pairs it reads."""
+    check_takes(of, function, symbols)
+    call = with_captured_arrays(function)
+    result, read = traced(call, symbols, call_of)
+    if result is None:
+        raise TypeError(f"{of}: f must return an expression, got None")
+    return call, expression_of(result), read
+
+
+def check_takes(of: str, function: Any, symbols: Tuple[Any, ...]) -> None:
+    """Raises TypeError if the function does not take these symbols."""
+    takes = "(s, at)" if len(symbols) == 2 else "(at)"
+    if not callable(function):
+        raise TypeError(
+            f"{of}: f must be a function that takes {takes}, got {type(function).__name__}"
+        )
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a function written in C
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(*symbols)
+        except TypeError:
+            raise TypeError(f"{of}: f must take {takes}, got {signature}") from None
+
+
+def _called(mod: Any, *symbols: Any) -> Any:
+    """The result of a mod for symbols, which are those of another mod where that one calls it."""
+    tape = tape_of((symbols[-1].i,))
+    if tape is None:
+        return mod._call(*symbols)
+    if tape.is_inlined:  # torch.compile records tensors as they are
+        return mod._function(*symbols)
+    return with_captured_arrays(mod._function, has_tensors=False)(*symbols)
+
+
+class OfCall:
+    """A function f(s, at) or f(at) that is traced for one call, whose sizes are known."""
+
+    def __init__(self, function: Callable[..., Any], call: Call) -> None:
+        self.function = function
+        self.call = call
+
+    def __call__(self, *symbols: Any) -> Any:
+        return self.function(*symbols)
+
+
+class ScoreMod:
+    """A change to the scores, made by `score_mod`.
+
+    Another such function may call it: `mod(s, at)` is an expression.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], call: Optional[Call] = None) -> None:
+        self._function = function
+        self._is_of_call = call is not None
+        symbols = (Expression(_core.symbol("s")), _places(call))
+        self._call, expression, read = _traced("score_mod", function, symbols, call)
+        self._mod = _core.ScoreMod(expression._of)
+        named = ((self._mod.gradient_name(reader), array) for array, reader in read)
+        # The tensors that may have a gradient, by its name.
+        self._tensors = {name: tensor_of(x) for name, x in named if name and is_tensor(x)}
+
+    @property
+    def _of(self) -> _core.ScoreMod:
+        """The object that the library takes, for calls that give tensors no gradient."""
+        for name, tensor in self._tensors.items():
+            if tensor.requires_grad and sys.modules["torch"].is_grad_enabled():
+                raise TypeError(
+                    f"score_mod reads {name}, a tensor that requires a gradient, which only "
+                    "qkv.torch.attention gives it; pass its detach()"
+                )
+        return self._mod
+
+    def __call__(self, s: Any, at: At) -> Any:
+        return _called(self, s, at)
+
+    def _detached(self) -> "Detached":
+        return Detached(self)
+
+    def __repr__(self) -> str:
+        return f"ScoreMod({self._mod.text()})"
+
+
+class Detached:
+    """A ScoreMod whose tensors may require gradients, for calls that autograd does not see."""
+
+    def __init__(self, mod: ScoreMod) -> None:
+        self.mod = mod
+        self._of = mod._mod
+
+
+class MaskMod:
+    """A mask, made by `mask_mod`.
+
+    Another such function may call it: `causal(at) & document(at)`.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], call: Optional[Call] = None) -> None:
+        self._function = function
+        self._is_of_call = call is not None
+        self._call, expression, _ = _traced("mask_mod", function, (_places(call),), call)
+        self._of = _core.MaskMod(expression._of)
+
+    def __call__(self, at: At) -> Any:
+        return _called(self, at)
+
+    def __repr__(self) -> str:
+        return f"MaskMod({self._of.text()})"
+
+
+ScoreFunction = Union[ScoreMod, Callable[[Any, Any], Any]]
+MaskFunction = Union[MaskMod, Callable[[Any], Any]]
+
+
+def score_mod(f: ScoreFunction) -> ScoreMod:
+    """Makes a change to the scores from a function of a score s and its place.
+
+    f is called once, with an `Expression` for s and `At` for its place, and returns an expression:
+    no Python code runs while attention is computed. It may read arrays at expressions. NumPy arrays
+    and CPU tensors that are variables of f, or of a Python function that f calls, are captured;
+    `captured` does so for others. `if`, `and`, `or`, `not`, `min` and `max` need a value, and are
+    replaced by `where`, &, |, ~, `minimum` and `maximum`.
+
+    Args:
+        f: a function f(s, at): s is the score after the soft-cap, at.b, at.h, at.i and at.j are the
+            indices of batch entry, query head, query and key.
+
+    Returns:
+        A ScoreMod, for `score_mod=` of `attention`; it holds the arrays, and reads their present
+        values in each call. `attention_backward` gives the gradients of those of real numbers, and
+        autograd those of tensors in `qkv.torch.attention`.
+
+    Raises:
+        TypeError, ValueError: f takes other arguments or returns no number, or an operation does
+            not take its operands; the message names them.
+
+    >>> import numpy as np
+    >>> import qkv
+    >>> slope = np.array([0.5, 0.25])
+    >>> mod = qkv.score_mod(lambda s, at: s - slope[at.h] * abs(at.i - at.j))
+    >>> mod
+    ScoreMod(s - slope[h] * float(abs(i - j)))
+    >>> q = np.ones((2, 3, 4), np.float32)
+    >>> qkv.attention(q[None], q[None], q[None], score_mod=mod).shape
+    (1, 2, 3, 4)
+    """
+    if is_inlined():  # a graph takes the function, which qkv.torch records
+        return cast(ScoreMod, f)
+    if isinstance(f, OfCall):
+        return ScoreMod(f.function, f.call)
+    return f if isinstance(f, ScoreMod) else ScoreMod(f)
+
+
+def mask_mod(f: MaskFunction) -> MaskMod:
+    """Makes a mask from a function of a place: true where query at.i may attend to key at.j.
+
+    Args:
+        f: a function f(at), called once and traced as that of `score_mod`.
+
+    Returns:
+        A MaskMod, for `mask_mod=` of `attention`; it holds its arrays as a ScoreMod does.
+
+    Raises:
+        TypeError, ValueError: f takes other arguments or returns no truth value, or an operation
+            does not take its operands; the message names them.
+
+    >>> import numpy as np
+    >>> import qkv
+    >>> document = np.array([0, 0, 1])
+    >>> qkv.mask_mod(lambda at: (document[at.i] == document[at.j]) & (at.j <= at.i))
+    MaskMod(document[i] == document[j] and j <= i)
+    """
+    if is_inlined():
+        return cast(MaskMod, f)
+    if isinstance(f, OfCall):
+        return MaskMod(f.function, f.call)
+    return f if isinstance(f, MaskMod) else MaskMod(f)

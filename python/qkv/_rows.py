@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short arrays of expressions: the part of a captured array that indices of its first axes leave.
+
+The library evaluates single values. So operations on a row are written out, element by element.
+"""
+
+import functools
+import operator
+from typing import Any, Callable, Dict, Iterator, NoReturn, Optional, Tuple
+
+import numpy as np
+
+from ._expression import Expression, expression_of, maximum, minimum
+
+MAX_ELEMENTS = 256
+
+
+class Row(Expression):
+    """An array of expressions, on which operators and functions work element by element.
+
+    sum(), mean(), any(), all(), amax(), amin() and dot() reduce it to an expression.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, items: Any) -> None:
+        self._values = items
+
+    @property
+    def _items(self) -> Any:
+        """The expressions, as an array of objects."""
+        return self._values
+
+    @property
+    def _of(self) -> NoReturn:  # type: ignore[override]
+        raise TypeError(
+            f"expression: one value is needed, got values of the shape {list(self.shape)}; reduce "
+            "them by sum(), any() or all(), or read one at an index"
+        )
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        return tuple(self._items.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        return f"Row(values of the shape {list(self.shape)})"
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("expression: one value has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[n] for n in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        places = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(place, Expression) for place in places):
+            raise TypeError("expression: computed values are read at constants, not expressions")
+        return _of_items(self._items[index])
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REDUCTIONS:
+            return functools.partial(REDUCTIONS[name], self)
+        if name.startswith("_") or self._items.size == 0:
+            raise AttributeError(f"an expression has no attribute {name!r}")
+        method = getattr(self._items.flat[0], name)
+        if not callable(method):
+            return method
+        return lambda *others, **options: elementwise(
+            lambda x, *operands: getattr(x, name)(*operands, **options), self, *others
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return elementwise(lambda *xs: getattr(ufunc, method)(*xs, **options), *inputs)
+
+    def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Any:
+        if function.__name__ in REDUCTIONS:
+            return REDUCTIONS[function.__name__](*inputs, **options)
+        return elementwise(lambda *xs: function(*xs, **options), *inputs)
+
+    def __matmul__(self, other: Any) -> Any:
+        return _dot(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _dot(other, self)
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    of_two = getattr(operator, name)
+
+    def of_rows(self: Row, other: Any) -> Any:
+        return elementwise(of_two, self, other)
+
+    return of_rows
+
+
+def _operator_of_one(name: str) -> Callable[..., Any]:
+    of_one = getattr(operator, name)
+
+    def of_row(self: Row) -> Any:
+        return elementwise(of_one, self)
+
+    return of_row
+
+
+def _swapped_operator(name: str) -> Callable[..., Any]:
+    of_two = getattr(operator, name)
+
+    def of_rows(self: Row, other: Any) -> Any:
+        return elementwise(of_two, other, self)
+
+    return of_rows
+
+
+_OF_TWO = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift")
+for _name in (*_OF_TWO, "and", "or", "xor"):
+    setattr(Row, f"__{_name}__", _operator(f"__{_name}__"))
+    setattr(Row, f"__r{_name}__", _swapped_operator(f"__{_name}__"))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(Row, f"__{_name}__", _operator(f"__{_name}__"))
+for _name in ("neg", "pos", "abs", "invert"):
+    setattr(Row, f"__{_name}__", _operator_of_one(f"__{_name}__"))
+
+
+def _of_items(items: Any) -> Any:
+    """A Row of expressions; the expression itself if it is one."""
+    if not isinstance(items, np.ndarray):
+        return items
+    return items[()] if items.ndim == 0 else Row(items)
+
+
+def _items_of(x: Any) -> Any:
+    """An operand as an array of objects: a Row, an array with axes, or one value as it is."""
+    if isinstance(x, Row):
+        return x._items
+    one = np.empty((), object)
+    shape = () if isinstance(x, Expression) else tuple(getattr(x, "shape", ()))
+    if shape == ():
+        one[()] = x
+        return one
+    from ._captured import captured, elements_of  # which imports this module
+
+    return elements_of(captured(x), ())
+
+
+def elementwise(function: Callable[..., Any], *operands: Any) -> Any:
+    """Calls a function with the elements of rows, arrays and single values, which broadcast."""
+    arrays = [_items_of(x) for x in operands]
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    arrays = [np.broadcast_to(x, shape) for x in arrays]
+    items = np.empty(shape, object)
+    for place in np.ndindex(*shape):
+        items[place] = function(*(x[place] for x in arrays))
+    return _of_items(items)
+
+
+# ---- reductions ----------------------------------------------------------------------------------
+
+
+def _reduction(
+    of_two: Callable[[Any, Any], Any], first: Callable[[Any], Any], of_none: Any
+) -> Callable[..., Any]:
+    """sum, any and others: of_two(x, y) from the first element to the last one."""
+
+    def reduced(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
+        items = _items_of(x)
+        axis = 0 if dim is None else dim
+        if dim is None:
+            items = items.reshape(-1)
+        moved = np.moveaxis(items, axis, 0)
+        if len(moved) == 0 and of_none is None:
+            raise TypeError("expression: the largest or least of no values is undefined")
+        made = np.empty(moved.shape[1:], object)
+        for place in np.ndindex(*made.shape):
+            values = [first(moved[(n, *place)]) for n in range(len(moved))]
+            made[place] = functools.reduce(of_two, values) if values else expression_of(of_none)
+        if keepdim and dim is not None:
+            made = np.expand_dims(made, axis)
+        return _of_items(made)
+
+    return reduced
+
+
+def _as_truth(x: Any) -> Any:
+    return x.astype(bool)
+
+
+def _as_it_is(x: Any) -> Any:
+    return +x
+
+
+_sum = _reduction(operator.add, _as_it_is, 0)
+
+
+def _mean(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
+    shape = _items_of(x).shape
+    return _sum(x, dim, keepdim) / float(np.prod(shape) if dim is None else shape[dim])
+
+
+def _dot(x: Any, y: Any) -> Any:
+    a, b = _items_of(x), _items_of(y)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise TypeError(
+            "expression: the dot product takes two rows of equal length, got the shapes "
+            f"{list(a.shape)} and {list(b.shape)}"
+        )
+    return _sum(Row(a) * Row(b))
+
+
+def _unsqueeze(x: Any, dim: int) -> Any:
+    return _of_items(np.expand_dims(_items_of(x), dim))
+
+
+def _squeeze(x: Any, dim: Optional[int] = None) -> Any:
+    items = _items_of(x)
+    if dim is not None and (items.ndim == 0 or items.shape[dim] != 1):
+        return _of_items(items)
+    return _of_items(np.squeeze(items, dim))
+
+
+# Functions and methods that see the row as a whole.
+REDUCTIONS: Dict[str, Callable[..., Any]] = {
+    "sum": _sum,
+    "mean": _mean,
+    "any": _reduction(operator.or_, _as_truth, False),
+    "all": _reduction(operator.and_, _as_truth, True),
+    "amax": _reduction(maximum, _as_it_is, None),
+    "amin": _reduction(minimum, _as_it_is, None),
+    "dot": _dot,
+    "matmul": _dot,
+    "unsqueeze": _unsqueeze,
+    "squeeze": _squeeze,
+}

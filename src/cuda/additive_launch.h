@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_ADDITIVE_LAUNCH_H_
+#define QKV_CUDA_ADDITIVE_LAUNCH_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/results.h"
+#include "cuda/device/additive_arguments.h"
+#include "cuda/forward_launch.h"
+
+// The forward kernels of the additive score (device/additive.h): what they support, and which of
+// them run a call.
+namespace qkv::cuda {
+
+// The kernels of a call in their order: projections of q and k, then scores. Both have the same
+// arguments, whose memory of the projections set_projections() gives.
+struct AdditiveLaunches {
+  AdditiveArguments arguments;
+  std::vector<KernelLaunch> kernels;
+  std::size_t projection_bytes = 0;
+};
+
+// Returns what the kernels do not support about a call with an additive score, or an empty string.
+std::string additive_unsupported(const core::Problem& p, const core::Results& results);
+
+// The launches of a call that is supported; none if it has no queries.
+AdditiveLaunches additive_launches(const core::Problem& p, const core::Results& results);
+
+// Gives the projections their place in `projection_bytes` bytes of the device's memory, which are
+// aligned to 16 bytes.
+void set_projections(AdditiveLaunches& launches, float* memory);
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_ADDITIVE_LAUNCH_H_

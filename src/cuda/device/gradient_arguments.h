@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_GRADIENT_ARGUMENTS_H_
+#define QKV_CUDA_DEVICE_GRADIENT_ARGUMENTS_H_
+
+#include "cuda/device/arguments.h"
+
+namespace qkv::cuda {
+
+// The argument of the gradient kernels. In `call`, out and lse are what the forward pass has saved,
+// and `statistics` is memory for each row, not null.
+struct GradientArguments {
+  ForwardArguments call;
+  DeviceArray dout, dlse;  // absent if data is null, as all that follow
+  DeviceArray dq, dk, dv;  // of the type of q
+  bool adds = false;       // gradients are added to what is there
+};
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_GRADIENT_ARGUMENTS_H_

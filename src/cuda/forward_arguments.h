@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_FORWARD_ARGUMENTS_H_
+#define QKV_CUDA_FORWARD_ARGUMENTS_H_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "core/problem.h"
+#include "core/results.h"
+#include "cuda/device/arguments.h"
+
+// Checked calls as the plain numbers and addresses that forward kernels receive.
+namespace qkv::cuda {
+
+// The most channels of the widest kernels.
+inline constexpr Index kLargestWidth = 256;
+// Block indices and the rows of a block are 32-bit.
+inline constexpr Index kLargestSize = std::numeric_limits<std::int32_t>::max() - 1024;
+
+Element element_of(DType dtype);
+
+template <class Void>
+DeviceArray device_array(const core::BasicOperand<Void>& x) {
+  DeviceArray to;
+  if (!x.given()) return to;
+  to.data = x.data;
+  for (int axis = 0; axis < x.batch_strides.rank(); ++axis) {
+    to.batch[axis] = x.batch_strides[axis];
+  }
+  to.entry = x.entry_stride;
+  to.head = x.head_stride;
+  to.row = x.row_stride;
+  to.col = x.col_stride;
+  to.type = element_of(x.dtype);
+  return to;
+}
+
+// The array of rows of q, k, v or out, or of their gradients, as tiles are read and written.
+DeviceArray read_in_tiles(const core::Operand& x, Index width);
+DeviceArray written_in_tiles(const core::ResultOperand& x);
+
+// Whether any result is requested.
+bool any_given(core::Results results);
+
+// Returns what no forward kernel supports about a call's masks, rows and other options, or an empty
+// string. Scores, dtypes, channels and results are up to each kernel.
+std::string options_unsupported(const core::Problem& p);
+
+// The arguments, without numbers of blocks and memory of the call's own.
+ForwardArguments forward_arguments(const core::Problem& p, const core::Results& results);
+
+// The batch entries that have blocks of their own: 1 for packed sequences.
+Index entries_of(const core::Problem& p);
+
+// The blocks of `size` rows that a head of such an entry has; if packed, an upper bound.
+Index blocks_of(const core::Problem& p, Index rows, Index size);
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_FORWARD_ARGUMENTS_H_

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/gradient_launch.h"
+
+#include "core/message.h"
+#include "core/order.h"
+#include "cuda/device/gradient_shape.h"
+#include "cuda/forward_arguments.h"
+#include "cuda/forward_launch.h"
+
+namespace qkv::cuda {
+namespace {
+
+using core::Problem;
+using core::text;
+
+constexpr const char* kGradientImage = "gradients";
+
+constexpr TileKernel kPrepare[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES)                                               \
+  entry<SHAPE, TILES>(kGradientImage, "qkv_prepare_gradients_" #NAME, false, false), \
+      entry<SHAPE, TILES>(kGradientImage, "qkv_prepare_gradients_" #NAME, true, true),
+    QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+constexpr TileKernel kOfQueries[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES)                                             \
+  entry<SHAPE, TILES>(kGradientImage, "qkv_query_gradients_" #NAME, false, false), \
+      entry<SHAPE, TILES>(kGradientImage, "qkv_query_gradients_" #NAME, true, true),
+    QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+constexpr TileKernel kOfKeys[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES)                                           \
+  entry<SHAPE, TILES>(kGradientImage, "qkv_key_gradients_" #NAME, false, false), \
+      entry<SHAPE, TILES>(kGradientImage, "qkv_key_gradients_" #NAME, true, true),
+    QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+
+// Returns a gradient that the kernels do not compute, or null.
+const char* unsupported_gradient(const core::GradientResults& to) {
+  core::GradientResults rest = to;
+  rest.q = rest.k = rest.v = {};
+  if (rest.bias.given()) return "the gradient of bias";
+  if (rest.alibi.given()) return "the gradient of alibi";
+  if (rest.sinks.given()) return "the gradient of sinks";
+  for (const core::GradientTarget* one : rest.all()) {
+    if (one->given()) return "gradients of parameters";
+  }
+  return nullptr;
+}
+
+// Whether an array has one element for several of a problem's, which its gradient sums.
+bool is_broadcast(const core::GradientTarget& to, Index elements) {
+  return to.given() && to.buffer.element_count() < elements;
+}
+
+// Returns an array whose gradient would be summed over batch entries or heads, or null.
+const char* broadcast_gradient(const Problem& p, const core::GradientResults& to) {
+  const Index entries = entries_of(p);
+  if (is_broadcast(to.q, entries * p.H * p.q_rows * p.Dq)) return "q";
+  if (is_broadcast(to.k, entries * p.G * p.k_rows * p.Dk)) return "k";
+  if (is_broadcast(to.v, entries * p.G * p.k_rows * p.E)) return "v";
+  return nullptr;
+}
+
+}  // namespace
+
+std::string gradients_unsupported(const Problem& p, const core::GradientSources& from,
+                                  const core::GradientResults& to) {
+  if (p.product != core::PairProduct::kDot) return "gradients of an additive score";
+  std::string reason = tiles_unsupported(p);
+  if (!reason.empty()) return reason;
+  if (from.dweights.given()) return "gradients of weights (output_gradients.weights)";
+  const char* gradient = unsupported_gradient(to);
+  if (gradient != nullptr) return gradient;
+  const char* broadcast = broadcast_gradient(p, to);
+  if (broadcast != nullptr) {
+    return text("the gradient of a ", broadcast, " that is broadcast over batch entries or heads");
+  }
+  return options_unsupported(p);
+}
+
+GradientLaunches gradient_launches(const Problem& p, const core::GradientSources& from,
+                                   const core::GradientResults& to) {
+  static_assert(kLargeLse == core::kLargeLse);
+  GradientLaunches launches;
+  GradientArguments& g = launches.arguments;
+  ForwardArguments& a = g.call;
+  a = forward_arguments(p, {});
+  a.out = read_in_tiles(from.out, p.E);
+  a.lse = device_array(from.lse);
+  g.dout = read_in_tiles(from.dout, p.E);
+  g.dlse = device_array(from.dlse);
+  const auto target = [](const core::GradientTarget& x) {
+    return x.given() ? written_in_tiles(x.direct) : DeviceArray();
+  };
+  g.dq = target(to.q);
+  g.dk = target(to.k);
+  g.dv = target(to.v);
+  g.adds = to.q.accumulate;
+  const bool stages = a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr;
+  const TileKernel& prepare = choose(kPrepare, p, stages);
+  const TileKernel& of_queries = choose(kOfQueries, p, stages);
+  const TileKernel& of_keys = choose(kOfKeys, p, stages);
+  const auto launch = [&](const TileKernel& kernel, Index heads, Index blocks) {
+    const Index all = entries_of(p) * heads * blocks;
+    if (all > 0) launches.kernels.push_back({&kernel, all});
+  };
+  a.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, prepare.rows));
+  a.key_blocks = static_cast<int>(blocks_of(p, p.k_rows, of_keys.keys));
+  launch(prepare, p.H, a.row_blocks);
+  if (g.dq.data != nullptr) launch(of_queries, p.H, a.row_blocks);
+  if (g.dk.data != nullptr || g.dv.data != nullptr) launch(of_keys, p.G, a.key_blocks);
+  launches.statistics_bytes =
+      static_cast<std::size_t>(entries_of(p) * p.H * p.q_rows) * sizeof(RowStatistics);
+  return launches;
+}
+
+}  // namespace qkv::cuda

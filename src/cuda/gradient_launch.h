@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_GRADIENT_LAUNCH_H_
+#define QKV_CUDA_GRADIENT_LAUNCH_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/results.h"
+#include "cuda/device/gradient_arguments.h"
+#include "cuda/tile_kernel.h"
+
+// The gradient kernels (device/gradients.h): what they support, and which of them run a call.
+namespace qkv::cuda {
+
+// The kernels of a call in their order. All have the same arguments, whose `call.statistics` the
+// caller sets to memory of this size, if there are kernels.
+struct GradientLaunches {
+  GradientArguments arguments;
+  std::vector<KernelLaunch> kernels;
+  std::size_t statistics_bytes = 0;
+};
+
+// Returns what the kernels do not support about a backward call, such as "the gradient of bias", or
+// an empty string.
+std::string gradients_unsupported(const core::Problem& p, const core::GradientSources& from,
+                                  const core::GradientResults& to);
+
+// The launches of a call that is supported; none if its gradients have no elements.
+GradientLaunches gradient_launches(const core::Problem& p, const core::GradientSources& from,
+                                   const core::GradientResults& to);
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_GRADIENT_LAUNCH_H_

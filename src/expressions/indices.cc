@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expressions/indices.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <qkv/error.h>
+
+#include "core/message.h"
+#include "expressions/evaluation.h"
+#include "expressions/ranges.h"
+
+namespace qkv::expressions {
+namespace {
+
+using core::text;
+
+// A value that must lie in a range: an index of an array, or a divisor, which must not be 0.
+struct Demand {
+  int step = 0;     // the value
+  int user = 0;     // the element or the quotient
+  int axis = 0;     // of the array
+  Index size = -1;  // of the axis; -1 for a divisor
+
+  bool is_met_by(std::int64_t x) const { return size < 0 ? x != 0 : x >= 0 && x < size; }
+};
+
+std::vector<Demand> demands_of(const Program& program, const Ranges& ranges) {
+  std::vector<Demand> demands;
+  for (std::size_t n = 0; n < program.steps().size(); ++n) {
+    const Step& x = program.steps()[n];
+    const int user = static_cast<int>(n);
+    if (x.operation == Operation::kElement) {
+      for (int axis = 0; axis < x.array->view.rank(); ++axis) {
+        const int index = x.operands[static_cast<std::size_t>(axis)];
+        const Index size = x.array->view.size(axis);
+        if (ranges[index].low < 0 || ranges[index].high >= size) {
+          demands.push_back({index, user, axis, size});
+        }
+      }
+    }
+    const bool divides = x.operation == Operation::kDivide || x.operation == Operation::kModulo;
+    if (divides && x.type == Type::kInteger && ranges[x.operands[1]].contains(0)) {
+      demands.push_back({x.operands[1], user});
+    }
+  }
+  return demands;
+}
+
+[[noreturn]] void fail(std::string_view function, std::string_view argument, const Program& program,
+                       const Demand& demand, std::int64_t value, const At& at) {
+  const Step& user = program.steps()[static_cast<std::size_t>(demand.user)];
+  const std::string place = text("b = ", at.b, ", h = ", at.h, ", i = ", at.i, ", j = ", at.j);
+  if (demand.size < 0) {
+    throw Error(function, argument, text("divides an integer by 0 at ", place));
+  }
+  throw Error(function, argument,
+              text("reads ", user.array->name, " at index ", value, " of axis ", demand.axis,
+                   ", which has ", demand.size, " elements, at ", place));
+}
+
+}  // namespace
+
+void check_indices(std::string_view function, std::string_view argument, const Program& program,
+                   const Pairs& pairs, const core::Problem* p) {
+  if (pairs.B == 0 || pairs.H == 0 || pairs.Tq == 0 || pairs.Tk == 0) return;
+  Ranges ranges(function, argument, program);
+  ranges.find(pairs);
+  const std::vector<Demand> demands = demands_of(program, ranges);
+  if (demands.empty()) return;
+  Evaluation<double> evaluation(program);
+  const std::vector<double> scores(static_cast<std::size_t>(kPiece));
+  const auto place = [](Index n) { return static_cast<std::int32_t>(n); };
+  for (Index b = 0; b < pairs.B; ++b) {
+    const core::Sequence s =
+        p != nullptr ? p->sequence(b) : core::Sequence{0, 0, pairs.Tq, pairs.Tk};
+    for (Index h = 0; h < pairs.H; ++h) {
+      for (Index i = 0; i < s.Tq; ++i) {
+        for (Index j = 0; j < s.Tk; j += kPiece) {
+          const Index count = std::min(kPiece, s.Tk - j);
+          const At at{place(b), place(h), place(i), place(j)};
+          evaluation.run({at, lengths_of(s.Tq, s.Tk)}, count, scores.data(), nullptr);
+          for (const Demand& demand : demands) {
+            const auto step = static_cast<std::size_t>(demand.step);
+            for (Index c = 0; c < (program.steps()[step].per_key ? count : 1); ++c) {
+              const std::int64_t value = evaluation.integer(step, c);
+              if (demand.is_met_by(value)) continue;
+              fail(function, argument, program, demand, value, detail::shifted(at, 0, place(c)));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qkv::expressions

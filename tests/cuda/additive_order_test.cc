@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/tensor.h>
+
+#include "cuda/device/additive.h"
+#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/forward_calls.h"
+#include "tests/support/arrays.h"
+
+// Equal bits on a GPU with an additive score, in the emulator and on a device, if there is one: a
+// row of out and lse does not depend on the other queries, heads and batch entries of a call, on
+// keys that it may not attend to, be their projections as large as they are, on strides, on
+// packing, or on the order of threads.
+namespace qkv::test {
+namespace {
+
+constexpr Index kB = 2, kH = 4, kG = 2, kTq = 70, kTk = 100, kD = 20, kE = 24, kU = 37;
+
+Guarded drawn(const Dims& shape, std::uint32_t seed, double deviation,
+              Layout layout = Layout::kContiguous) {
+  Random random(seed);
+  Guarded x(DType::kFloat32, shape, layout);
+  x.fill_normal(random, deviation);
+  return x;
+}
+
+// out and lse of a row, as bits.
+using Bits = std::vector<std::uint32_t>;
+
+struct Computed {
+  Tensor out, lse;
+  Bits row(Index b, Index h, Index i) const {
+    const Index H = lse.view().size(1), T = lse.view().size(2);
+    const auto* o =
+        static_cast<const std::uint32_t*>(out.view().data()) + ((b * H + h) * T + i) * kE;
+    Bits bits(o, o + kE);
+    bits.push_back(static_cast<const std::uint32_t*>(lse.view().data())[(b * H + h) * T + i]);
+    return bits;
+  }
+};
+
+class AdditiveOrder : public testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    const std::string reason = why_not(GetParam());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+  // Projections have a deviation of 1.
+  Options options(std::vector<Mask> masks = {}) const {
+    Options x;
+    x.score = Additive{wq_, wk_, u_, b_};
+    x.masks = std::move(masks);
+    return x;
+  }
+  // Options of every kind.
+  Options every() const {
+    Options x = options({Causal{}});
+    x.softcap = 4;
+    x.bias = bias_.view();
+    x.alibi = slopes_.view();
+    x.dropout = {0.3, 7};
+    return x;
+  }
+  Computed compute(const ConstView& q, const ConstView& k, const ConstView& v,
+                   const Options& options, std::uint32_t seed = 1) const {
+    Computed x{Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2), v.size(3)}),
+               Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
+    attention_at(GetParam(), {q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
+    return x;
+  }
+  // Expects that all rows are equal.
+  void expect_equal(const Computed& x, const Computed& y) const {
+    for (Index b = 0; b < kB; ++b) {
+      for (Index h = 0; h < kH; ++h) {
+        for (Index i = 0; i < kTq; ++i) {
+          ASSERT_EQ(x.row(b, h, i), y.row(b, h, i)) << b << " " << h << " " << i;
+        }
+      }
+    }
+  }
+
+  Guarded q_ = drawn({kB, kH, kTq, kD}, 1, 1);
+  Guarded k_ = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded v_ = drawn({kB, kG, kTk, kE}, 3, 1);
+  Guarded wq_ = drawn({kH, kU, kD}, 4, 0.22);
+  Guarded wk_ = drawn({kU, kD}, 5, 0.22);
+  Guarded u_ = drawn({kU}, 6, 0.5);
+  Guarded b_ = drawn({kU}, 7, 1);
+  Guarded bias_ = drawn({kTq, kTk}, 8, 1);
+  Guarded slopes_ = drawn({kH}, 9, 0.1);
+};
+
+// Sums products as docs/semantics.md orders them: in blocks of `block` terms, added from zero.
+template <class Term>
+float sum_in_blocks(Index count, Index block, const Term& add) {
+  float total = 0;
+  for (Index from = 0; from < count; from += block) {
+    float sum = 0;
+    for (Index n = from; n < std::min(count, from + block); ++n) sum = add(n, sum);
+    total += sum;
+  }
+  return total;
+}
+
+TEST(AdditiveUnits, AreSummedInChunksOf32AndChannelsInBlocksOf64) {
+  if (!why_not(Place::kEmulator).empty()) GTEST_SKIP() << why_not(Place::kEmulator);
+  constexpr Index D = 150, U = 101, T = 3;
+  // Some projections are beyond the bound up to which exponentials are factors.
+  const Guarded q = drawn({T, D}, 1, 1), k = drawn({T, D}, 2, 1);
+  const Guarded wq = drawn({U, D}, 3, 2), wk = drawn({U, D}, 4, 2), u = drawn({U}, 5, 1);
+  Tensor row_max(DType::kFloat32, {T});
+  // Each query sees one key: its score is the largest.
+  const Options options{.score = Additive{wq, wk, u}, .masks = {Window{0, 0}}};
+  emulated_attention({q, k}, options, {.row_max = row_max.view()});
+  int beyond = 0;
+  for (Index i = 0; i < T; ++i) {
+    const auto projected = [&](const Guarded& w, const Guarded& x, Index unit) {
+      return sum_in_blocks(D, 64, [&](Index c, float sum) {
+        return std::fma(x.view().at<float>({i, c}), w.view().at<float>({unit, c}), sum);
+      });
+    };
+    const float half = sum_in_blocks(U, 32, [&](Index unit, float sum) {
+      const float x = projected(wq, q, unit), y = projected(wk, k, unit);
+      const bool plain = cuda::is_plain(x) && cuda::is_plain(y);
+      beyond += plain ? 0 : 1;
+      const float denominator =
+          plain ? std::fma(cuda::squared_exponential(x), cuda::squared_exponential(y), 1.0F)
+                : 1 + cuda::exp2_of((x + y) * (2 * cuda::kLog2E));
+      const float r = cuda::reciprocal(denominator);
+      return std::fma(u.view().at<float>({unit}), 0.5F - r, sum);
+    });
+    EXPECT_EQ(row_max.view().at<float>({i}), 2 * half) << i;
+  }
+  EXPECT_GT(beyond, 10);
+}
+
+TEST_P(AdditiveOrder, OfThreadsAndCopiesDoesNotMatter) {
+  for (const Options& one : {options({Causal{}}), every()}) {
+    const Computed first = compute(q_, k_, v_, one, 1);
+    for (std::uint32_t seed = 2; seed < 4; ++seed) {
+      expect_equal(compute(q_, k_, v_, one, seed), first);
+    }
+  }
+}
+
+TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
+  const Computed all = compute(q_, k_, v_, options({Causal{}}));
+  for (const Index i : {Index{0}, Index{1}, Index{33}, Index{34}, Index{64}, kTq - 1}) {
+    // Decoding: the query sees the keys up to its own and no others.
+    const Index keys = i + 1 + kTk - kTq;
+    const Computed one = compute(slice(q_.view(), 2, i, i + 1), slice(k_.view(), 2, 0, keys),
+                                 slice(v_.view(), 2, 0, keys), options());
+    EXPECT_EQ(one.row(1, 3, 0), all.row(1, 3, i)) << i;
+    EXPECT_EQ(one.row(0, 0, 0), all.row(0, 0, i)) << i;
+  }
+}
+
+TEST_P(AdditiveOrder, OtherHeadsAndEntriesDoNotMatter) {
+  const Computed all = compute(q_, k_, v_, options({Window{20, 3}}));
+  // Heads 2 and 3 of batch entry 1 alone, which read key head 1.
+  const auto part = [](const View& x, Index from, Index to) {
+    return slice(slice(x, 0, 1, 2), 1, from, to);
+  };
+  Options own = options({Window{20, 3}});
+  own.score = Additive{slice(wq_.view(), 0, 2, 4), wk_, u_, b_};
+  const Computed two =
+      compute(part(q_.view(), 2, 4), part(k_.view(), 1, 2), part(v_.view(), 1, 2), own);
+  for (Index h = 0; h < 2; ++h) {
+    for (Index i = 0; i < kTq; ++i) ASSERT_EQ(two.row(0, h, i), all.row(1, 2 + h, i)) << h << i;
+  }
+}
+
+TEST_P(AdditiveOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
+  const Computed plain = compute(q_, k_, v_, options({Causal{}}));
+  // The last query's projections are of the size 1e3, and those of the last key, which only this
+  // query sees.
+  Guarded q = drawn({kB, kH, kTq, kD}, 1, 1);
+  Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
+  for (Index b = 0; b < kB; ++b) {
+    for (Index c = 0; c < kD; ++c) {
+      for (Index h = 0; h < kH; ++h) q.view().at<float>({b, h, kTq - 1, c}) *= 1000;
+      for (Index g = 0; g < kG; ++g) k.view().at<float>({b, g, kTk - 1, c}) *= 1000;
+    }
+  }
+  const Computed large = compute(q, k, v_, options({Causal{}}));
+  for (Index i = 0; i < kTq - 1; ++i) ASSERT_EQ(large.row(1, 2, i), plain.row(1, 2, i)) << i;
+  EXPECT_NE(large.row(1, 2, kTq - 1), plain.row(1, 2, kTq - 1));
+}
+
+TEST_P(AdditiveOrder, KeysThatAreMaskedDoNotMatter) {
+  // Infinities and NaNs beyond a length and above the diagonal.
+  const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
+  lengths.view().at<std::int32_t>({0}) = 41;
+  lengths.view().at<std::int32_t>({1}) = 77;
+  const Options options = this->options({KeyLengths{lengths.view()}, Causal{}});
+  const Computed clean = compute(q_, k_, v_, options);
+  Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
+  for (Index j = 41; j < kTk; ++j) {
+    const float bad = j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY;
+    v.view().at<float>({0, 0, j, j % kE}) = bad;
+    k.view().at<float>({0, 1, j, 3}) = bad;
+  }
+  expect_equal(compute(q_, k, v, options), clean);
+}
+
+TEST_P(AdditiveOrder, StridesDoNotMatter) {
+  const Computed plain = compute(q_, k_, v_, every());
+  Guarded k = drawn({kB, kG, kTk, kD}, 2, 1, Layout::kSliced);
+  Guarded v = drawn({kB, kG, kTk, kE}, 3, 1, Layout::kPermuted);
+  Guarded bias = drawn({kTq, kTk}, 8, 1, Layout::kNegative);
+  Options options = every();
+  options.bias = bias.view();
+  expect_equal(compute(q_, k, v, options), plain);
+}
+
+TEST_P(AdditiveOrder, PackingDoesNotMatter) {
+  // Batch entry 0 after a sequence of 5 queries and 9 keys of entry 1: [T,H,.].
+  const auto packed = [](const Guarded& x, Index other, Index heads, Index rows, Index width) {
+    Guarded to(DType::kFloat32, {other + rows, heads, width}, Layout::kContiguous);
+    for (Index t = 0; t < other + rows; ++t) {
+      for (Index h = 0; h < heads; ++h) {
+        for (Index c = 0; c < width; ++c) {
+          to.view().at<float>({t, h, c}) = t < other ? x.view().at<float>({1, h, t, c})
+                                                     : x.view().at<float>({0, h, t - other, c});
+        }
+      }
+    }
+    return to;
+  };
+  const Guarded q = packed(q_, 5, kH, kTq, kD), k = packed(k_, 9, kG, kTk, kD);
+  const Guarded v = packed(v_, 9, kG, kTk, kE);
+  const Guarded starts_q(DType::kInt32, {3}, Layout::kContiguous);
+  const Guarded starts_k(DType::kInt32, {3}, Layout::kContiguous);
+  for (const auto& [starts, first, rows] :
+       {std::tuple{&starts_q, 5, kTq}, std::tuple{&starts_k, 9, kTk}}) {
+    starts->view().at<std::int32_t>({1}) = first;
+    starts->view().at<std::int32_t>({2}) = static_cast<std::int32_t>(first + rows);
+  }
+  const Options options = this->options({Causal{}});
+  const Computed plain = compute(q_, k_, v_, options);
+  Tensor out(DType::kFloat32, {5 + kTq, kH, kE}), lse(DType::kFloat32, {kH, 5 + kTq});
+  attention_at(GetParam(), {q, k, v, starts_q, starts_k}, options,
+               {.out = out.view(), .lse = lse.view()});
+  for (Index h = 0; h < kH; ++h) {
+    for (Index i = 0; i < kTq; ++i) {
+      const auto* o =
+          static_cast<const std::uint32_t*>(out.view().data()) + ((5 + i) * kH + h) * kE;
+      Bits bits(o, o + kE);
+      bits.push_back(static_cast<const std::uint32_t*>(lse.view().data())[h * (5 + kTq) + 5 + i]);
+      ASSERT_EQ(bits, plain.row(0, h, i)) << h << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, AdditiveOrder, testing::Values(Place::kEmulator, Place::kDevice),
+                         [](const auto& place) { return name_of(place.param); });
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/storage.h"
+#include "tests/attention/backward_call.h"
+#include "tests/attention/conformance.h"
+#include "tests/attention/paths.h"
+#include "tests/cuda/emulated_forward.h"
+#include "tests/cuda/emulator.h"
+#include "tests/cuda/gradient_calls.h"
+#include "tests/support/arrays.h"
+#include "tests/support/compare.h"
+
+// The gradient kernels of src/cuda in the emulator, compared with the reference.
+namespace qkv::test {
+namespace {
+
+constexpr const char* kPath = "cuda";
+
+class EmulatedGradients : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    const std::string reason = why_no_emulator();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+TEST_P(EmulatedGradients, AgreeWithTheReference) {
+  Findings findings;
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+    for_each_gradient_call(
+        seed, index, [&](const BackwardCall& call, const RandomBackward& random) {
+          const std::set<std::string>& features = random.features();
+          findings.count(kPath, features);
+          const std::string difference = difference_of_gradients(
+              call, random, [&](const Saved& saved, const InputGradients& gradients) {
+                emulated_backward(call.inputs, call.options, saved, call.sources, gradients,
+                                  static_cast<std::uint32_t>(index));
+              });
+          if (difference.empty()) return;
+          findings.tell(kPath, difference,
+                        replay_of(random.describe(), seed, index, "*EmulatedGradients*0"));
+        });
+  };
+  if (!run_part(1, GetParam(), at_scale(600, 6), findings, check)) return;
+  findings.expect_met(kPath, kCoveredOfGradients, is_thorough() ? 2 : 0, false);
+}
+
+// The weight that each of 4 queries gives each of `count` keys, whose scores are `size`, from the
+// lse of all of 8 keys with such scores. dv is its sum over queries, because dout is 1.
+double weight_from_lse(double size, Index count, bool has_sink) {
+  const Guarded q(DType::kBFloat16, {1, 1, 4, 8}, Layout::kContiguous);
+  const Guarded k(DType::kBFloat16, {1, 1, 8, 8}, Layout::kContiguous);
+  Guarded dout(DType::kBFloat16, {1, 1, 4, 8}, Layout::kContiguous);
+  dout.fill(std::vector<double>(32, 1));
+  Guarded bias(DType::kFloat32, {4, 8}, Layout::kContiguous);
+  bias.fill(std::vector<double>(32, size));
+  Guarded sinks(DType::kFloat32, {1}, Layout::kContiguous);
+  sinks.fill(std::vector<double>(1, size));
+  BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
+                    .options = {.bias = bias.view()},
+                    .sources = {.out = dout.view()}};
+  if (has_sink) call.options.sinks = sinks.view();
+  const SavedTensors saved(call, kReferencePath);
+  const View some = slice(k.view(), 2, 0, count);
+  call.inputs = {q.view(), some, some};
+  call.options.bias = slice(bias.view(), 1, 0, count);
+  call.ask("v", Layout::kContiguous);
+  const Gradients got(call);
+  emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
+  return values_of(got.arrays().at("v").view())[0] / 4;
+}
+
+// lse of 3e6 is rounded to a multiple of 1/4.
+TEST(EmulatedGradientEdges, WeightsOfALargeLseAddUpToOneUnlessItCoversMoreKeys) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  for (const double size : {0.0, 20.0, -300.0, 3e6, -3e6}) {
+    EXPECT_NEAR(weight_from_lse(size, 8, false), 1.0 / 8, 1e-3) << size;
+    EXPECT_NEAR(weight_from_lse(size, 8, true), 1.0 / 9, 1e-3) << size;
+    if (std::abs(size) > 1e6) continue;
+    EXPECT_NEAR(weight_from_lse(size, 4, false), 1.0 / 8, 1e-3) << size;
+  }
+}
+
+// An infinite score is finite under a soft-cap, and its slope is 0: the gradient of each unmasked
+// key is 0 * infinity in the infinite channel, and a number in the others. Query 0 is masked for
+// all keys but the first.
+TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    Random random(3);
+    Guarded q(dtype, {1, 1, 4, 8}, Layout::kContiguous);
+    Guarded k(dtype, {1, 1, 4, 8}, Layout::kContiguous);
+    Guarded dout(dtype, {1, 1, 4, 8}, Layout::kContiguous);
+    for (Guarded* x : {&q, &dout}) x->fill_normal(random);
+    k.fill(std::vector<double>(32, 1));
+    core::store(dtype, q.view().data(), 3 * 8 + 5, std::numeric_limits<double>::infinity());
+    BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
+                      .options = {.softcap = 5, .masks = {Causal{}}},
+                      .sources = {.out = dout.view()}};
+    for (const char* name : {"q", "k", "v"}) call.ask(name, Layout::kContiguous);
+    const SavedTensors saved(call, kReferencePath);
+    const Gradients got(call);
+    emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
+    const std::vector<double> dk = values_of(got.arrays().at("k").view());
+    for (std::size_t n = 0; n < dk.size(); ++n) EXPECT_EQ(std::isnan(dk[n]), n % 8 == 5) << n;
+    for (const char* name : {"q", "v"}) {
+      for (const double x : values_of(got.arrays().at(name).view())) {
+        EXPECT_TRUE(std::isfinite(x)) << name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Part, EmulatedGradients, testing::Range(0, kParts));
+
+}  // namespace
+}  // namespace qkv::test

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of the arrays that score_mod reads, through attention_backward."""
+
+import numpy as np
+import pytest
+
+import qkv
+
+B, H, G, T, D = 2, 4, 2, 37, 8
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape)
+
+
+@pytest.fixture
+def arrays():
+    q, k, v = normal(1, B, H, T, D), normal(2, B, G, T, D), normal(3, B, G, T, D)
+    return q, k, v, normal(4, B, H, T, D)
+
+
+def backward(arrays, mod, **options):
+    q, k, v, dout = arrays
+    out, lse = qkv.attention(q, k, v, score_mod=mod, return_lse=True, **of_forward(options))
+    return qkv.attention_backward(dout, q, k, v, out, lse, score_mod=mod, **options)
+
+
+def of_forward(options):
+    return {name: x for name, x in options.items() if name not in ("wanted", "add_to")}
+
+
+def test_are_differences_of_the_loss(arrays):
+    q, k, v, dout = arrays
+    gain, table = 1 + 0.3 * normal(5, H), normal(6, H, 2 * T - 1)
+    mod = qkv.score_mod(
+        lambda s, at: 4 * np.tanh(s * gain[at.h] / 4) + table[at.h, at.i - at.j + T - 1]
+    )
+    got = backward(arrays, mod, causal=True).dcaptured
+    assert list(got) == ["gain", "table"]
+
+    def loss():
+        return np.sum(dout * qkv.attention(q, k, v, score_mod=mod, causal=True))
+
+    for name, array in (("gain", gain), ("table", table)):
+        assert got[name].shape == array.shape
+        for at in list(np.ndindex(array.shape))[:: max(1, array.size // 12)]:
+            before = array[at]
+            array[at] = before + 1e-5
+            above = loss()
+            array[at] = before - 1e-5
+            below = loss()
+            array[at] = before
+            assert got[name][at] == pytest.approx((above - below) / 2e-5, rel=1e-6, abs=1e-7)
+
+
+def test_of_a_table_are_sums_of_dbias(arrays):
+    table = normal(6, H, 2 * T - 1)
+    mod = qkv.score_mod(lambda s, at: s + table[at.h, at.i - at.j + T - 1])
+    got = backward(arrays, mod, bias=np.zeros((B, H, T, T)), window=(9, 4))
+    want = np.zeros_like(table)
+    i, j = np.indices((T, T))
+    for h in range(H):
+        np.add.at(want[h], i - j + T - 1, got.dbias[:, h].sum(0))
+    np.testing.assert_allclose(got.dcaptured["table"], want, rtol=1e-10, atol=1e-12)
+
+
+def test_have_the_dtype_of_the_array_and_the_same_bits_for_any_threads(arrays):
+    arrays = [x.astype(np.float32) for x in arrays]
+    table = normal(6, H, 2 * T - 1).astype(np.float32)
+    mod = qkv.score_mod(lambda s, at: s * table[at.h, at.i - at.j + T - 1])
+    one = backward(arrays, mod, threads=1).dcaptured["table"]
+    several = backward(arrays, mod, threads=3).dcaptured["table"]
+    assert one.dtype == np.float32
+    np.testing.assert_array_equal(one, several)
+
+
+def test_names_select_and_repeat(arrays):
+    first, other, document = normal(5, H), normal(6, H), np.arange(T) // 9
+    again = qkv.captured(other, "first")
+    mod = qkv.score_mod(
+        lambda s, at: s * first[at.h] + again[at.h] * (document[at.i] == document[at.j])
+    )
+    got = backward(arrays, mod)
+    assert list(got.dcaptured) == ["first", "first_2"]  # integers have no gradient
+    one = backward(arrays, mod, wanted=["dcaptured.first_2"])
+    assert one.dq is None and list(one.dcaptured) == ["first_2"]
+    np.testing.assert_array_equal(one.dcaptured["first_2"], got.dcaptured["first_2"])
+    assert list(backward(arrays, mod, wanted=["dcaptured"]).dcaptured) == ["first", "first_2"]
+    assert backward(arrays, mod, wanted=["dq"]).dcaptured is None
+    twice = backward(arrays, mod, add_to=got)
+    assert twice.dcaptured["first"] is got.dcaptured["first"]
+    np.testing.assert_allclose(twice.dcaptured["first_2"], 2 * one.dcaptured["first_2"])
+
+
+def test_absent_ones_are_errors(arrays):
+    plain = qkv.score_mod(lambda s, at: s * 2)
+    assert backward(arrays, plain).dcaptured is None
+    with pytest.raises(ValueError, match="wanted names dcaptured, but the call has no captured"):
+        backward(arrays, plain, wanted=["dcaptured"])
+    with pytest.raises(ValueError, match="wanted names dcaptured.x, but the call has no"):
+        backward(arrays, plain, wanted=["dcaptured.x"])
+    with pytest.raises(ValueError, match="may name dq, .* and dcaptured"):
+        backward(arrays, plain, wanted=["captured"])
+
+
+def test_a_relative_bias_is_learned(arrays):
+    q, k, v, _ = (x.astype(np.float32) for x in arrays)
+    wanted = np.linspace(-1.5, 1.5, 2 * T - 1, dtype=np.float32)
+    table = np.zeros_like(wanted)
+    mod = qkv.score_mod(lambda s, at: s + table[at.i - at.j + T - 1])
+    target = qkv.attention(q, k, v, score_mod=lambda s, at: s + wanted[at.i - at.j + T - 1])
+    losses = []
+    for _ in range(150):
+        out, lse = qkv.attention(q, k, v, score_mod=mod, return_lse=True)
+        losses.append(float(np.square(out - target).sum()))
+        got = qkv.attention_backward(
+            2 * (out - target), q, k, v, out, lse, score_mod=mod, wanted=["dcaptured"]
+        )
+        table -= 0.06 * got.dcaptured["table"]  # in place: the next call reads it
+    assert losses[-1] < losses[0] / 50

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests score_mod and mask_mod of qkv.torch.attention against the composition in PyTorch."""
+
+from torch_versions import torch
+
+import qkv
+import qkv.torch
+
+B, H, TQ, TK, D = 2, 4, 9, 11, 8
+GENERATOR = torch.Generator().manual_seed(45)
+TABLE = torch.randn(H, 2 * TK, dtype=torch.float64, generator=GENERATOR)
+DOCUMENT = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3])
+
+
+def draw(*shape):
+    x = torch.randn(*shape, dtype=torch.float64, generator=GENERATOR)
+    return x.requires_grad_()
+
+
+def relative(s, at):
+    return s + TABLE[at.h, at.i - at.j + TK - 1]
+
+
+def document(at):
+    return DOCUMENT[at.i] == DOCUMENT[at.j]
+
+
+def test_gradients():
+    q, k, v = draw(B, H, TQ, D), draw(B, H, TK, D), draw(B, H, TK, 5)
+    for score, mask in ((relative, document), (qkv.score_mod(relative), qkv.mask_mod(document))):
+        got, lse = qkv.torch.attention(q, k, v, score_mod=score, mask_mod=mask, return_lse=True)
+        i, j = torch.arange(TQ)[:, None], torch.arange(TK)
+        s = q @ k.mT / D**0.5 + TABLE[:, i - j + TK - 1]
+        s = s.masked_fill(DOCUMENT[i] != DOCUMENT[j], -torch.inf)
+        want = s.softmax(-1) @ v
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(lse, s.logsumexp(-1), rtol=1e-10, atol=1e-12)
+        along = torch.cos(want.detach())
+        for one, other in zip(torch.autograd.grad([got, lse], [q, k, v], [along, lse.detach()]),
+                              torch.autograd.grad([want, s.logsumexp(-1)], [q, k, v],
+                                                  [along, lse.detach()])):  # fmt: skip
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_without_gradients():
+    q, k, v = (draw(B, H, TK, D).detach() for _ in range(3))
+    got = qkv.torch.attention(q, k, v, mask_mod=document)
+    want = qkv.torch.attention(q, k, v, mask=DOCUMENT[:, None] == DOCUMENT)
+    assert torch.equal(got, want)
