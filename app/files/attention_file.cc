@@ -62,6 +62,7 @@ class Reader {
     if (const Array* axes = find("axes")) result_.axes = names(*axes);
     result_.line = sentences("line");
     result_.translation = sentences("translation");
+    if (name_ == "attn") result_.quantity = quantity();
     return std::move(result_);
   }
 
@@ -222,6 +223,18 @@ class Reader {
                        result_.attn.size(0), describe(*found)));
     }
     return std::move(*text);
+  }
+
+  // Reads the text array `quantity`; "" if there is none. An array that is not text is ignored.
+  std::string quantity() {
+    const Array* found = find("quantity");
+    const auto* text = found == nullptr ? nullptr : std::get_if<Strings>(found);
+    if (text == nullptr) return {};
+    if (text->values.size() != 1) {
+      fail(fmt::format("quantity must be text [1], the name of the numbers in {}, got {}", name_,
+                       describe(*found)));
+    }
+    return text->values.front();
   }
 
   // The message for a number of token lists that is not the number of examples. It suggests another

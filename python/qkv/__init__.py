@@ -45,7 +45,9 @@ from ._model_layers import (
     LinearGradients,
 )
 from ._mods import At, MaskMod, ScoreMod, mask_mod, score_mod
+from ._picture import Picture, Steps
 from ._q8 import dequantize_q8, q8, quantize_q8
+from ._show import show
 
 __all__ = [
     "GRU",
@@ -70,9 +72,11 @@ __all__ = [
     "MLPAttention",
     "MaskMod",
     "MultiHeadAttention",
+    "Picture",
     "ScoreMod",
     "SelfAttention",
     "SelfAttentionGradients",
+    "Steps",
     "__version__",
     "attention",
     "attention_backward",
@@ -88,6 +92,7 @@ __all__ = [
     "quantize_q8",
     "score_mod",
     "set_threads",
+    "show",
     "softmax",
     "where",
 ]

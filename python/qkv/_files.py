@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a file in the extension module, with the errors that Python's open() raises."""
+"""Reading a file in the extension module, with open()'s errors, and replacing a file atomically."""
 
 import os
-from typing import Callable, TypeVar, Union
+import pathlib
+import tempfile
+from contextlib import contextmanager
+from typing import IO, Callable, Iterator, TypeVar, Union
 
 Path = Union[str, bytes, "os.PathLike[str]"]
 Value = TypeVar("Value")
@@ -20,3 +23,29 @@ def read_file(read: Callable[[bytes], Value], path: Path) -> Value:
     elif not os.access(path, os.R_OK):
         raise PermissionError(str(wrong))
     raise wrong
+
+
+@contextmanager
+def replaced(target: pathlib.Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes the place of `target` at the end.
+
+    On an error an existing target is unchanged.
+    """
+    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=target.suffix)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+        os.chmod(temporary, _permissions(target))
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _permissions(target: pathlib.Path) -> int:
+    """The permissions of an existing target, or those that a new file gets."""
+    if target.exists():
+        return target.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

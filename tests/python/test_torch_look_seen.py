@@ -258,7 +258,8 @@ def test_a_file_that_cannot_be(name, tmp_path):
 
 def test_a_file_needs_rows_and_equal_sizes(tmp_path):
     with pytest.raises(ValueError, match="^save: an attention file holds weights, and none were"):
-        looked(top=1).save(tmp_path / "a.npz")
+        looked(entropy=True).save(tmp_path / "a.npz")
+    assert saved(tmp_path, looked(top=1))["attn"].shape == (B, 2, HEADS, T, S)
     torch.manual_seed(0)
     model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
     with qkv.torch.look(model, rows=[0]) as seen:

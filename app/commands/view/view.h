@@ -131,6 +131,7 @@ struct Shown {
   qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
   qkv::app::Strings line{};  // the example's sentence, [1]; no values: none
   qkv::app::Strings translation{};  // the translation of the sentence, [1]
+  qkv::app::Strings quantity{};     // the name of the numbers that the file stores, [1]
   int stored_rank = 2;              // the rank of attn in the file
   std::string array = "attn";       // the name of the weights in output files
   std::vector<Note> notes{};        // the notes on the picture, with their hints
@@ -145,8 +146,9 @@ Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* m
 // differ in tokens and masks. Throws InputError if the parts are not the same.
 void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
 
-// The quantity that the numbers of the input's array are: "weight", "score", or the array's name.
-std::string quantity_of(const AttentionInput& input);
+// The quantity that the numbers of the input's array are: the one that the file names, or "weight",
+// "score", or the array's name.
+std::string quantity_of(const qkv::app::AttentionFile& file, const AttentionInput& input);
 
 // Copies the selected part of maps [N,L,H,Tq,Tk] of a file to [L,H,Tq,Tk].
 qkv::Tensor gathered(const qkv::ConstView& maps, const Selection& selection);

@@ -31,6 +31,7 @@ std::vector<qkv::app::NamedView> arrays_of(const Shown& shown) {
   if (!shown.axes.values.empty()) arrays.push_back({"axes", &shown.axes});
   if (!shown.line.values.empty()) arrays.push_back({"line", &shown.line});
   if (!shown.translation.values.empty()) arrays.push_back({"translation", &shown.translation});
+  if (!shown.quantity.values.empty()) arrays.push_back({"quantity", &shown.quantity});
   if (shown.allowed.given()) arrays.push_back({"mask", trimmed(shown.allowed, shown.stored_rank)});
   return arrays;
 }

@@ -151,6 +151,7 @@ Shown part_of(const AttentionFile& file, const ViewOptions& options) {
   if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
   shown.line = one_of(file.line, part.example);
   shown.translation = one_of(file.translation, part.example);
+  if (!file.quantity.empty()) shown.quantity = {qkv::Dims(1), {file.quantity}};
   shown.stored_rank = static_cast<int>(file.order.size()) + 2;
   return shown;
 }
@@ -172,10 +173,12 @@ void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& sho
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
   for (Note& note : reduce_all(options.reductions, shown)) shown.notes.push_back(std::move(note));
-  // Rows of scores or differences need not sum to 1, so that their sums are not noted.
-  const std::string quantity = quantity_of(options.input);
-  const bool are_weights =
-      !options.is_difference() && quantity != "score" && quantity != "difference";
+  // Rows of scores or differences need not sum to 1, so that their sums are not noted. An array
+  // whose quantity the file does not name is taken for weights under another name.
+  const std::string quantity = quantity_of(file, options.input);
+  const bool are_weights = !options.is_difference() && quantity != "score" &&
+                           quantity != "difference" &&
+                           (file.quantity.empty() || quantity == "weight");
   note_queries(file, shown);
   note_keys(file, are_weights, shown);
   if (are_weights) note_faults(file, shown);
@@ -241,7 +244,8 @@ void set_style(const PictureStyle& style, const std::string& quantity, Shown& sh
 
 }  // namespace
 
-std::string quantity_of(const AttentionInput& input) {
+std::string quantity_of(const AttentionFile& file, const AttentionInput& input) {
+  if (!file.quantity.empty()) return file.quantity;
   const std::string name = split_spec(input.spec).name;
   if (name.empty() || name == "attn" || name == "weights" || name == "dropped") return "weight";
   return name == "scores" ? "score" : name;
@@ -252,8 +256,11 @@ Shown show(const AttentionFile& file, const AttentionFile* minus, const ViewOpti
   add_notes(file, options, shown);
   if (minus != nullptr)
     subtract(other_part(*minus, options, shown.selection.example), options, shown);
-  const std::string quantity = minus != nullptr ? "difference" : quantity_of(options.input);
-  if (quantity == "difference") shown.array = quantity;
+  const std::string quantity = minus != nullptr ? "difference" : quantity_of(file, options.input);
+  if (quantity == "difference") {
+    shown.array = quantity;
+    shown.quantity = {};
+  }
   set_style(options.style, quantity, shown);
   qkv::app::Picture& picture = shown.picture;
   picture.keys = labels(shown.src, shown.selection.keys, file.attn.size(4));

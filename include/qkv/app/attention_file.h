@@ -41,6 +41,7 @@ struct AttentionFile {
   std::vector<std::string> axes{};  // names of the rows and of the columns: none or two
   Strings line{};                   // the sentence of each example, [N]; without values if absent
   Strings translation{};            // the translation of each example's sentence, [N]
+  std::string quantity{};           // the name of the numbers, such as "score"; "": none is stored
   Tensor attn_memory{};             // memory of the views; both move with the struct
   Tensor mask_memory{};
 
@@ -58,7 +59,8 @@ QKV_API bool has_attention(std::span<const NamedArray> arrays);
 // where Tq = Tk. `mask` (bool or integers, 0 = masked) broadcasts to `attn` by NumPy's rules, with
 // its axes as in the file. `axes` is text [2]: the names of rows and columns. `rows`, ascending
 // integers [Tq] from 0 or more, are the query indices of a file that does not hold all queries.
-// `line` and `translation` are text [N]. Other arrays are ignored. Throws InputError that names the
+// `line` and `translation` are text [N]. `quantity`, text [1], is the name of the numbers in `attn`
+// if they are not weights. Other arrays are ignored. Throws InputError that names the
 // file, the array and the rule.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});

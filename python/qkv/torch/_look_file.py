@@ -1,54 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes recorded calls to an attention file, in the format of docs/pictures.md."""
 
-import os
+import math
 import pathlib
-import tempfile
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
 
-_NAME = "save"
+from .._files import replaced
+
+# The most numbers that the largest weights of queries become as whole maps: 1 GiB in float32.
+_MOST_NUMBERS = 1 << 28
 
 
-def save_calls(
-    path: Any, calls: Dict[str, Any], tokens: Optional[Sequence[Any]], query_tokens: Any
-) -> None:
+class Labels(NamedTuple):
+    """The tokens of keys and queries, and the names of their arguments for messages."""
+
+    function: str
+    keys_name: str
+    keys: Optional[Sequence[Any]]
+    queries_name: str
+    queries: Optional[Sequence[Any]]
+
+
+def save_calls(path: Any, calls: Dict[str, Any], labels: Labels) -> None:
     """Writes one call of each layer, {name: call}; see Seen.save."""
     target = pathlib.Path(path)
     if target.suffix != ".npz":
-        raise ValueError(f"{_NAME}: path must end in .npz, got {str(path)!r}")
+        raise ValueError(f"{labels.function}: path must end in .npz, got {str(path)!r}")
+    arrays = call_arrays(calls, labels)
+    with replaced(target) as file:
+        np.savez(file, **arrays)
+
+
+def call_arrays(calls: Dict[str, Any], labels: Labels) -> Dict[str, Any]:
+    """The arrays of an attention file with one call of each layer, {name: call}."""
     first = next(iter(calls.values()))
-    drawn = _drawn(first)
-    arrays = _results(calls, drawn)
+    drawn = _drawn(first, labels.function)
+    arrays = _results(calls, drawn, labels.function)
     arrays["axes"] = np.array(["queries", "keys"])
     arrays["layers"] = np.array(list(calls))
     arrays["heads"] = np.array(first.heads)
     if drawn == "pooled":
-        if tokens is not None or query_tokens is not None:
-            raise ValueError(f"{_NAME}: tokens are for rows, and only pooled weights were recorded")
+        if labels.keys is not None or labels.queries is not None:
+            raise ValueError(
+                f"{labels.function}: tokens are for rows, and only pooled weights were recorded"
+            )
         m, n = first.pooled.shape[2:]
         arrays["tgt"], arrays["src"] = _ranges(first.queries, m), _ranges(first.keys, n)
+        return arrays
+    rows = sorted(set(first.rows))  # in a file rows are in order and occur once
+    if drawn == "top":
+        rows = list(range(first.queries))
+        arrays["attn"] = _whole(arrays["top_weights"], arrays["top_keys"], first.keys, labels)
+        if first.top.keys.shape[-1] < first.keys:
+            count = first.top.keys.shape[-1]
+            arrays["quantity"] = np.array([f"weight ({count} largest of a row, others as 0)"])
     else:
-        rows = sorted(set(first.rows))  # in a file rows are in order and occur once
         arrays["attn"] = arrays["attn"][..., [first.rows.index(row) for row in rows], :]
-        arrays["rows"] = np.array(rows, np.int64)
-        arrays["tgt"], arrays["src"] = _labels(first, rows, tokens, query_tokens)
-    _write(target, arrays)
+    arrays["rows"] = np.array(rows, np.int64)
+    arrays["tgt"], arrays["src"] = _token_arrays(first, rows, labels)
+    return arrays
 
 
-def _labels(
-    first: Any, rows: List[int], tokens: Optional[Sequence[Any]], query_tokens: Any
-) -> Tuple[Any, Any]:
+def _whole(weights: Any, keys: Any, count: int, labels: Labels) -> Any:
+    """Maps [..,Tq,count] with the largest weights of each query at their keys, and 0 elsewhere."""
+    shape = (*weights.shape[:-1], count)
+    if math.prod(shape) > _MOST_NUMBERS:
+        raise ValueError(
+            f"{labels.function}: maps of shape {list(shape)} are too large; request a few rows by "
+            "look(..., rows=...) or cells by pool=(m, n)"
+        )
+    # A query with fewer keys than requested has weights 0 at keys of -1: a column too many.
+    maps = np.zeros((*shape[:-1], count + 1), weights.dtype)
+    np.put_along_axis(maps, keys, weights, -1)
+    maps[np.isnan(weights).any(-1)] = np.nan
+    return maps[..., :count]
+
+
+def _token_arrays(first: Any, rows: List[int], labels: Labels) -> Tuple[Any, Any]:
     """The tokens of the rows and of the keys; where none are given, their indices as text.
 
-    Without query_tokens, the queries are taken to be the last of the keys.
+    Without tokens of the queries, the queries are taken to be the last of the keys.
     """
-    B, sizes = len(first.weights), (first.queries, first.keys)
-    src = _texts("tokens", tokens, B, first.keys)
-    if query_tokens is not None:
-        of_queries = _texts("query_tokens", query_tokens, B, first.queries)
+    sizes = (first.queries, first.keys)
+    B = len(first.weights if "weights" in first.results else first.top.keys)
+    src = _texts(labels.function, labels.keys_name, labels.keys, B, first.keys)
+    if labels.queries is not None:
+        name = labels.queries_name
+        of_queries = _texts(labels.function, name, labels.queries, B, first.queries)
     else:
         of_queries = None if src is None else _last(src, sizes)
     if src is None:
@@ -65,24 +106,25 @@ def _ranges(count: int, cells: int) -> Any:
     return np.array([f"{a}-{b - 1}" if b - a > 1 else str(a) if a < b else "" for a, b in pairs])
 
 
-def _drawn(first: Any) -> str:
+def _drawn(first: Any, function: str) -> str:
     """The name of the result that becomes the file's array attn."""
-    for name in ("weights", "pooled"):
-        if name in first.results and first.results[name].numel():
+    for name in ("weights", "pooled", "top"):
+        value = first.results.get(name)
+        if value is not None and (value.keys if name == "top" else value).numel():
             return name
     raise ValueError(
-        f"{_NAME}: an attention file holds weights, and none were recorded: request rows by "
-        "look(..., rows=...), where slice(None) is all, or cells by pool="
+        f"{function}: an attention file holds weights, and none were recorded: request rows by "
+        "look(..., rows=...), where slice(None) is all, the largest by top= or cells by pool="
     )
 
 
-def _results(calls: Dict[str, Any], drawn: str) -> Dict[str, Any]:
+def _results(calls: Dict[str, Any], drawn: str, function: str) -> Dict[str, Any]:
     """The results by name, each stacked over layers in its second axis: [B,layers,..]."""
     first_name, first = next(iter(calls.items()))
     for name, call in calls.items():
         if _layout(call, drawn) != _layout(first, drawn):
             raise ValueError(
-                f"{_NAME}: all layers of a file must have the same sizes, rows and heads, but "
+                f"{function}: all layers of a file must have the same sizes, rows and heads, but "
                 f"{first_name!r} has {_shown(first, drawn)} and {name!r} {_shown(call, drawn)}; "
                 "choose the layers to save by layers="
             )
@@ -94,33 +136,38 @@ def _results(calls: Dict[str, Any], drawn: str) -> Dict[str, Any]:
                 call.results[name] if part == "" else getattr(call.results[name], part)
                 for call in calls.values()
             ]
-            key = "attn" if name == drawn else f"{name}_{part}" if part else name
+            key = f"{name}_{part}" if part else "attn" if name == drawn else name
             arrays[key] = torch.stack(every, 1).numpy()
     return arrays
 
 
 def _layout(call: Any, drawn: str) -> Tuple[Any, ...]:
-    return tuple(call.results[drawn].shape), call.heads, call.rows, call.queries, call.keys
+    return tuple(_shape(call, drawn)), call.heads, call.rows, call.queries, call.keys
+
+
+def _shape(call: Any, drawn: str) -> Any:
+    value = call.results[drawn]
+    return (value.keys if drawn == "top" else value).shape
 
 
 def _shown(call: Any, drawn: str) -> str:
-    shape = ",".join(str(size) for size in call.results[drawn].shape)
+    shape = ",".join(str(size) for size in _shape(call, drawn))
     return f"{drawn} [{shape}] of Tq = {call.queries}, Tk = {call.keys}"
 
 
-def _texts(name: str, tokens: Optional[Sequence[Any]], B: int, count: int) -> Any:
+def _texts(function: str, name: str, tokens: Optional[Sequence[Any]], B: int, count: int) -> Any:
     """The tokens as an array of text, [count] or [B,count]; None if they are None."""
     if tokens is None:
         return None
     if isinstance(tokens, str) or len(tokens) == 0:
-        raise ValueError(f"{_NAME}: {name} must be a list of {count} strings, got {tokens!r}")
+        raise ValueError(f"{function}: {name} must be a list of {count} strings, got {tokens!r}")
     nested = not isinstance(tokens[0], str)
     lists: List[Any] = list(tokens) if nested else [tokens]
     if nested and len(lists) != B:
-        raise ValueError(f"{_NAME}: {name} must be a list for each of B = {B}, got {len(lists)}")
+        raise ValueError(f"{function}: {name} must be a list for each of B = {B}, got {len(lists)}")
     for one in lists:
         if len(one) != count or not all(isinstance(token, str) for token in one):
-            raise ValueError(f"{_NAME}: {name} must have {count} strings, got {_counted(one)}")
+            raise ValueError(f"{function}: {name} must have {count} strings, got {_counted(one)}")
     return np.array([list(one) for one in lists] if nested else list(tokens))
 
 
@@ -133,25 +180,3 @@ def _last(src: Any, sizes: Tuple[int, int]) -> Any:
     """The tokens of the queries, if these are the last keys; None if queries outnumber keys."""
     queries, keys = sizes
     return src[..., keys - queries :] if queries <= keys else None
-
-
-def _write(target: pathlib.Path, arrays: Dict[str, Any]) -> None:
-    """Writes `target` atomically: on an error an existing file is unchanged."""
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=".npz")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-        os.chmod(temporary, _permissions(target))
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _permissions(target: pathlib.Path) -> int:
-    """The permissions of an existing target, or those that a new file gets."""
-    if target.exists():
-        return target.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

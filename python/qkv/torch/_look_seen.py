@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of `qkv.torch.look`: layers, their calls, and the results of each call."""
 
+import math
 import os
 from abc import ABC, abstractmethod
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._look_file import save_calls
+from .._picture import Picture
+from .._show import show
+from ._look_file import Labels, call_arrays, save_calls
 from ._look_names import has_name, listed
+
+# The most maps, and cells in them, that a notebook is given where it is asked for no selection.
+_MOST_MAPS = 400
+_MOST_CELLS = 400_000
 
 # The argument of look() that requests each result.
 ASKED_BY = {
@@ -98,6 +105,10 @@ class Call(_Results):
             raise AttributeError(f"{name} was not recorded: request it by {ASKED_BY[name]}")
         return self.results[name]
 
+    def _attention_arrays_(self, queries: Any = None, keys: Any = None) -> Dict[str, Any]:
+        """The arrays that `qkv.show` draws."""
+        return _without_layers(arrays_of({"": self}, queries, keys))
+
     def __repr__(self) -> str:
         sizes = f"{len(self.heads)} heads, Tq = {self.queries}, Tk = {self.keys}"
         return f"Call({sizes}: {', '.join(self.results)})"
@@ -117,6 +128,10 @@ class Layer(_Results):
 
     def _result(self, name: str) -> Any:
         return self.calls[-1]._result(name)
+
+    def _attention_arrays_(self, queries: Any = None, keys: Any = None) -> Dict[str, Any]:
+        """The arrays that `qkv.show` draws: the last call."""
+        return self.calls[-1]._attention_arrays_(queries, keys)
 
     def __repr__(self) -> str:
         return f"Layer({self.name!r}, {len(self.calls)} calls, the last {self.calls[-1]!r})"
@@ -247,7 +262,39 @@ class Seen:
                 count = len(layer.calls)
                 raise IndexError(f"save: {layer.name!r} has {count} calls, got call = {call}")
             calls[layer.name] = layer.calls[call]
-        save_calls(path, calls, tokens, query_tokens)
+        save_calls(path, calls, Labels("save", "tokens", tokens, "query_tokens", query_tokens))
+
+    def _attention_arrays_(self, queries: Any = None, keys: Any = None) -> Dict[str, Any]:
+        """The arrays that `qkv.show` draws: the last call of every layer."""
+        if not self._layers:
+            raise ValueError(f"show: no layers; {self._there_is()}")
+        return arrays_of({layer.name: layer.calls[-1] for layer in self}, queries, keys)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        """The forms that a notebook may show: a picture of every head, and the text."""
+        forms = {"text/plain": repr(self)}
+        try:
+            forms["image/svg+xml"] = picture_of(self).svg
+        except (ValueError, RuntimeError) as error:
+            forms["text/plain"] += f"\nno picture: {error}"
+        return forms
+
+
+def arrays_of(calls: Dict[str, Call], queries: Any, keys: Any) -> Dict[str, Any]:
+    """The arrays that `qkv.show` draws of one call of each layer."""
+    return call_arrays(calls, Labels("show", "keys", keys, "queries", queries))
+
+
+def _without_layers(arrays: Dict[str, Any]) -> Dict[str, Any]:
+    """The arrays of one layer as [B,heads,..], so that a picture does not number it."""
+    return {**arrays, "attn": arrays["attn"][:, 0], "order": "examples,heads"}
+
+
+def picture_of(seen: Seen) -> Picture:
+    """The picture of all heads of all layers, or, where these are many, of the first ones."""
+    maps = seen._attention_arrays_()["attn"].shape
+    are_few = maps[1] * maps[2] <= _MOST_MAPS and math.prod(maps[1:]) <= _MOST_CELLS
+    return show(seen, layers="all", heads="all") if are_few else show(seen)
 
 
 def layer_of(seen: Seen, name: str, is_wanted: bool) -> Optional[Layer]:

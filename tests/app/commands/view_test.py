@@ -191,6 +191,17 @@ class Faults(View):
         self.near(got["panels"][1]["weights"], attn[1], 1e-7)
         self.assertEqual(self.run_qkv("view", "a.npz", "--heads", 0).err, "")
 
+    def test_numbers_that_are_no_weights_have_no_row_sums(self):
+        np.savez(self.dir / "a.npz", attn=np.array([[2.0, 3], [1, 4]]), quantity=["energy"])
+        done = self.run_qkv("view", "a.npz", "-o", "a.svg", "-o", "b.npz")
+        self.assertEqual(done.err, "")
+        self.assertIn(">energy<", (self.dir / "a.svg").read_text(encoding="utf-8"))
+        self.assertEqual(np.load(self.dir / "b.npz")["quantity"].tolist(), ["energy"])
+        np.savez(self.dir / "w.npz", attn=np.array([[2.0, 3], [1, 4]]), quantity=["weight"])
+        self.assertIn("do not sum to 1", self.run_qkv("view", "w.npz", "-o", "a.svg").err)
+        self.run_qkv("view", "a.npz", "--minus", "w.npz", "-o", "b.npz")
+        self.assertEqual(sorted(np.load(self.dir / "b.npz")), ["difference"])
+
     def test_many_are_counted(self):
         self.save(attn=2 * weights(9, 5, 5))
         notes = self.json("a.npz")["notes"]

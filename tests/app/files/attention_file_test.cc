@@ -93,6 +93,22 @@ TEST_F(AttentionFiles, NamesOfAxesAndSentences) {
                   .line.values.empty());
 }
 
+TEST_F(AttentionFiles, NameOfTheNumbers) {
+  const Tensor attn = counting({3, 3});
+  const Strings energy = text({1}, {"energy"});
+  const std::string path =
+      save({{"attn", attn.view()}, {"other", attn.view()}, {"quantity", &energy}});
+  EXPECT_EQ(read_attention_file(path).quantity, "energy");
+  AttentionFileOptions other;
+  other.name = "other";
+  EXPECT_EQ(read_attention_file(path, other).quantity, "");
+  EXPECT_EQ(read_attention_file(save({{"attn", attn.view()}, {"quantity", attn.view()}})).quantity,
+            "");
+  const Strings two = text({2}, {"a", "b"});
+  EXPECT_EQ(refused({{"attn", attn.view()}, {"quantity", &two}}),
+            "a.npz: quantity must be text [1], the name of the numbers in attn, got text [2]");
+}
+
 TEST_F(AttentionFiles, LeadingAxesComeInAnyOrder) {
   const Tensor attn = counting({2, 3, 4, 5, 6});  // layers, examples, heads
   Tensor keep(DType::kBool, {1, 3, 1, 1, 6});

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of attention maps: drawn by the program in the package, shown, printed and saved."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from .__main__ import PROGRAM
+from ._files import Path, replaced
+
+# The extensions that save() takes, and what it writes.
+FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")
+
+_MAPS = "maps.npz"  # the file of the maps, in a folder of its own
+_MINUS = "minus.npz"
+_NOT_AVAILABLE = 7  # the program's exit codes for what this machine lacks,
+_OUTPUT = 4  # and for an output that cannot be written
+
+# Names in the program's messages, and the names of the same options here.
+_RENAMED = {"queries": "rows", "keys": "columns"}
+
+
+class Picture:
+    """Attention maps as a picture: an SVG in a notebook, a map of characters when printed.
+
+    `qkv.show` and the method `show` of records make pictures. The program `qkv`, which is part of
+    the package, draws them as `qkv view` does.
+    """
+
+    def __init__(
+        self,
+        arrays: Dict[str, Any],
+        options: Sequence[str],
+        minus: Optional[Dict[str, Any]] = None,
+    ) -> None:
+        self._arrays = arrays  # those of an attention file
+        self._options = tuple(options)  # as on the command line of `qkv view`
+        self._minus = minus
+        self._svg: Optional[str] = None
+
+    @property
+    def svg(self) -> str:
+        """The picture as the text of one SVG document."""
+        if self._svg is None:
+            self._svg = self._run("-o", "-", "--format", "svg").decode()
+        return self._svg
+
+    def text(self, columns: Optional[int] = None) -> str:
+        """The picture as lines of characters.
+
+        Args:
+            columns: the width of the terminal, 20 or more; by default that of this terminal, and 80
+                where there is none.
+
+        Returns:
+            The lines; maps that are wider are split into bands of keys.
+
+        Raises:
+            ValueError: the maps cannot be drawn as requested; the message says why.
+        """
+        width = shutil.get_terminal_size().columns if columns is None else columns
+        return self._run("--color", "never", width=max(20, width)).decode()
+
+    def save(self, path: Path) -> None:
+        """Writes the picture.
+
+        Args:
+            path: the file, whose extension selects the format: `.svg`, `.png` and `.pdf` are
+                drawings, `.html` is a page to explore the maps in a browser, `.txt` and `.json`
+                hold the numbers, and `.npz`, `.safetensors` and `.npy` the arrays of the selected
+                part. An existing file is replaced, and unchanged if there is an error.
+
+        Raises:
+            ValueError: the extension is unknown, or the maps are too large for the format.
+            OSError: the file cannot be written.
+            RuntimeError: a program that the format needs is not installed.
+        """
+        target = os.path.abspath(os.fsdecode(path))
+        extension = pathlib.Path(target).suffix
+        if extension not in FORMATS:
+            raise ValueError(
+                f"save: path must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got "
+                f"{os.fsdecode(path)!r}"
+            )
+        self._run("-o", target)
+
+    def __repr__(self) -> str:
+        try:
+            return self.text().rstrip("\n")
+        except (ValueError, RuntimeError) as error:
+            return f"<qkv.Picture: {error}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        """The forms that a notebook may show."""
+        return {"image/svg+xml": self.svg, "text/plain": self.text(100)}
+
+    def _run(self, *arguments: str, width: int = 80) -> bytes:
+        """Returns what `qkv view` prints with these arguments."""
+        if not PROGRAM.is_file():
+            raise RuntimeError(
+                "show: the program qkv, which draws pictures, is not in this build of the Python "
+                "package (docs/contributing/building.md)"
+            )
+        with tempfile.TemporaryDirectory(prefix="qkv-") as folder:
+            command = [str(PROGRAM), "view", _MAPS, *self._options, *arguments]
+            _write(os.path.join(folder, _MAPS), self._arrays)
+            if self._minus is not None:
+                _write(os.path.join(folder, _MINUS), self._minus)
+                command += ["--minus", _MINUS]
+            done = subprocess.run(
+                command, cwd=folder, env=_environment(width), stdin=subprocess.DEVNULL,
+                capture_output=True, check=False,
+            )  # fmt: skip
+        if done.returncode != 0:
+            raise _error(done.returncode, done.stderr.decode(errors="replace"))
+        return done.stdout
+
+
+def _write(path: str, arrays: Dict[str, Any]) -> None:
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+
+
+def _environment(width: int) -> Dict[str, str]:
+    """The environment with this width of terminal, and UTF-8 if standard output can encode it."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
+    locale = "C.UTF-8" if encoding.startswith("utf") else "C"
+    return {**os.environ, "COLUMNS": str(width), "LC_ALL": locale}
+
+
+def _error(code: int, messages: str) -> Exception:
+    """The exception for the program's last message, in the words of the Python functions."""
+    last = messages.strip().splitlines()[-1:] or [f"the program ended with code {code}"]
+    message = re.sub(r"^qkv: (view: )?", "", last[0])
+    message = message.replace(f"{_MINUS}: ", "minus: ").replace(f"{_MAPS}: ", "")
+    message = message.replace(f"{_MAPS} has no tokens (arrays src, tgt)", "there are no tokens")
+    message = re.sub(r"--([a-z][a-z-]*)", lambda match: _name_of(match[1]), message)
+    if code == _OUTPUT:
+        return OSError(f"save: {message}")
+    if code == _NOT_AVAILABLE:
+        return RuntimeError(f"save: {message}")
+    return ValueError(f"show: {message}")
+
+
+def _name_of(option: str) -> str:
+    return _RENAMED.get(option, option.replace("-", "_"))
+
+
+# ---- several pictures side by side --------------------------------------------------------------
+
+_GAP = 24.0  # between pictures, in units of the SVG
+
+
+class Steps:
+    """The steps of one attention call as pictures side by side; `qkv.show.steps` makes them.
+
+    Attributes:
+        energies, weights, output: each step's `Picture`.
+    """
+
+    def __init__(self, energies: Picture, weights: Picture, output: Picture) -> None:
+        self.energies = energies
+        self.weights = weights
+        self.output = output
+
+    @property
+    def svg(self) -> str:
+        """The three pictures as one SVG document."""
+        return _side_by_side([one.svg for one in self._pictures()])
+
+    def save(self, path: Path) -> None:
+        """Writes the three pictures as one.
+
+        Args:
+            path: the file; it ends in `.svg`, `.png` or `.pdf`, and replaces an existing one.
+
+        Raises:
+            ValueError: the extension is another one; `steps.weights.save` writes more formats.
+            OSError: the file cannot be written.
+            RuntimeError: `.png` and `.pdf` need the program rsvg-convert (Debian: librsvg2-bin).
+        """
+        target = pathlib.Path(os.fsdecode(path))
+        kind = target.suffix
+        if kind not in (".svg", ".png", ".pdf"):
+            raise ValueError(f"save: path must end in .svg, .png or .pdf, got {str(target)!r}")
+        data = self.svg.encode()
+        if kind != ".svg":
+            data = _rendered(data, kind[1:])
+        with replaced(target) as file:
+            file.write(data)
+
+    def __repr__(self) -> str:
+        return "\n\n".join(repr(one) for one in self._pictures())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        """The forms that a notebook may show."""
+        text = "\n".join(one.text(100) for one in self._pictures())
+        return {"image/svg+xml": self.svg, "text/plain": text}
+
+    def _pictures(self) -> Tuple[Picture, Picture, Picture]:
+        return self.energies, self.weights, self.output
+
+
+def _side_by_side(documents: List[str]) -> str:
+    """One SVG document with these ones from left to right, their tops aligned."""
+    parts, x, height = [], 0.0, 0.0
+    for n, document in enumerate(documents):
+        document = re.sub(r"<[^>]+>", partial(_with_own_names, n), document)
+        start = document.index("<svg ")
+        head = document[start : document.index(">", start)]
+        width, own_height = (_length(head, side) for side in ("width", "height"))
+        parts.append(f'<svg x="{x:g}"{document[start + len("<svg") :].rstrip()}')
+        x += width + _GAP
+        height = max(height, own_height)
+    size = f'width="{x - _GAP:g}" height="{height:g}"'
+    inner = "\n".join(parts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" version="1.1" {size}>\n{inner}\n</svg>\n'
+
+
+def _with_own_names(n: int, tag: "re.Match[str]") -> str:
+    """The tag with its id, and those that it refers to, made the n-th picture's own."""
+    return re.sub(r'( id="|url\(#)', rf"\g<1>step{n}-", tag[0])
+
+
+def _length(head: str, side: str) -> float:
+    found = re.search(rf' {side}="([0-9.]+)', head)
+    assert found is not None, head
+    return float(found[1])
+
+
+def _rendered(svg: bytes, kind: str) -> bytes:
+    """The SVG as a PNG with two pixels for each unit, or as a PDF."""
+    command = ["rsvg-convert", f"--format={kind}", "--unlimited"]
+    if kind == "png":
+        command.append("--zoom=2")
+    try:
+        done = subprocess.run(command, input=svg, stdout=subprocess.PIPE, check=True)
+    except FileNotFoundError:
+        raise RuntimeError(
+            f"save: {kind.upper()} needs rsvg-convert: install the package librsvg2-bin"
+        ) from None
+    return done.stdout

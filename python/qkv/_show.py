@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`show`: pictures of attention from Python, with the options of `qkv view`."""
+
+import operator
+import re
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar, Union
+
+import numpy as np
+
+from ._functions import attention
+from ._picture import Picture, Steps
+from ._results import Results
+from ._words import near_words
+
+Array = Any
+Tokens = Union[Sequence[str], Sequence[Sequence[str]]]
+Indices = Union[None, str, int, Sequence[int], range]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# The values of each option that selects one of several, in the order of `qkv view --help`.
+CHOICES: Dict[str, Tuple[str, ...]] = {
+    "scale": ("linear", "sqrt", "log"),
+    "range": ("row", "head", "all"),
+    "colours": ("blue", "grey", "viridis", "cividis", "red-blue"),
+    "notes": ("under", "aside"),
+    "cell_titles": ("auto", "always", "never"),
+    "reduce": ("mean-heads", "max-heads", "mean-layers", "max-layers"),
+}
+
+# The meaning of the axes before queries and keys, by their number.
+_ORDERS = ("", "heads", "examples,heads", "examples,layers,heads")
+_AXES = ("examples", "layers", "heads")
+
+# The results that can be drawn, the first that a call has, and the quantity that they are.
+_DRAWN = {
+    "weights": "weight",
+    "dropped_weights": "weight",
+    "pooled": "weight",
+    "scores": "score",
+    "raw_scores": "score",
+    "capped_scores": "score",
+    "masked_scores": "score",
+}
+
+
+def _called(name: str) -> Callable[[_F], _F]:
+    """Decorator: the function's name in messages."""
+
+    def rename(function: _F) -> _F:
+        function.__qualname__ = name
+        return function
+
+    return rename
+
+
+class _Show:
+    """The function `show`, with `show.steps`."""
+
+    @near_words
+    @_called("show")
+    def __call__(
+        self,
+        weights: Any,
+        queries: Optional[Tokens] = None,
+        keys: Optional[Tokens] = None,
+        *,
+        mask: Optional[Array] = None,
+        quantity: Optional[str] = None,
+        order: Union[None, str, Sequence[str]] = None,
+        minus: Any = None,
+        title: Optional[str] = None,
+        axes: Optional[Sequence[str]] = None,
+        example: Optional[int] = None,
+        layers: Indices = None,
+        heads: Indices = None,
+        rows: Indices = None,
+        columns: Indices = None,
+        tokens: Indices = None,
+        hide_special: bool = False,
+        keep: Union[str, Sequence[str]] = (),
+        reduce: Union[str, Sequence[str]] = (),
+        scale: str = "linear",
+        range: str = "all",
+        max: Optional[float] = None,
+        colours: Optional[str] = None,
+        font: Optional[str] = None,
+        notes: str = "under",
+        cell_titles: str = "auto",
+    ) -> Picture:
+        """Draws attention weights: in a notebook a picture, printed a map of characters.
+
+        Letters: B examples, L layers, H heads, Tq queries, Tk keys. Rows are queries.
+
+        Args:
+            weights: an array [Tq,Tk], [H,Tq,Tk], [B,H,Tq,Tk] (as `qkv.attention` returns them) or
+                [B,L,H,Tq,Tk], of NumPy, PyTorch or any library that NumPy reads; a list of one
+                such array for each layer, such as `output_attentions` of Transformers; the results
+                of a call with `return_weights`, `return_scores` or `return_pooled`; or what a
+                record of `qkv.torch.look` or a translation is.
+            queries, keys: the tokens, [Tq] and [Tk], or one such list for each example. Where
+                there are as many queries as keys, the tokens of the keys serve both.
+            mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched.
+            quantity: the name of the numbers, which is written at the colours: "weight" (the
+                default for arrays), "score" or another. Rows that do not sum to 1 are noted only
+                for weights.
+            order: the axes before Tq and Tk, such as "layers,heads".
+            minus: weights of the same shape to subtract; the picture shows the difference.
+            title: the text above the picture.
+            axes: the names of the rows and of the columns.
+            example: the index of the example to show; by default the first that is not empty.
+            layers, heads: which to show: an index, several, or "all". By default all, or where
+                these are more than 12 maps, 12 heads of the first layer; a note says so.
+            rows, columns: which queries and keys to show (`--queries` and `--keys` of `qkv view`).
+            tokens: which queries and keys, by the same indices.
+            hide_special: whether to hide [CLS], </s>, <pad> and the like.
+            keep: special tokens to show in spite of hide_special.
+            reduce: "mean-heads", "max-heads", "mean-layers" or "max-layers", or several in order.
+            scale: how numbers map to colours: "linear", "sqrt", or "log" over four decades.
+            range: what has a range of colours of its own: each "row", each "head", or "all".
+            max: the number at the top of the range "all"; by default the largest shown.
+            colours: "blue", "grey", "viridis", "cividis" or "red-blue", which is centred at 0.
+            font: the font of `.svg`, `.png` and `.pdf`.
+            notes: "under" the picture, or "aside": only in the SVG's description.
+            cell_titles: whether browsers show the number under the pointer: "auto" (up to 20,000
+                cells), "always" or "never".
+
+        Returns:
+            A `Picture`, which notebooks draw; `.save("x.svg")` writes it, also as `.png`, `.pdf`,
+            `.html`, `.npz` and other formats.
+
+        Raises:
+            ValueError, TypeError: an invalid argument; the message names it.
+
+        >>> import numpy as np, qkv
+        >>> qkv.show(np.eye(3), keys=["a", "b", "c"], title="a title").text().split()[:5]
+        ['a', 'title', 'a', 'b', 'c']
+        """
+        maps = _maps("weights", weights, quantity, order, queries, keys)
+        arrays, shape = dict(maps.arrays), maps.shape
+        sizes = _sizes(shape, maps.order)
+        if mask is not None:
+            arrays["mask"] = _mask(mask, shape)
+        options = [
+            *_order_option(maps.order),
+            *_text_option("title", title),
+            *_axes_option(axes),
+            *_example_option(example, sizes["examples"]),
+            *_indices_option("layers", layers, sizes["layers"]),
+            *_indices_option("heads", heads, sizes["heads"]),
+            *_indices_option("rows", rows, None if "rows" in arrays else shape[-2]),
+            *_indices_option("columns", columns, shape[-1]),
+            *_indices_option("tokens", tokens, shape[-1]),
+            *(["--hide-special"] if _flag("hide_special", hide_special) else []),
+            *(f"--keep={one}" for one in _texts("keep", keep)),
+            *(f"--reduce={one}" for one in _chosen("reduce", _texts("reduce", reduce))),
+            *_choice_option("scale", scale),
+            *_choice_option("range", range),
+            *_max_option(max),
+            *_choice_option("colours", colours),
+            *_text_option("font", font),
+            *_choice_option("notes", notes),
+            *_choice_option("cell_titles", cell_titles),
+        ]
+        other: Optional[Dict[str, Any]] = None
+        if minus is not None:
+            other = {n: x for n, x in arrays.items() if n in ("src", "tgt", "mask")}
+            other.update(_maps("minus", minus, maps.quantity, order, None, None).arrays)
+        return Picture(arrays, options, other)
+
+    @near_words
+    @_called("show.steps")
+    def steps(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        queries: Optional[Sequence[str]] = None,
+        keys: Optional[Sequence[str]] = None,
+        *,
+        score: str = "scaled_dot",
+        params: Optional[Dict[str, Array]] = None,
+        scale: Optional[float] = None,
+        mask: Optional[Array] = None,
+        causal: Union[bool, str] = False,
+    ) -> Steps:
+        """Draws the three steps of one call of attention side by side.
+
+        Energies are the scores of all query-key pairs before the softmax, weights are what the
+        softmax makes of each row, and the output has for each query the sum of the values by these
+        weights.
+
+        Args:
+            q, k, v: one head's arrays [Tq,D], [Tk,D] and [Tk,E].
+            queries, keys: the tokens, [Tq] and [Tk].
+            score, params, scale, mask, causal: as of `qkv.attention`.
+
+        Returns:
+            `Steps` with the pictures `energies`, `weights` and `output`; `.save` writes them as one
+            `.svg`, `.png` or `.pdf`.
+
+        Raises:
+            ValueError, TypeError: an invalid argument; the message names it.
+
+        >>> import numpy as np, qkv
+        >>> steps = qkv.show.steps(np.eye(2), np.eye(2), np.ones((2, 3)), keys=["a", "b"])
+        >>> [part.text(40).splitlines()[0] for part in (steps.energies, steps.weights)]
+        ['energies', 'weights']
+        """
+        q, k, v = (_numbers("q", q), _numbers("k", k), _numbers("v", v))
+        for name, one in (("q", q), ("k", k), ("v", v)):
+            if one.ndim != 2:
+                raise ValueError(
+                    f"show.steps: {name} must be one head's array with 2 axes, got shape "
+                    f"{list(one.shape)}: select an example and a head"
+                )
+        found = attention(
+            q, k, v, score=score, params=params, scale=scale, mask=mask, causal=causal,
+            return_weights=True, return_scores=("raw", "masked"),
+        )  # fmt: skip
+        energies = found.raw_scores
+        masked = np.isneginf(found.masked_scores) & ~np.isneginf(energies)
+        allowed = None if not masked.any() else ~masked
+        tokens_of_queries = queries
+        if queries is None and keys is not None and len(q) == len(k):
+            tokens_of_queries = keys
+        output = np.asarray(found.out)
+        return Steps(
+            self(energies, queries, keys, mask=allowed, quantity="score", title="energies",
+                 colours="red-blue" if (energies < 0).any() else None),
+            self(found.weights, queries, keys, mask=allowed, title="weights"),
+            self(output, tokens_of_queries, quantity="output", title="output",
+                 axes=("queries", "channels"),
+                 colours="red-blue" if (output < 0).any() else None),
+        )  # fmt: skip
+
+
+show = _Show()
+
+
+# ---- what is drawn ------------------------------------------------------------------------------
+
+
+class _Maps:
+    """Maps to draw: the arrays of an attention file, what the numbers are, and the leading axes."""
+
+    def __init__(self, arrays: Dict[str, Any], quantity: str, order: str) -> None:
+        self.arrays = arrays if quantity == "weight" else {**arrays, "quantity": [quantity]}
+        self.quantity = quantity
+        self.order = order
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """The shape of the array that is drawn."""
+        shape: Tuple[int, ...] = self.arrays["attn"].shape
+        return shape
+
+
+def _maps(
+    name: str, value: Any, quantity: Optional[str], order: Any, queries: Any, keys: Any
+) -> _Maps:
+    """The maps that a value is, with its tokens; `name` is the argument in messages."""
+    if hasattr(value, "_attention_arrays_"):
+        if order is not None:
+            raise ValueError(f"show: order is for arrays, and {name} is a {type(value).__name__}")
+        arrays = dict(value._attention_arrays_(queries, keys))
+        held = arrays.pop("quantity", ["weight"])[0]
+        usual = _ORDERS[arrays["attn"].ndim - 2]
+        return _Maps(arrays, _quantity(quantity, held), arrays.pop("order", usual))
+    drawn = ""
+    if isinstance(value, Results):
+        drawn = next((field for field in _DRAWN if field in value._fields), "")
+        if not drawn:
+            raise ValueError(
+                f"show: {name} must hold weights, scores or pooled weights, and these results have "
+                f"{', '.join(value._fields)}; request them by return_weights=True"
+            )
+        value = getattr(value, drawn)
+    is_stack = isinstance(value, (list, tuple)) and all(
+        len(getattr(one, "shape", ())) >= 2 for one in value
+    )
+    if is_stack and len(value) > 0:
+        array = _stack(name, value)
+        usual = ",".join(["layers", *filter(None, [_ORDERS[array.ndim - 3]])])
+    else:
+        array = _numbers(name, value)
+        if not 2 <= array.ndim <= 5:
+            raise ValueError(
+                f"show: {name} must have 2 to 5 axes, [Tq,Tk] with examples, layers and heads "
+                f"before them, got shape {list(array.shape)}"
+            )
+        usual = _ORDERS[array.ndim - 2]
+    order = _order(order, usual, array)
+    arrays, examples = {"attn": array}, _sizes(array.shape, order)["examples"]
+    _label(arrays, "tgt", "queries", queries, array.shape[-2], examples)
+    _label(arrays, "src", "keys", keys, array.shape[-1], examples)
+    return _Maps(arrays, _quantity(quantity, _DRAWN.get(drawn, "weight")), order)
+
+
+def _stack(name: str, values: Sequence[Any]) -> Any:
+    """The arrays of several layers as one; all must have the same shape."""
+    arrays = [_numbers(name, one) for one in values]
+    first = arrays[0].shape
+    for layer, array in enumerate(arrays):
+        if array.shape != first:
+            raise ValueError(
+                f"show: all arrays of {name} must have the same shape, got {list(first)} in layer "
+                f"0 and {list(array.shape)} in layer {layer}"
+            )
+    if arrays[0].ndim > 4:
+        raise ValueError(
+            f"show: a layer of {name} must have 2 to 4 axes, [examples,] [heads,] queries, keys, "
+            f"got shape {list(first)}"
+        )
+    return np.stack(arrays)
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """The value as a NumPy array of floats; bfloat16 becomes float32, integers float64."""
+    if hasattr(value, "detach"):  # a tensor of PyTorch
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    array = np.asarray(value)
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind in "biu":
+        return array.astype(np.float64)
+    if array.dtype.kind != "f" or array.dtype.itemsize > 8:
+        raise TypeError(f"show: {name} must be an array of floats, got {array.dtype.name}")
+    return array
+
+
+def _quantity(quantity: Any, usual: str) -> str:
+    if quantity is None:
+        return usual
+    if not isinstance(quantity, str) or not quantity or not quantity.isprintable():
+        raise ValueError(f"show: quantity must be the name of the numbers, got {quantity!r}")
+    return quantity
+
+
+def _order(order: Any, usual: str, array: Any) -> str:
+    if order is None:
+        return usual
+    names = order.split(",") if isinstance(order, str) else list(order)
+    if any(name not in _AXES for name in names) or len(set(names)) != len(names):
+        raise ValueError(
+            f"show: order must name axes of {', '.join(_AXES)}, each once, got {order!r}"
+        )
+    if len(names) != array.ndim - 2:
+        raise ValueError(
+            f"show: order must name the {array.ndim - 2} axes before queries and keys of shape "
+            f"{list(array.shape)}, got {order!r}"
+        )
+    return ",".join(names)
+
+
+def _sizes(shape: Tuple[int, ...], order: str) -> Dict[str, int]:
+    """The numbers of examples, layers and heads; 1 for an axis that is not there."""
+    return {**dict.fromkeys(_AXES, 1), **dict(zip(order.split(","), shape))}
+
+
+def _label(
+    arrays: Dict[str, Any], array: str, name: str, tokens: Any, count: int, examples: int
+) -> None:
+    """Adds the tokens of an axis to the arrays, [count] or [examples, count]."""
+    if tokens is None:
+        return
+    if isinstance(tokens, (str, bytes)):
+        raise TypeError(
+            f"show: {name} must be a list of {count} strings, got one text; text.split() makes a "
+            "list of its words"
+        )
+    every = list(tokens)
+    nested = len(every) > 0 and isinstance(every[0], (list, tuple, np.ndarray))
+    lists: List[Any] = [list(one) for one in every] if nested else [every]
+    if nested and len(lists) != examples:
+        raise ValueError(
+            f"show: {name} must be a list of strings for each of {examples} examples, got "
+            f"{len(lists)} lists"
+        )
+    for one in lists:
+        others = [type(token).__name__ for token in one if not isinstance(token, str)]
+        if others:
+            raise TypeError(f"show: {name} must be strings, got one of type {others[0]}")
+        if len(one) != count:
+            raise ValueError(
+                f"show: {name} must have a string for each of {count} {name}, got {len(one)}"
+            )
+    arrays[array] = np.array(lists if nested else lists[0], dtype=np.str_)
+
+
+def _mask(mask: Any, shape: Tuple[int, ...]) -> Any:
+    if hasattr(mask, "detach"):
+        mask = mask.detach().cpu().numpy()
+    array = np.asarray(mask)
+    if array.dtype.kind not in "biu":
+        raise TypeError(
+            f"show: mask must be bool or integers, where 0 is masked, got {array.dtype.name}"
+        )
+    try:
+        np.broadcast_shapes(array.shape, shape)
+        if np.broadcast_shapes(array.shape, shape) != shape:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"show: mask must broadcast to the weights' shape {list(shape)}, got "
+            f"{list(array.shape)}"
+        ) from None
+    return array
+
+
+# ---- options, as the program takes them ---------------------------------------------------------
+
+
+def _order_option(order: str) -> List[str]:
+    return [f"--order={order}"] if order not in ("", "heads") else []
+
+
+def _text_option(name: str, text: Any) -> List[str]:
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        raise TypeError(f"show: {name} must be a text, got {type(text).__name__}")
+    return [f"--{name}={text}"]
+
+
+def _axes_option(axes: Any) -> List[str]:
+    if axes is None:
+        return []
+    names = [] if isinstance(axes, str) else list(axes)
+    if len(names) != 2 or not all(isinstance(one, str) and one and "," not in one for one in names):
+        raise ValueError(
+            f"show: axes must be the names of rows and columns, two texts without commas, got "
+            f"{axes!r}"
+        )
+    return [f"--axes={names[0]},{names[1]}"]
+
+
+def _example_option(example: Any, count: int) -> List[str]:
+    if example is None:
+        return []
+    return [f"--example={_index('example', example, count)}"]
+
+
+def _indices_option(name: str, indices: Any, count: Optional[int]) -> List[str]:
+    """The option of a list of indices; negative ones count from the end where `count` is known."""
+    if indices is None:
+        return []
+    option = {"rows": "queries", "columns": "keys"}.get(name, name)
+    if isinstance(indices, str):
+        if not re.fullmatch(r"all|\d+(-\d+)?(,\d+(-\d+)?)*", indices):
+            raise ValueError(
+                f'show: {name} must be indices from 0 such as [0, 2, 3], "0,2-3" or "all", got '
+                f"{indices!r}"
+            )
+        return [f"--{option}={indices}"]
+    several = list(indices) if hasattr(indices, "__iter__") else [indices]
+    if not several:
+        raise ValueError(f"show: {name} must have one index or more, got none")
+    texts = [str(_index(name, one, count)) for one in several]
+    if len(set(texts)) != len(texts):
+        raise ValueError(f"show: {name} must name each index once, got {list(several)!r}")
+    return [f"--{option}={','.join(texts)}"]
+
+
+def _index(name: str, value: Any, count: Optional[int]) -> int:
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        index = operator.index(value)
+    except TypeError:
+        raise TypeError(f"show: {name} must be of integers, got {type(value).__name__}") from None
+    if count is None:
+        return index
+    if not -count <= index < count:
+        raise ValueError(f"show: {name} must be from 0 to {count - 1}, got {index}")
+    return index % count
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"show: {name} must be True or False, got {type(value).__name__}")
+    return bool(value)
+
+
+def _texts(name: str, texts: Any) -> List[str]:
+    several = [texts] if isinstance(texts, str) else list(texts)
+    for one in several:
+        if not isinstance(one, str):
+            raise TypeError(f"show: {name} must be a text or a list of texts, got {one!r}")
+    return several
+
+
+def _chosen(name: str, values: List[str]) -> List[str]:
+    for value in values:
+        if value not in CHOICES[name]:
+            raise ValueError(
+                f"show: {name} must be one of {', '.join(CHOICES[name])}, got {value!r}"
+            )
+    return values
+
+
+def _choice_option(name: str, value: Any) -> List[str]:
+    if value is None:
+        return []
+    return [f"--{name.replace('_', '-')}={one}" for one in _chosen(name, _texts(name, value))]
+
+
+def _max_option(value: Any) -> List[str]:
+    if value is None:
+        return []
+    if isinstance(value, (bool, str)) or not float(value) > 0 or not np.isfinite(float(value)):
+        raise ValueError(f"show: max must be a number above 0, got {value!r}")
+    return [f"--max={float(value)!r}"]

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests qkv.show: what is drawn, the forms of pictures, their files, and errors."""
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import qkv
+from qkv import _picture, _show
+
+if not _picture.PROGRAM.is_file():
+    pytest.skip("no program qkv in this build of the package", allow_module_level=True)
+
+TOKENS = ["the", "cat", "sat"]
+
+
+def weights(*shape):
+    """Rows of weights that differ, each with the sum 1."""
+    raw = np.random.default_rng(3).random(shape) + 0.01
+    return raw / raw.sum(-1, keepdims=True)
+
+
+def arrays(picture, tmp_path):
+    """The arrays of the picture's .npz."""
+    picture.save(tmp_path / "x.npz")
+    with np.load(tmp_path / "x.npz") as file:
+        return dict(file)
+
+
+def texts(svg):
+    """The text elements of an SVG document."""
+    root = ET.fromstring(svg)
+    return ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+# ---- what is drawn ------------------------------------------------------------------------------
+
+
+def test_numbers_and_tokens(tmp_path):
+    W = weights(3, 3)
+    got = arrays(qkv.show(W, keys=TOKENS), tmp_path)
+    np.testing.assert_array_equal(got["attn"], W)
+    assert got["src"].tolist() == got["tgt"].tolist() == TOKENS
+    shown = texts(qkv.show(W, ["q0", "q1", "q2"], TOKENS, title="a <title> & more").svg)
+    assert {"q0", "q1", "q2", *TOKENS, "a <title> & more"} <= set(shown)
+    assert f"{W[1, 2]:.2f}" in shown
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "int64", "bool"])
+def test_types(tmp_path, name):
+    dtype = ml_dtypes.bfloat16 if name == "bfloat16" else name
+    W = np.eye(3).astype(dtype)
+    got = arrays(qkv.show(W), tmp_path)["attn"]
+    np.testing.assert_array_equal(got, np.eye(3))
+
+
+def test_lists_of_numbers_are_one_map():
+    assert "0.75" in texts(qkv.show([[0.25, 0.75], [1.0, 0.0]]).svg)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "titles"),
+    [
+        ((2, 3, 3), None, ["head 0", "head 1"]),
+        ((1, 2, 3, 3), None, ["head 0", "head 1"]),
+        ((2, 1, 3, 3), "layers,heads", ["layer 0, head 0", "layer 1, head 0"]),
+        ((2, 3, 3), ["layers"], ["layer 0", "layer 1"]),
+        ((1, 2, 1, 3, 3), None, ["layer 0, head 0", "layer 1, head 0"]),
+    ],
+)
+def test_axes(shape, order, titles):
+    shown = texts(qkv.show(weights(*shape), order=order).svg)
+    assert [one for one in shown if re.match("layer|head", one)] == titles
+
+
+def test_a_list_has_an_array_for_each_layer(tmp_path):
+    layers = [weights(2, 4, 3, 3), weights(2, 4, 3, 3)[:, ::-1]]
+    got = arrays(qkv.show(tuple(layers), example=1, layers="all", heads="all"), tmp_path)
+    np.testing.assert_array_equal(got["attn"], np.stack(layers)[:, 1])
+
+
+def test_results_of_a_call(tmp_path):
+    q, k, v = weights(1, 2, 3, 4), weights(1, 2, 5, 4), weights(1, 2, 5, 4)
+    found = qkv.attention(q, k, v, return_weights=True, return_scores="raw", return_top=2)
+    np.testing.assert_array_equal(arrays(qkv.show(found), tmp_path)["attn"], found.weights)
+    scores = qkv.attention(q, k, v, return_scores="raw")
+    got = arrays(qkv.show(scores), tmp_path)
+    np.testing.assert_array_equal(got["attn"], scores.scores)
+    assert got["quantity"].tolist() == ["score"]
+
+
+def test_selected_parts(tmp_path):
+    W = weights(4, 5, 6)
+    got = arrays(qkv.show(W, heads=[3, -4], rows="1-2", columns=range(2, 6)), tmp_path)
+    np.testing.assert_array_equal(got["attn"], W[[3, 0]][:, 1:3, 2:])
+    got = arrays(qkv.show(weights(5, 5), tokens=[0, 4]), tmp_path)
+    np.testing.assert_array_equal(got["attn"], weights(5, 5)[[0, 4]][:, [0, 4]])
+    got = arrays(qkv.show(W, reduce="mean-heads"), tmp_path)
+    np.testing.assert_allclose(got["attn"].reshape(5, 6), W.mean(0), rtol=1e-15)
+    got = arrays(qkv.show(weights(3, 3), keys=["[CLS]", "a", "[SEP]"], hide_special=True,
+                          keep="[SEP]"), tmp_path)  # fmt: skip
+    assert got["src"].tolist() == ["a", "[SEP]"]
+
+
+def test_a_difference(tmp_path):
+    A, B = weights(2, 3, 3), weights(2, 3, 3)[::-1]
+    picture = qkv.show(A, keys=TOKENS, minus=B)
+    np.testing.assert_array_equal(arrays(picture, tmp_path)["difference"], A - B)
+    assert "difference" in texts(picture.svg)
+    with pytest.raises(ValueError, match=r"^show: minus: .*2"):
+        print(qkv.show(A, minus=B[:, :2]).svg)
+
+
+def test_masked_pairs_are_hatched():
+    W = np.tril(np.ones((3, 3))) / np.arange(1, 4)[:, None]
+    assert "url(#masked)" in qkv.show(W, mask=np.tri(3, dtype=bool)).svg
+    assert "url(#masked)" not in qkv.show(W).svg
+
+
+def test_notes_on_rows_are_for_weights_alone():
+    numbers = np.array([[2.0, -1.0], [0.5, 0.5]])
+    assert "negative weights" in qkv.show(numbers).svg
+    for quantity in ("score", "output"):
+        shown = qkv.show(numbers, quantity=quantity).svg
+        assert "negative weights" not in shown and quantity in texts(shown)
+
+
+def test_styles_are_those_of_the_program():
+    listed = subprocess.run([_picture.PROGRAM, "view", "--help"], stdout=subprocess.PIPE, text=True,
+                            check=True).stdout  # fmt: skip
+    for name, values in _show.CHOICES.items():
+        found = re.search(rf"--{name.replace('_', '-')} (\S+)", listed)
+        assert found[1].rstrip(".").split("|") == list(values), name
+    W = weights(2, 3, 3)
+    usual = qkv.show(W).svg
+    for options in ({"scale": "log"}, {"range": "row"}, {"max": 2}, {"colours": "grey"},
+                    {"font": "Arial"}, {"axes": ("from", "to")}, {"title": "--x"},
+                    {"cell_titles": "never"}, {"heads": 0}, {"example": 0}):  # fmt: skip
+        assert (qkv.show(W, **options).svg != usual) == (options != {"example": 0}), options
+    omitted = qkv.show(weights(20, 3, 3), notes="aside").svg
+    assert "heads 0-11 of 20 shown" in omitted
+    assert not any("of 20 shown" in text for text in texts(omitted))
+
+
+# ---- forms and files ----------------------------------------------------------------------------
+
+
+def test_forms_in_a_notebook_and_elsewhere(monkeypatch):
+    picture = qkv.show(np.eye(3), keys=TOKENS)
+    forms = picture._repr_mimebundle_(include=None, exclude=None)
+    assert set(forms) == {"image/svg+xml", "text/plain"}
+    assert forms["image/svg+xml"] == picture.svg and picture.svg.startswith("<?xml")
+    assert "██" in forms["text/plain"] and "\x1b" not in forms["text/plain"]
+    monkeypatch.setenv("COLUMNS", "40")
+    wide = qkv.show(weights(2, 12, 12))
+    assert max(map(len, repr(wide).splitlines())) <= 40 < max(map(len, wide.text(90).splitlines()))
+    code = [sys.executable, "-c", "import qkv; print(qkv.show([[1.0]]))"]
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    assert subprocess.run(code, env=ascii_only, capture_output=True, check=True).stdout.isascii()
+
+
+def test_files(tmp_path):
+    picture = qkv.show(np.eye(3), keys=TOKENS)
+    picture.save(tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8") == picture.svg
+    picture.save(str(tmp_path / "x.txt"))
+    assert "cat" in (tmp_path / "x.txt").read_text(encoding="utf-8")
+    picture.save(tmp_path / "x.npz")
+    assert zipfile.is_zipfile(tmp_path / "x.npz")
+    steps = qkv.show.steps(np.eye(2), np.eye(2), np.eye(2))
+    for kind, start in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        for one in (picture, steps):
+            one.save(tmp_path / f"x.{kind}")
+            assert (tmp_path / f"x.{kind}").read_bytes().startswith(start)
+
+
+def test_errors_leave_files_as_they_are(tmp_path):
+    (tmp_path / "x.svg").write_text("old")
+    bad = qkv.show(np.ones((2, 2)), hide_special=True)
+    with pytest.raises(ValueError, match="show: hide_special: there are no tokens"):
+        bad.save(tmp_path / "x.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.svg"]
+    assert (tmp_path / "x.svg").read_text() == "old"
+    assert repr(bad) == "<qkv.Picture: show: hide_special: there are no tokens>"
+    good = qkv.show(np.eye(2))
+    with pytest.raises(OSError, match="save: .*missing/x.svg: cannot be written"):
+        good.save(tmp_path / "missing" / "x.svg")
+    for path in ("x.gif", "x"):
+        with pytest.raises(ValueError, match=r"save: path must end in \.svg, .* or \.npy, got 'x"):
+            good.save(path)
+    with pytest.raises(ValueError, match=r"save: path must end in \.svg, \.png or \.pdf, got 'x.n"):
+        qkv.show.steps(np.eye(2), np.eye(2), np.eye(2)).save("x.npz")
+
+
+def test_without_the_program(monkeypatch, tmp_path):
+    monkeypatch.setattr(_picture, "PROGRAM", tmp_path / "none")
+    with pytest.raises(
+        RuntimeError, match="show: the program qkv, which draws pictures, is not in"
+    ):
+        print(qkv.show(np.eye(2)).svg)
+
+
+def test_too_many_cells_say_how_to_select():
+    large = qkv.show(np.zeros((2100, 2100), np.float32))
+    with pytest.raises(ValueError, match="heads, rows, columns or reduce"):
+        print(large.svg)
+
+
+# ---- steps --------------------------------------------------------------------------------------
+
+
+def test_steps_have_the_numbers_of_the_call(tmp_path):
+    q, k, v = (np.random.default_rng(n).normal(size=(4, 3)) for n in range(3))
+    steps = qkv.show.steps(q, k, v, ["a", "b", "c", "d"], ["w", "x", "y", "z"], causal=True)
+    found = qkv.attention(q, k, v, causal=True, return_weights=True, return_scores="raw")
+    energies = arrays(steps.energies, tmp_path)
+    np.testing.assert_array_equal(energies["attn"], found.scores)
+    np.testing.assert_array_equal(energies["mask"], np.tri(4, dtype=bool))
+    np.testing.assert_array_equal(arrays(steps.weights, tmp_path)["attn"], found.weights)
+    output = arrays(steps.output, tmp_path)
+    np.testing.assert_array_equal(output["attn"], found.out)
+    assert output["tgt"].tolist() == ["a", "b", "c", "d"] and "src" not in output
+    shown = texts(steps.svg)
+    assert [one for one in shown if one in ("energies", "weights", "output")] == [
+        "energies", "weights", "output", "output"]  # fmt: skip
+
+
+def test_the_tokens_of_the_keys_serve_the_queries():
+    same = qkv.show.steps(np.eye(3), np.eye(3), np.eye(3), keys=TOKENS)
+    other = qkv.show.steps(np.eye(3)[:2], np.eye(3), np.eye(3), keys=TOKENS)
+    assert "cat" in texts(same.output.svg) and "cat" not in texts(other.output.svg)
+
+
+def test_steps_of_other_scores():
+    k, params = np.eye(3), {"Wq": np.eye(3), "Wk": np.eye(3), "v": np.ones(3)}
+    got = qkv.show.steps(k, k, k, score="additive", params=params)
+    assert f"{np.tanh(1) * 2:.2f}" in texts(got.energies.svg)
+    assert "energies" in repr(got) and "image/svg+xml" in got._repr_mimebundle_()
+
+
+def test_steps_side_by_side_keep_their_own_names():
+    svg = qkv.show.steps(np.eye(2), np.eye(2), -np.eye(2), causal=True).svg
+    names = re.findall(r' id="([^"]+)"', svg)
+    assert len(names) == len(set(names)) and set(re.findall(r"url\(#([^)]+)\)", svg)) <= set(names)
+
+
+# ---- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weights": np.ones(3)}, "weights must have 2 to 5 axes"),
+        ({"weights": np.ones((2, 2), complex)}, "weights must be an array of floats, got complex"),
+        ({"weights": np.array([["a"]])}, "weights must be an array of floats, got str"),
+        ({"weights": [np.ones((2, 2)), np.ones((2, 3))]}, r"all arrays of weights .* in layer 1"),
+        ({"keys": "a b c"}, "keys must be a list of 3 strings, got one text"),
+        ({"keys": ["a", "b"]}, "keys must have a string for each of 3 keys, got 2"),
+        ({"queries": [1, 2, 3]}, "queries must be strings"),
+        ({"keys": ["a", "b", 1]}, "keys must be strings, got one of type int"),
+        ({"keys": [TOKENS, TOKENS]}, "keys must be a list of strings for each of 1 examples"),
+        ({"mask": np.ones((3, 3))}, "mask must be bool or integers"),
+        ({"mask": np.ones((2, 3, 3), bool)}, r"mask must broadcast to the weights' shape \[3, 3\]"),
+        ({"quantity": ""}, "quantity must be the name"),
+        ({"order": "heads"}, "order must name the 0 axes"),
+        ({"order": "head"}, "order must name axes of examples, layers, heads"),
+        ({"axes": "a,b"}, "axes must be the names of rows and columns"),
+        ({"title": 3}, "title must be a text, got int"),
+        ({"example": 1}, "example must be from 0 to 0, got 1"),
+        ({"heads": [1]}, "heads must be from 0 to 0, got 1"),
+        ({"rows": []}, "rows must have one index or more"),
+        ({"rows": [0, 0]}, "rows must name each index once"),
+        ({"columns": 1.5}, "columns must be of integers, got float"),
+        ({"tokens": [True]}, "tokens must be of integers, got bool"),
+        ({"heads": "1-"}, "heads must be indices from 0 such as"),
+        ({"hide_special": 1}, "hide_special must be True or False, got int"),
+        ({"scale": "ln"}, "scale must be one of linear, sqrt, log, got 'ln'"),
+        ({"reduce": ["mean"]}, "reduce must be one of mean-heads"),
+        ({"max": 0}, "max must be a number above 0, got 0"),
+        ({"max": "1"}, "max must be a number above 0, got '1'"),
+    ],
+)
+def test_refused(options, message):
+    call = {"weights": np.eye(3), **options}
+    with pytest.raises((ValueError, TypeError), match=f"^show: ({message})"):
+        qkv.show(**call)
+
+
+def test_refused_by_name():
+    with pytest.raises(TypeError, match=r"show\(\) got an unexpected .* Did you mean 'colours'"):
+        qkv.show(np.eye(2), colors="blue")
+    with pytest.raises(TypeError, match=r"show.steps\(\) got an unexpected keyword argument 'soft"):
+        qkv.show.steps(np.eye(2), np.eye(2), np.eye(2), softcap=1)
+    with pytest.raises(ValueError, match=r"show.steps: q must be one head's array with 2 axes"):
+        qkv.show.steps(np.ones((1, 2, 2)), np.eye(2), np.eye(2))
+    found = qkv.attention(np.eye(2), np.eye(2), np.eye(2), return_entropy=True)
+    with pytest.raises(
+        ValueError, match="these results have out, entropy; request them by return_w"
+    ):
+        qkv.show(found)
