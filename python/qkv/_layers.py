@@ -35,8 +35,9 @@ __all__ = [
 class LayerGradients(NamedTuple):
     """The result of `backward`; each gradient has the shape and dtype of its source.
 
-    dq, dk, dv and dbias are arrays of q's type; parameters has NumPy arrays, by name. dbias is None
-    if the forward pass had no bias.
+    dq, dk, dv, dbias and those in dcaptured are arrays of q's type; parameters has NumPy arrays.
+    parameters and dcaptured have them by name. dbias is None if the forward pass had no bias, and
+    dcaptured if its score_mod read no array of floats.
     """
 
     dq: Array
@@ -44,13 +45,19 @@ class LayerGradients(NamedTuple):
     dv: Array
     parameters: Dict[str, Any]
     dbias: Optional[Array] = None
+    dcaptured: Optional[Dict[str, Array]] = None
 
 
 class SelfAttentionGradients(NamedTuple):
-    """The result of `SelfAttention.backward`: dx is as x; parameters has NumPy arrays by name."""
+    """The result of `SelfAttention.backward`; each gradient has the shape and dtype of its source.
+
+    dx and those in dcaptured are arrays of x's type; parameters has NumPy arrays. parameters and
+    dcaptured have them by name. dcaptured is None if score_mod read no array of floats.
+    """
 
     dx: Array
     parameters: Dict[str, Any]
+    dcaptured: Optional[Dict[str, Array]] = None
 
 
 class _Attention(Layer):
@@ -159,7 +166,7 @@ class _Attention(Layer):
             threads: as in `attention`.
 
         Returns:
-            LayerGradients: dq, dk, dv, parameters and dbias. If one array was passed as q, k and v,
+            LayerGradients: dq, dk, dv, parameters, dbias and dcaptured. If one array was passed as q, k and v,
             its gradient is dq + dk + dv.
 
         Raises:
@@ -173,8 +180,9 @@ class _Attention(Layer):
             dweights = (
                 np.broadcast_to(each, shape) if isinstance(each, np.ndarray) else each.expand(shape)
             )
-        dq, dk, dv, dbias, parameters = self._layer.backward((dout, dlse, dweights), threads)
-        return LayerGradients(dq, dk, dv, parameters, dbias)
+        given = (dout, dlse, dweights)
+        dq, dk, dv, dbias, dcaptured, parameters = self._layer.backward(given, threads)
+        return LayerGradients(dq, dk, dv, parameters, dbias, dcaptured)
 
 
 class DotProductAttention(_Attention):
@@ -462,11 +470,11 @@ class SelfAttention(Layer):
             threads: as in `attention`.
 
         Returns:
-            SelfAttentionGradients: dx and parameters.
+            SelfAttentionGradients: dx, parameters and dcaptured.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
                 none.
         """
-        dx, parameters = self._layer.backward((dout, dlse, dweights), threads)
-        return SelfAttentionGradients(dx, parameters)
+        dx, dcaptured, parameters = self._layer.backward((dout, dlse, dweights), threads)
+        return SelfAttentionGradients(dx, parameters, dcaptured)

@@ -180,17 +180,10 @@ class GradientMaker {
     return nb::len(params) > 0 ? nb::object(params) : nb::none();
   }
   nb::object make_captured(InputGradients& gradients) {
-    nb::dict captured;
-    const std::vector<std::string> names = gradient_names(call_.captured);
-    for (std::size_t n = 0; n < names.size(); ++n) {
-      if (names[n].empty()) continue;
-      View view;
-      const nb::object made = make("dcaptured." + names[n], call_.captured[n]->array.view, view);
-      if (made.is_none()) continue;
-      captured[names[n].c_str()] = made;
-      gradients.captured.push_back({call_.captured[n]->captured, view});
-    }
-    return nb::len(captured) > 0 ? nb::object(captured) : nb::none();
+    return captured_gradients(call_.captured, gradients.captured,
+                              [this](const std::string& name, const ConstView& source, View& view) {
+                                return make("dcaptured." + name, source, view);
+                              });
   }
   // The array to return to Python, given the filled array from make().
   nb::object finish(const nb::object& made) const {
@@ -290,12 +283,9 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   const nb::object dcaptured = gradients.make_captured(to);
   wanted.check_all_found();
   run(3 * work_of(call, shapes), saved, from, to);
-  for (const nb::object& made : {dparams, dcaptured}) {
-    if (made.is_none()) continue;
-    nb::dict dict = nb::borrow<nb::dict>(made);
-    for (const nb::handle name : dict.keys()) dict[name] = gradients.finish(dict[name]);
-  }
   const auto finished = [&](const nb::object& made) { return gradients.finish(made); };
+  finish_all(dparams, finished);
+  finish_all(dcaptured, finished);
   return nb::make_tuple(finished(dq), finished(dk), finished(dv), finished(dbias), dparams,
                         finished(dalibi), finished(dsinks), dcaptured);
 }

@@ -19,6 +19,7 @@
 #include "arguments.h"
 #include "attention.h"
 #include "call.h"
+#include "expressions.h"
 #include "held_layer.h"
 #include "layer_call.h"
 #include "layer_parameters.h"
@@ -64,6 +65,7 @@ class BoundLayer {
           layer_->forward(inputs, run, pass.saved, outputs, context);
         });
         pass.arrays = std::move(call.arrays);
+        pass.captured = std::move(call.captured);
         pass.rows = extras.rows();
         nb::object results = extras.with(pass.out);
         if (run.mode == Mode::kTrain) last_run_ = run;
@@ -72,8 +74,8 @@ class BoundLayer {
     });
   }
 
-  // `from` is (dout, dlse, dweights). Returns (dq, dk, dv, dbias, parameters), or, for
-  // SelfAttention, (dx, parameters).
+  // `from` is (dout, dlse, dweights). Returns (dq, dk, dv, dbias, dcaptured, parameters), or, for
+  // SelfAttention, (dx, dcaptured, parameters).
   nb::object backward(const nb::tuple& from, nb::handle threads) {
     return as_method(backward_, [&] {
       const std::shared_ptr<Pass> pass = passes_.last();
@@ -95,11 +97,18 @@ class BoundLayer {
       InputGradientsOf to;
       const ResultMaker maker(pass->like);
       const std::vector<nb::object> made = input_gradients(*pass, maker, to);
+      const nb::object captured =
+          captured_gradients(pass->captured, to.captured,
+                             [&](const std::string& /*name*/, const ConstView& source, View& view) {
+                               return maker.make(source.dtype(), source.shape(), view);
+                             });
       run_call(thread_count, 3 * pass->work, [&](Context& context) {
         layer_->backward(pass->saved, given, to, *gradients, context);
       });
       nb::list results;
       for (const nb::object& gradient : made) results.append(maker.finish(gradient));
+      finish_all(captured, [&](const nb::object& gradient) { return maker.finish(gradient); });
+      results.append(captured);
       results.append(arrays_of(parameter_list(*gradients), gradients));
       return nb::object(nb::tuple(results));
     });
@@ -131,6 +140,7 @@ class BoundLayer {
   struct Pass {
     typename L::Saved saved;
     std::vector<Array> arrays;
+    std::vector<std::shared_ptr<const CapturedInput>> captured;  // the arrays of score_mod
     Array rows;       // the queries whose weights were requested; absent for all
     nb::object like;  // results have the type of this array
     nb::object out;
@@ -139,6 +149,7 @@ class BoundLayer {
 
     void release() {
       arrays.clear();
+      captured.clear();
       rows = {};
       like.reset();
       out.reset();

@@ -170,6 +170,23 @@ std::vector<std::string> gradient_names(
   return names;
 }
 
+nb::object captured_gradients(
+    const std::vector<std::shared_ptr<const CapturedInput>>& arrays,
+    std::vector<CapturedGradient>& to,
+    const std::function<nb::object(const std::string&, const ConstView&, View&)>& make) {
+  nb::dict made;
+  const std::vector<std::string> names = gradient_names(arrays);
+  for (std::size_t n = 0; n < names.size(); ++n) {
+    if (names[n].empty()) continue;
+    View view;
+    const nb::object gradient = make(names[n], arrays[n]->array.view, view);
+    if (gradient.is_none()) continue;
+    made[names[n].c_str()] = gradient;
+    to.push_back({arrays[n]->captured, view});
+  }
+  return nb::len(made) > 0 ? nb::object(made) : nb::none();
+}
+
 template <class Bound>
 nb::object mod_of(nb::handle object, const Name& name) {
   constexpr bool kOfScore = std::is_same_v<Bound, BoundScoreMod>;

@@ -2,6 +2,7 @@
 #ifndef QKV_PYTHON_SRC_EXPRESSIONS_H_
 #define QKV_PYTHON_SRC_EXPRESSIONS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,22 @@ struct BoundExpression {
 // that name ("table", "table_2"). It is empty for integers and bool, which have no gradient.
 std::vector<std::string> gradient_names(
     const std::vector<std::shared_ptr<const CapturedInput>>& arrays);
+
+// Makes arrays for the gradients of the arrays that scores read, and requests them. make(name,
+// source, view) makes an array like `source` and sets its view; it returns None if the gradient is
+// not wanted. Returns a dict of the arrays by name, or None without any.
+nb::object captured_gradients(
+    const std::vector<std::shared_ptr<const CapturedInput>>& arrays,
+    std::vector<CapturedGradient>& to,
+    const std::function<nb::object(const std::string&, const ConstView&, View&)>& make);
+
+// Replaces each array of a dict by finish(array); None is left as it is.
+template <class Finish>
+void finish_all(const nb::object& arrays, const Finish& finish) {
+  if (arrays.is_none()) return;
+  nb::dict dict = nb::borrow<nb::dict>(arrays);
+  for (const nb::handle name : dict.keys()) dict[name] = finish(nb::object(dict[name]));
+}
 
 // The class _core.ScoreMod or _core.MaskMod, which a ScoreMod or MaskMod of _mods.py holds.
 template <class Mod>

@@ -5,6 +5,7 @@
 
 #include "core/shapes.h"
 #include "layers/checks.h"
+#include "layers/learned_key.h"
 
 namespace qkv::layers {
 
@@ -49,6 +50,23 @@ void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tenso
   if (asked) copy(outputs.lse, lse);
 }
 
+CapturedBuffers::CapturedBuffers(const std::vector<CapturedGradient>& wanted, Write write)
+    : filled_(wanted) {
+  if (write == Write::kOverwrite) return;
+  memory_.reserve(wanted.size());
+  for (CapturedGradient& one : filled_) {
+    if (!one.to.given()) continue;  // attention_backward() refuses it
+    to_.push_back(one.to);
+    one.to = memory_.emplace_back(one.to.dtype(), one.to.shape()).view();
+  }
+}
+
+void CapturedBuffers::give() const {
+  for (std::size_t n = 0; n < to_.size(); ++n) {
+    layers::give(memory_[n], to_[n], Write::kAccumulate);
+  }
+}
+
 void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
                          const Outputs& outputs, Context& context) const {
   const std::string function = std::string(name) + "::forward";
@@ -79,6 +97,7 @@ void ScoreLayer::backward(const AttentionSaved& saved, const OutputGradients& ou
                       .v = input_gradients.v,
                       .score = d_score,
                       .bias = input_gradients.bias,
+                      .captured = input_gradients.captured,
                       .write = input_gradients.write},
                      context);
 }

@@ -31,6 +31,24 @@ void resize(Tensor& tensor, DType dtype, const Dims& shape);
 void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
             const Dims& lse_shape, Context& context);
 
+// The gradients of captured arrays on their way to the caller's buffers, for layers that call
+// attention_backward() with Write::kOverwrite: overwritten directly, or added from memory of its
+// own.
+class CapturedBuffers {
+ public:
+  CapturedBuffers(const std::vector<CapturedGradient>& wanted, Write write);
+
+  // The buffers that attention_backward() overwrites.
+  const std::vector<CapturedGradient>& filled() const { return filled_; }
+  // Adds what attention_backward() has written to the caller's buffers.
+  void give() const;
+
+ private:
+  std::vector<CapturedGradient> filled_;
+  std::vector<Tensor> memory_{};  // of filled_; none if it is the caller's
+  std::vector<View> to_{};        // the caller's buffer of each tensor in memory_
+};
+
 // A layer that is one call of attention() with a score and dropout.
 struct ScoreLayer {
   std::string_view name;  // of the class

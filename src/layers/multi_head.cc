@@ -263,8 +263,11 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
     to.bias = dbias.view();
   }
   if (dsinks.given()) to.sinks = dsinks.view();
+  const layers::CapturedBuffers captured(d.captured, d.write);
+  to.captured = captured.filled();
   attention_backward({split(saved.q), split_keys(saved.k), split_keys(saved.v)}, options,
                      {split(saved.heads), saved.lse}, inner, to, context);
+  captured.give();
   if (dsinks.given()) layers::give(dsinks, gradients.sinks.view(), d.write);
   if (d.bias.given() && config_.bias_kv) {
     layers::give_bias_gradient(dbias, d.bias, d.write);

@@ -81,8 +81,11 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
   Tensor dk(x.dtype(), x.shape());
   Tensor dv(x.dtype(), x.shape());
   // The backward of attend():
+  const layers::CapturedBuffers captured(input_gradients.captured, input_gradients.write);
   attention_backward({saved.q, saved.k, saved.v}, options_of(saved.inputs), {saved.out, saved.lse},
-                     output_gradients, {.q = dq, .k = dk, .v = dv}, context);
+                     output_gradients, {.q = dq, .k = dk, .v = dv, .captured = captured.filled()},
+                     context);
+  captured.give();
   // The backward of the three project(): dx is the sum of theirs, in the order q, k, v.
   const double divisor = divisor_of(width());
   const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,

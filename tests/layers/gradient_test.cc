@@ -185,6 +185,56 @@ TEST(LayerGradients, OwnScoresAndMasks) {
   expect_gradients({{"x", from, dx}}, self, gradients, loss, "evaluation");
 }
 
+// Checks the gradient of a table that a score reads, written and accumulated.
+template <class Layer, class Inputs, class InputGradients>
+void check_table(Layer& layer, Inputs inputs, const Dims& out, const Dims& weights,
+                 const std::string& name) {
+  const Symbols x;
+  Tensor table = random_tensor(kF64, {2, 9}, 4);
+  const Captured read(ConstView(table), "table");
+  inputs.mods = {score_mod(x.s + read(x.h, x.j - x.i + 4))};
+  LayerLoss<Layer, Inputs> loss(layer, inputs, {Mode::kTrain, 11, 3}, out, weights);
+  Tensor dtable(kF64, {2, 9});
+  auto gradients = layer.zero_gradients();
+  InputGradients to;
+  to.captured = {{read, dtable}};
+  loss.backward(to, gradients);
+  expect_gradient({"table", table, dtable}, loss, name);
+  Tensor twice = contiguous(dtable);
+  to.captured = {{read, twice}};
+  to.write = Write::kAccumulate;
+  loss.backward(to, gradients);
+  for (std::size_t n = 0; n < dtable.values<double>().size(); ++n) {
+    EXPECT_EQ(twice.values<double>()[n], 2 * dtable.values<double>()[n]) << name;
+  }
+}
+
+TEST(LayerGradients, ArraysThatScoresRead) {
+  const Tensor q = random_tensor(kF64, {2, 2, 3, 4}, 1), k = random_tensor(kF64, {2, 2, 5, 4}, 2);
+  const LayerInputs heads{q, k, k};
+  const Dims out{2, 2, 3, 4}, weights{2, 2, 3, 5};
+  DotProductAttention dot(0.3);
+  check_table<DotProductAttention, LayerInputs, LayerInputGradients>(dot, heads, out, weights,
+                                                                     "dot");
+  AdditiveAttention additive(4, 4, 6, 0.3, kF64);
+  initialise(additive, 3);
+  check_table<AdditiveAttention, LayerInputs, LayerInputGradients>(additive, heads, out, weights,
+                                                                   "additive");
+  BilinearAttention bilinear(4, 4, 0.3, kF64);
+  initialise(bilinear, 3);
+  check_table<BilinearAttention, LayerInputs, LayerInputGradients>(bilinear, heads, out, weights,
+                                                                   "bilinear");
+  const Tensor x = random_tensor(kF64, {2, 3, 6}, 1), y = random_tensor(kF64, {2, 5, 6}, 2);
+  MultiHeadAttention multi({.width = 6, .heads = 2, .dropout = 0.3, .dtype = kF64});
+  initialise(multi, 3);
+  check_table<MultiHeadAttention, LayerInputs, LayerInputGradients>(
+      multi, LayerInputs{x, y, y}, {2, 3, 6}, {2, 2, 3, 5}, "multi-head");
+  SelfAttention self(6, kF64);
+  initialise(self, 7);
+  check_table<SelfAttention, SelfAttentionInputs, SelfAttentionInputGradients>(
+      self, SelfAttentionInputs{x}, {2, 3, 6}, {2, 3, 3}, "self");
+}
+
 // The results are those of attention() with the mods, and not those without.
 TEST(LayerGradients, OwnScoresAreThoseOfAttention) {
   const Symbols x;

@@ -118,3 +118,47 @@ def test_a_relative_bias_is_learned(arrays):
         )
         table -= 0.06 * got.dcaptured["table"]  # in place: the next call reads it
     assert losses[-1] < losses[0] / 50
+
+
+# ---- through layers -----------------------------------------------------------------------------
+
+
+def test_of_a_layer_are_those_of_the_function(arrays):
+    q, k, v, dout = arrays
+    table = normal(6, H, 2 * T - 1)
+    mod = qkv.score_mod(lambda s, at: s + table[at.h, at.i - at.j + T - 1])
+    layer = qkv.DotProductAttention()
+    layer.forward(q, k, v, score_mod=mod, causal=True)
+    got = layer.backward(dout)
+    want = backward(arrays, mod, causal=True)
+    assert list(got.dcaptured) == ["table"]
+    assert np.array_equal(got.dcaptured["table"], want.dcaptured["table"])
+    assert np.array_equal(got.dq, want.dq)
+    layer.forward(q, k, v)
+    assert layer.backward(dout).dcaptured is None
+
+
+@pytest.mark.parametrize("name", ["MultiHeadAttention", "SelfAttention", "AdditiveAttention"])
+def test_of_layers_are_differences_of_the_loss(name):
+    slope, dout = np.array([0.5, 0.25]), normal(7, 2, 5, 6)
+    x = normal(8, 2, 5, 6)
+    layer = {
+        "MultiHeadAttention": lambda: qkv.MultiHeadAttention(6, 2, seed=3, dtype="float64"),
+        "SelfAttention": lambda: qkv.SelfAttention(6, seed=3, dtype="float64"),
+        "AdditiveAttention": lambda: qkv.AdditiveAttention(6, 6, 4, seed=3, dtype="float64"),
+    }[name]()
+    inputs = (x,) if name == "SelfAttention" else (x, x, x)
+
+    def out():
+        return layer.forward(*inputs, score_mod=lambda s, at: s - slope[at.h] * abs(at.i - at.j))
+
+    out()
+    got = layer.backward(dout).dcaptured["slope"]
+    for head in range(2 if name == "MultiHeadAttention" else 1):
+        slope[head] += 1e-5
+        above = np.sum(dout * out())
+        slope[head] -= 2e-5
+        below = np.sum(dout * out())
+        slope[head] += 1e-5
+        assert got[head] == pytest.approx((above - below) / 2e-5, rel=1e-6, abs=1e-8)
+        assert abs(got[head]) > 1e-3

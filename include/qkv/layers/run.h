@@ -49,6 +49,7 @@ struct LayerInputGradients {
   View v{};
   Write write = Write::kOverwrite;
   View bias{};
+  std::vector<CapturedGradient> captured{};  // of arrays that scores in `mods` read
 };
 
 // The state that a layer without projections saves in the forward pass for the backward pass. The

@@ -22,7 +22,8 @@ struct SelfAttentionInputs {
 
 struct SelfAttentionInputGradients {
   View x{};
-  Write write = Write::kOverwrite;  // also applies to the parameters' gradients
+  Write write = Write::kOverwrite;           // also applies to the parameters' gradients
+  std::vector<CapturedGradient> captured{};  // of arrays that scores in `mods` read
 };
 
 // The single-head self-attention of document 001: q, k and v are bias-free projections of x to its
