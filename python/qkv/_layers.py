@@ -166,8 +166,8 @@ class _Attention(Layer):
             threads: as in `attention`.
 
         Returns:
-            LayerGradients: dq, dk, dv, parameters, dbias and dcaptured. If one array was passed as q, k and v,
-            its gradient is dq + dk + dv.
+            LayerGradients: dq, dk, dv, parameters, dbias and dcaptured. If one array was passed as
+            q, k and v, its gradient is dq + dk + dv.
 
         Raises:
             ValueError, TypeError: invalid argument, or the last forward pass failed, or there was
