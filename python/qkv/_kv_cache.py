@@ -9,13 +9,22 @@ import numpy as np
 
 from . import _core
 from ._files import read_file
-from ._functions import DEFAULTS, Array, options_of
+from ._functions import DEFAULTS, Array, attention, options_of
 from ._results import wanted_of
 from ._words import unknown_keyword
 
 # Options of attention() that the cache fixes, or that have no meaning for it.
 _FIXED = ("cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "layout", "heads")
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
+
+
+def _keys_of(pages: np.ndarray, table: np.ndarray, first: int, length: int) -> np.ndarray:
+    """A copy of an entry's rows [1,G,length,D]; zeros for those before `first`, which are gone."""
+    page, G, D = pages.shape[1:]
+    rows = np.zeros((length, G, D), pages.dtype)
+    kept = np.arange(first, length)
+    rows[kept] = pages[table[kept // page], kept % page]
+    return np.ascontiguousarray(rows.transpose(1, 0, 2)[None])
 
 
 class KvCache:
@@ -192,6 +201,56 @@ class KvCache:
                 raise unknown_keyword("KvCache.attention", word, set(_TAKEN))
         given = {**DEFAULTS, **options}
         return self._cache.attention(q, options_of(given), wanted_of(given), threads)
+
+    def attention_of(
+        self, entry: int, q: Array, *, threads: Optional[int] = None, **options: Any
+    ) -> Any:
+        """Computes a step of one entry over a copy of its keys, with every result of `attention`.
+
+        out, lse and row_max are bit-identical to the entry's in `attention`. The weights of a step,
+        `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`, are a picture. The
+        copy takes the memory of all keys ever appended to the entry; those that a window has
+        dropped are masked.
+
+        Args:
+            entry: 0 to B-1.
+            q: the queries of all entries, as in `attention`, [B,H,Tq,D].
+            threads: as in `attention`.
+            options: the options of `qkv.attention` except packed sequences, pages, layout and
+                heads; of a cache with a window also except window and causal_offset.
+
+        Returns:
+            The result of `qkv.attention` with B = 1.
+
+        Raises:
+            ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+
+        >>> cache = KvCache(1, 1, 2)
+        >>> cache.append(np.ones((1, 1, 3, 2)), np.ones((1, 1, 3, 2)))
+        >>> q = np.ones((1, 1, 1, 2), np.float32)
+        >>> cache.attention_of(0, q, return_weights=True).weights.round(4)
+        array([[[[0.3333, 0.3333, 0.3333]]]], dtype=float32)
+        """
+        name = "KvCache.attention_of"
+        try:
+            first, length = self.first_key(entry), self.lengths[entry]
+        except (ValueError, TypeError) as error:
+            raise type(error)(str(error).replace("KvCache.first_key", name)) from None
+        window = self.sizes["window"]
+        known = set(_TAKEN) - ({"window", "causal_offset"} if window else set())
+        for word in options:
+            if word not in known:
+                raise unknown_keyword(name, word, known)
+        if len(getattr(q, "shape", ())) != 4 or q.shape[0] != self.sizes["B"]:
+            got = list(getattr(q, "shape", ())) or type(q).__name__
+            raise ValueError(
+                f"{name}: q must be an array [B,H,Tq,D] with B = {self.sizes['B']}, got {got}"
+            )
+        if window:
+            options["window"] = (window - 1, None)
+        table = self.block_tables[entry]
+        k, v = (_keys_of(pages, table, first, length) for pages in (self.k_pages, self.v_pages))
+        return attention(q[entry : entry + 1], k, v, threads=threads, **options)
 
     def first_key(self, entry: int) -> int:
         """Returns the index of the first key that the window has not dropped from an entry.

@@ -3,6 +3,7 @@
 
 import threading
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -51,6 +52,29 @@ def test_guesses_beams_and_windows():
     assert not cache.attention(q).any()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16", "q8"])
+@pytest.mark.parametrize("window", [0, 20])
+def test_a_step_of_one_entry(dtype, window):
+    cache = qkv.KvCache(B, G, 32, 64, page=16, dtype=dtype, window=window, queries=2)
+    k, v = draw(B, G, 100, 32), draw(B, G, 100, 64)
+    cache.append(k, v)
+    cache.append(k[:1, :, :7], v[:1, :, :7], entries=[0])
+    name = {"q8": "float32", "bfloat16": ml_dtypes.bfloat16}.get(dtype, dtype)
+    q = draw(B, H, 2, 32).astype(name)
+    options = {"causal": True, "softcap": 5.0, "alibi_slopes": np.full(H, 0.1, np.float32)}
+    if name == "float64":
+        options["alibi_slopes"] = options["alibi_slopes"].astype(np.float64)
+    want, lse = cache.attention(q, **options, return_lse=True)
+    for entry, length in enumerate((107, 100)):
+        got = cache.attention_of(entry, q, **options, return_lse=True, return_weights=True)
+        assert got.out.tobytes() == want[entry : entry + 1].tobytes()
+        assert got.lse.tobytes() == lse[entry : entry + 1].tobytes()
+        assert got.weights.shape == (1, H, 2, length)
+        if window:
+            assert cache.first_key(entry) > 0 and not got.weights[..., : length - 21].any()
+        np.testing.assert_allclose(got.weights.astype(float).sum(-1), 1, rtol=1e-2)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16"])
 def test_rounds_to_its_dtype(dtype):
     cache = qkv.KvCache(1, G, D, dtype=dtype)
@@ -64,6 +88,18 @@ def test_rounds_to_its_dtype(dtype):
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
+        (lambda c: c.attention_of(9, np.zeros((1, 1, 1, 8))), ValueError,
+         "KvCache.attention_of: entry must be in 0 to B-1 = 1, got 9"),
+        (lambda c: c.attention_of("a", np.zeros((1, 1, 1, 8))), TypeError,
+         "KvCache.attention_of: entry must be "),
+        (lambda c: c.attention_of(0, np.zeros((1, 8))), ValueError,
+         "KvCache.attention_of: q must be an array [B,H,Tq,D] with B = "),
+        (lambda c: c.attention_of(0, [1.0]), ValueError,
+         "KvCache.attention_of: q must be an array [B,H,Tq,D] with B = "),
+        (lambda c: c.attention_of(0, np.zeros((1, 1, 1, 8)), heads=2), TypeError,
+         "KvCache.attention_of() got an unexpected keyword argument 'heads'"),
+        (lambda c: qkv.KvCache(1, 1, 8, window=4).attention_of(0, np.zeros((1, 1, 1, 8)), window=2),
+         TypeError, "KvCache.attention_of() got an unexpected keyword argument 'window'"),
         (lambda c: qkv.KvCache(1, 1, 8, page=8), ValueError,
          "KvCache: page must be a multiple of 16, got 8"),
         (lambda c: qkv.KvCache(0, 1, 8), ValueError, "KvCache: B must be 1 or more, got 0"),
