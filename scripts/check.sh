@@ -55,12 +55,12 @@ step_rules() {
 }
 
 # Checks that the licence is in the first line, in the second after #!, or in the third in JSON,
-# which has no comments.
+# which has no comments; in notebooks, in the first line of their first cell.
 step_spdx() {
   local file line count=0 failed=0
   while read -r file; do
     line=1
-    if [[ $file == *.json ]]; then line=3; elif [[ $(head -c 2 "$file") == '#!' ]]; then line=2; fi
+    if [[ $file == *.json ]]; then line=3; elif [[ $file == *.ipynb ]]; then line=8; elif [[ $(head -c 2 "$file") == '#!' ]]; then line=2; fi
     if ! sed -n "${line}p" "$file" | grep -q 'SPDX-License-Identifier: Apache-2\.0'; then
       echo "$file:$line: no SPDX-License-Identifier: Apache-2.0"
       failed=$((failed + 1))

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the notebooks of the four documents: outputs, printed numbers, pictures of the pages."""
+
+import copy
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from qkv import _picture
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+DOCUMENTS = ["000", "001", "002", "003"]
+
+# A number or a truth value that is not part of a name or of a longer number.
+TOKEN = re.compile(r"(?<![\w.])(True|False|-?\d+(?:\.\d*)?)(?![\w])")
+
+
+def script(name):
+    """The module of a file in scripts/."""
+    found = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="notebooks")
+def notebooks_fixture():
+    """The module scripts/notebooks.py, where its packages are installed."""
+    for package in ("nbclient", "nbformat", "ipykernel"):
+        pytest.importorskip(package, reason=f"no {package}, which executes notebooks")
+    return script("notebooks")
+
+
+def cells_of(path):
+    return json.loads(path.read_text(encoding="utf-8"))["cells"]
+
+
+def printed(path):
+    """What the cells print, as stored."""
+    outputs = [output for cell in cells_of(path) for output in cell.get("outputs", [])]
+    return "".join("".join(output.get("text", [])) for output in outputs)
+
+
+# ---- form ---------------------------------------------------------------------------------------
+
+
+def test_all_are_found():
+    assert [path.stem for path in NOTEBOOKS] == DOCUMENTS
+
+
+def test_the_function_check_is_the_same_in_all():
+    (one,) = {
+        "".join(cell["source"]).partition("import re\n")[2]
+        for path in NOTEBOOKS
+        for cell in cells_of(path)
+        if cell["id"] == "check"
+    }
+    assert "def check(" in one
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_code_cell_was_executed_in_order(path):
+    counts = [cell["execution_count"] for cell in cells_of(path) if cell["cell_type"] == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+# ---- outputs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_executed_again_it_has_the_stored_outputs(path, notebooks):
+    if not _picture.PROGRAM.is_file():
+        pytest.skip("no program qkv in this build of the package")
+    assert notebooks.differences(notebooks.read(path), notebooks.executed(path)) == []
+
+
+def test_differences_are_found(notebooks):
+    stored = notebooks.read(NOTEBOOKS[0])
+    shown = {cell.id: cell for cell in stored.cells}
+    assert notebooks.differences(stored, stored) == []
+
+    def after(change):
+        fresh = copy.deepcopy(stored)
+        change({cell.id: cell for cell in fresh.cells})
+        return [line.split(":")[0] for line in notebooks.differences(stored, fresh)]
+
+    def replaced(cell, kind, old, new):
+        def change(cells):
+            (output,) = (x for x in cells[cell].outputs if kind in x.get("data", {}))
+            assert old in output.data[kind]
+            output.data[kind] = output.data[kind].replace(old, new)
+
+        return change
+
+    def printed_otherwise(cells):
+        cells["softmax"].outputs[0].text += "more"
+
+    picture = "image/svg+xml"
+    assert "0.8808" in shown["softmax"].outputs[1].data[picture]
+    assert after(printed_otherwise) == ["cell softmax"]
+    assert after(replaced("softmax", picture, "0.8808", "0.8809")) == []
+    assert after(replaced("softmax", picture, "0.8808", "0.8810")) == ["cell softmax"]
+    assert after(replaced("softmax", picture, ">k1<", ">k3<")) == ["cell softmax"]
+    assert after(lambda cells: cells["toy"].outputs.pop()) == ["cell toy"]
+
+
+# ---- the numbers of the documents ----------------------------------------------------------------
+
+
+class SeedRow(NamedTuple):
+    """One line of tests/seed_numbers.tsv."""
+
+    document: str
+    line: str
+    expression: str
+    numbers: list[str]
+    digits: int
+
+    def is_at(self, tokens: list[str], start: int) -> bool:
+        found = tokens[start : start + len(self.numbers)]
+        return len(found) == len(self.numbers) and all(map(self.agree, self.numbers, found))
+
+    def agree(self, wanted: str, found: str) -> bool:
+        """Whether they agree within half a unit of the last given and last printed decimals."""
+        if wanted in ("True", "False") or found in ("True", "False"):
+            return wanted == found
+        decimals = len(found.partition(".")[2]) if "." in found else self.digits
+        return abs(float(wanted) - float(found)) <= 0.5 * 10.0 ** -min(self.digits, decimals)
+
+
+def seed_rows(document: str) -> list[SeedRow]:
+    rows = []
+    for line in (ROOT / "tests" / "seed_numbers.tsv").read_text(encoding="utf-8").splitlines():
+        if line.startswith(document):
+            name, place, expression, numbers, digits = line.split("\t")
+            rows.append(SeedRow(name, place, expression, numbers.split(), int(digits)))
+    return rows
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_shows_the_numbers_of_its_document(document):
+    """Each row of the table is among qkv's numbers and among the document's, in order."""
+    text = printed(ROOT / "examples" / "notebooks" / f"{document}.ipynb")
+    for whose in ("qkv", "document"):
+        lines = re.findall(rf"(?m)^ +{whose} +(.*)$", text)
+        tokens = TOKEN.findall("\n".join(lines))
+        for row in seed_rows(document):
+            found = any(row.is_at(tokens, start) for start in range(len(tokens)))
+            assert found, f"{whose}: line {row.line}, {row.expression}: {row.numbers}"
+
+
+def test_counts_the_rows():
+    assert [len(seed_rows(document)) for document in DOCUMENTS] == [38, 15, 15, 7]
+
+
+# ---- pictures of the pages ----------------------------------------------------------------------
+
+PAGES = [ROOT / "docs" / name for name in ("seeds.md", "gallery.md")]
+
+
+def test_pictures_of_the_pages_are_those_of_the_notebooks():
+    gallery = script("gallery")
+    for name, (notebook, cells, columns) in gallery.FROM_NOTEBOOKS.items():
+        svg = gallery.grid(gallery.outputs(notebook, cells), columns)
+        assert svg == (gallery.IMAGES / name).read_text(encoding="utf-8"), name
+
+
+def test_the_pooled_picture_is_computed_again():
+    if not _picture.PROGRAM.is_file():
+        pytest.skip("no program qkv in this build of the package")
+    gallery = script("gallery")
+    stored = (gallery.IMAGES / "gallery" / "pooled.svg").read_text(encoding="utf-8")
+    cells = gallery.cells_of(stored)
+    assert len(cells) == 3 * 96 * 96
+    assert gallery.is_close(stored, gallery.pooled())
+    assert not gallery.is_close(stored, stored.replace("by topic", "by colour"))
+    other = stored.replace(cells[0, 0, 0].hex(), "ffffff")
+    assert other != stored and not gallery.is_close(stored, other)
+
+
+def test_every_picture_is_on_a_page():
+    gallery = script("gallery")
+    shown = [
+        name
+        for page in PAGES
+        for name in re.findall(r'(?:src="|\]\()images/([\w/-]+\.svg)', page.read_text("utf-8"))
+    ]
+    assert set(gallery.FROM_NOTEBOOKS) | set(gallery.COMPUTED) <= set(shown)
+    assert [name for name in shown if not (gallery.IMAGES / name).is_file()] == []
