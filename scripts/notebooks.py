@@ -7,8 +7,8 @@ usage: .venv-python/bin/python scripts/notebooks.py --write [NAME...]    store t
 NAME: such as 003; without any: all notebooks.
 
 --check exits with 1 if a cell fails or an output differs. Texts are compared word by word, of
-pictures the texts that they show and those under the pointer; numbers may differ by one in their
-last digit, because targets of the CPU round differently.
+pictures the texts that they show and those under the pointer. Because targets of the CPU round
+differently, numbers may differ by 0.015 percent, or with two or more decimals by one in the last.
 """
 
 import argparse
@@ -96,13 +96,15 @@ def texts(output):
 
 
 def agree(stored, fresh):
-    """Whether two texts have the same words, and numbers within one of their last digit."""
+    """Whether two texts have the same words, and numbers that count as equal."""
     if NUMBER.sub("#", stored) != NUMBER.sub("#", fresh):
         return False
-    return all(
-        abs(float(a) - float(b)) <= 1.01 * 10.0 ** -len(a.partition(".")[2]) * ("." in a)
-        for a, b in zip(NUMBER.findall(stored), NUMBER.findall(fresh))
-    )
+    for a, b in zip(NUMBER.findall(stored), NUMBER.findall(fresh)):
+        decimals = len(a.partition(".")[2])
+        unit = 1.01 * 10.0**-decimals if decimals > 1 else 0.0
+        if abs(float(a) - float(b)) > max(unit, 1.5e-4 * abs(float(a))):
+            return False
+    return True
 
 
 def differences(stored, fresh):

@@ -106,6 +106,7 @@ def test_differences_are_found(notebooks):
     assert after(replaced("softmax", picture, "0.8808", "0.8809")) == []
     assert after(replaced("softmax", picture, "0.8808", "0.8810")) == ["cell softmax"]
     assert after(replaced("softmax", picture, ">k1<", ">k3<")) == ["cell softmax"]
+    assert after(replaced("toy", picture, ">3<", ">4<")) == ["cell toy"]
     assert after(lambda cells: cells["toy"].outputs.pop()) == ["cell toy"]
 
 
