@@ -185,8 +185,9 @@ def main():
     what.add_argument("--write", action="store_true")
     what.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    changed = 0
+    count = changed = 0
     for name, svg, exactly in pictures():
+        count += 1
         path = IMAGES / name
         stored = path.read_text(encoding="utf-8") if path.exists() else ""
         if stored == svg or (not exactly and is_close(stored, svg)):
@@ -196,7 +197,7 @@ def main():
         if options.write:
             path.parent.mkdir(exist_ok=True)
             path.write_text(svg, encoding="utf-8")
-    print(f"{len(FROM_NOTEBOOKS) + len(COMPUTED)} pictures, {changed} that changed")
+    print(f"{count} pictures, {changed} that changed")
     return 1 if changed and options.check else 0
 
 
