@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,14 +30,44 @@ constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
-// Opens a file for reading. Opening a FIFO blocks until it has a writer; if a signal interrupts
-// that, the flag is polled.
-int open_to_read(const std::string& path, const std::atomic<bool>* stop) {
-  if (path == "-") return ::dup(STDIN_FILENO);
+bool is_set(const std::atomic<bool>* stop) {
+  return stop != nullptr && stop->load(std::memory_order_relaxed);
+}
+
+// Waits until a read would not block. The flag is polled ten times a second, since the thread that
+// sets it may be another one, whose signals do not interrupt this one.
+void wait_to_read(const Descriptor& file, const std::atomic<bool>* stop) {
+  constexpr int kMilliseconds = 100;
+  struct pollfd input {};
+  input.fd = file.get();
+  input.events = POLLIN;
+  for (;;) {
+    if (is_set(stop)) throw Cancelled("read");
+    const int ready = ::poll(&input, 1, kMilliseconds);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return;  // a read reports an error
+  }
+}
+
+// Opens a FIFO and waits for its writer. Without O_NONBLOCK the call to open() would wait.
+Descriptor open_fifo(const std::string& path, const std::atomic<bool>* stop) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) return file;
+  wait_to_read(file, stop);
+  ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
+  return file;
+}
+
+// Opens a file for reading. Opening a FIFO waits until it has a writer; with a flag, that wait and
+// those for its data end when the flag is set.
+Descriptor open_to_read(const std::string& path, const std::atomic<bool>* stop) {
+  if (path == "-") return Descriptor(::dup(STDIN_FILENO));
+  struct stat status {};
+  const bool is_fifo = ::stat(path.c_str(), &status) == 0 && S_ISFIFO(status.st_mode);
+  if (is_fifo && stop != nullptr) return open_fifo(path, stop);
   for (;;) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 || errno != EINTR) return fd;
-    if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw Cancelled("read");
+    if (fd >= 0 || errno != EINTR) return Descriptor(fd);
+    if (is_set(stop)) throw Cancelled("read");
   }
 }
 
@@ -69,6 +100,7 @@ InputFile::InputFile(const std::string& path, const std::atomic<bool>* stop)
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw app::InputError(name_, system_message(errno));
   if (S_ISDIR(status.st_mode)) throw app::InputError(name_, "expected a file, got a directory");
+  may_wait_ = stop != nullptr && !S_ISREG(status.st_mode);
   // Standard input may be a file that has been partly read: it counts as one of unknown size.
   if (S_ISREG(status.st_mode) && ::lseek(file_.get(), 0, SEEK_CUR) == 0) size_ = status.st_size;
 }
@@ -116,7 +148,8 @@ std::size_t InputFile::take_ahead(void* target, std::size_t bytes) {
 std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
   std::size_t done = 0;
   while (done < bytes) {
-    if (stop_ != nullptr && stop_->load(std::memory_order_relaxed)) throw Cancelled("read");
+    if (is_set(stop_)) throw Cancelled("read");
+    if (may_wait_) wait_to_read(file_, stop_);
     const ssize_t got =
         ::read(file_.get(), target + done, std::min(bytes - done, kLargestTransfer));
     if (got == 0) break;

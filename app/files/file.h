@@ -22,7 +22,8 @@ namespace qkv::files {
 std::string system_message(int error);
 
 // A file that is read sequentially; the path "-" is standard input. Throws InputError. The flag
-// `stop` (which may be null) is polled before each system read; if it is true, Cancelled is thrown.
+// `stop` (which may be null) is polled before each system read and while a pipe has no data; if it
+// is true, Cancelled is thrown.
 class InputFile {
  public:
   explicit InputFile(const std::string& path, const std::atomic<bool>* stop = nullptr);
@@ -54,6 +55,7 @@ class InputFile {
   std::string name_;
   Descriptor file_;
   const std::atomic<bool>* stop_;
+  bool may_wait_ = false;  // a read may wait for data, during which the flag is polled
   std::optional<Index> size_;
   std::string ahead_;      // the bytes that peek() has read
   std::size_t given_ = 0;  // bytes of ahead_ that read() has returned

@@ -154,6 +154,26 @@ FileKind array_kind(ArrayFormat format) {
 
 }  // namespace
 
+const char* describe(FileKind kind) noexcept {
+  switch (kind) {
+    case FileKind::kNpy:
+      return "a .npy file";
+    case FileKind::kNpz:
+      return "an .npz file";
+    case FileKind::kSafetensors:
+      return "a .safetensors file";
+    case FileKind::kWordVectors:
+      return "word vectors";
+    case FileKind::kColumns:
+      return "text in columns";
+    case FileKind::kText:
+      return "text";
+    case FileKind::kNumbers:
+      return "a table of numbers";
+  }
+  return "";
+}
+
 FileKind file_kind(const std::string& path, const std::atomic<bool>* stop) {
   files::InputFile file(path, stop);
   std::string_view head = file.peek(kWindow);

@@ -26,6 +26,9 @@ enum class FileKind {
 // PNG picture"). Throws Cancelled if the flag (which may be null) becomes true.
 QKV_API FileKind file_kind(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
+// The name of a kind of file in messages: "an .npz file", "word vectors".
+QKV_API const char* describe(FileKind kind) noexcept;
+
 }  // namespace qkv::app
 
 #endif  // QKV_FILES_FILE_KIND_H_

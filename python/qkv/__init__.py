@@ -48,6 +48,8 @@ from ._mods import At, MaskMod, ScoreMod, mask_mod, score_mod
 from ._picture import Picture, Steps
 from ._q8 import dequantize_q8, q8, quantize_q8
 from ._show import show
+from ._translator import Translation, Translator
+from ._word_vectors import WordVectors, read_word_vectors
 
 __all__ = [
     "GRU",
@@ -77,6 +79,9 @@ __all__ = [
     "SelfAttention",
     "SelfAttentionGradients",
     "Steps",
+    "Translation",
+    "Translator",
+    "WordVectors",
     "__version__",
     "attention",
     "attention_backward",
@@ -90,6 +95,7 @@ __all__ = [
     "minimum",
     "q8",
     "quantize_q8",
+    "read_word_vectors",
     "score_mod",
     "set_threads",
     "show",

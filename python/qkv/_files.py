@@ -11,13 +11,16 @@ Path = Union[str, bytes, "os.PathLike[str]"]
 Value = TypeVar("Value")
 
 
-def read_file(read: Callable[[bytes], Value], path: Path) -> Value:
-    """Returns read(path); raises OSError for a file that is missing or may not be read."""
+def read_file(read: Callable[[bytes], Value], path: Path, *, folder: bool = False) -> Value:
+    """Returns read(path); raises OSError for a file that is missing or may not be read.
+
+    With `folder`, the path may also be a folder.
+    """
     try:
         return read(os.fsencode(path))
     except ValueError as error:
         wrong = error
-    if not os.path.isfile(path):
+    if not os.path.exists(path) or (os.path.isdir(path) and not folder):
         with open(path, "rb"):  # raises the operating system's error
             pass
     elif not os.access(path, os.R_OK):

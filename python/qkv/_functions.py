@@ -316,16 +316,18 @@ def attention_backward(
 
 
 @near_words
-def softmax(x: Array, *, threads: Optional[int] = None) -> Array:
-    """exp(x) / sum of exp(x) along the last axis; the largest entry is subtracted first.
+def softmax(x: Numbers, dim: int = -1, *, threads: Optional[int] = None) -> Array:
+    """exp(x) / sum of exp(x) along one axis; the largest entry is subtracted first.
 
     Args:
-        x: any rank from 1; float64, float32, bfloat16 or float16.
+        x: any rank from 1; float64, float32, bfloat16 or float16. Lists of numbers, and what else
+            NumPy can make an array of, count as float64.
+        dim: the axis, counted from the end if negative.
         threads: as in `attention`.
 
     Returns:
-        An array with the shape, dtype and type of x. A row of only -inf gives zeros; NaN or +inf
-        makes its row NaN.
+        An array with the shape, dtype and type of x (NumPy for a list). A row of only -inf gives
+        zeros; NaN or +inf makes its row NaN.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -333,8 +335,11 @@ def softmax(x: Array, *, threads: Optional[int] = None) -> Array:
     >>> import numpy as np
     >>> softmax(np.array([4.0, 2.0])).round(4)
     array([0.8808, 0.1192])
+    >>> softmax([[4, 1], [2, 1]], dim=0).round(4)
+    array([[0.8808, 0.5   ],
+           [0.1192, 0.5   ]])
     """
-    return _core.softmax(x, threads)
+    return _core.softmax(x, dim, threads)
 
 
 @near_words

@@ -12,6 +12,7 @@ _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "mask' (bool) or 'bias' (numbers)",
     "attention_mask": "mask' or 'padding_mask",
+    "axis": "dim",
     "average_attn_weights": "average_weights",
     "block_mask": "mask_mod",
     "dropout_p": "dropout",

@@ -22,6 +22,8 @@ void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);
 void bind_model_layers(nanobind::module_& module);
 void bind_torch_attention(nanobind::module_& module);
+void bind_translator(nanobind::module_& module);
+void bind_word_vectors(nanobind::module_& module);
 
 }  // namespace qkv::python
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files.h"
 
-#include <exception>
 #include <string>
 #include <utility>
 #include <variant>
@@ -12,6 +11,7 @@
 #include <qkv/app/utf8.h>
 #include <qkv/tensor.h>
 
+#include "file_calls.h"
 #include "gil.h"
 
 namespace qkv::python {
@@ -19,34 +19,13 @@ namespace {
 
 namespace nb = nanobind;
 
-// Raises a Python error with the text of `error`, in which a file name may not be valid UTF-8.
-[[noreturn]] void raise(PyObject* kind, const std::exception& error) {
-  const std::string text = error.what();
-  const nb::object message = nb::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-  PyErr_SetObject(kind, message.ptr());
-  nb::raise_python_error();
-}
-
-// The name of the file at `path`. "-" becomes "./-", since qkv_app takes "-" for standard input or
-// output.
-std::string file_name(const nb::bytes& path) {
-  std::string name(path.c_str(), path.size());
-  if (name.find('\0') != std::string::npos) throw nb::value_error("path has a null character");
-  return name == "-" ? "./-" : name;
-}
-
 // Returns f(), called without the GIL; errors of files become ValueError or OSError.
 template <class F>
 auto with_files(const F& f) {
-  try {
+  return with_file_errors([&] {
     const WithoutGil no_gil;
     return f();
-  } catch (const app::InputError& error) {
-    raise(PyExc_ValueError, error);
-  } catch (const app::OutputError& error) {
-    raise(PyExc_OSError, error);
-  }
+  });
 }
 
 using Found = std::pair<const Tensor*, View>;

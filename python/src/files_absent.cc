@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces files.cc in a build without qkv_app, the library that has the file formats.
+// Replaces files.cc, translator.cc and word_vectors.cc in a build without qkv_app, the library that
+// has the file formats and the translator.
+#include "areas.h"
 #include "files.h"
 
 namespace qkv::python {
@@ -26,6 +28,16 @@ void save_cache(const nanobind::bytes& /*path*/, const KvCache& /*cache*/) { ref
 
 KvCache read_cache(const nanobind::bytes& /*path*/, const KvCacheSizes* /*expected*/) {
   refuse("load");
+}
+
+void bind_translator(nanobind::module_& module) {
+  module.def("read_translator", [](nanobind::handle /*path*/) { refuse("Translator"); });
+  module.def("linked_translator", [](nanobind::handle /*name*/) { refuse("Translator"); });
+}
+
+void bind_word_vectors(nanobind::module_& module) {
+  module.def("read_word_vectors",
+             [](const nanobind::args& /*all*/) { refuse("read_word_vectors"); });
 }
 
 }  // namespace qkv::python

@@ -16,15 +16,45 @@ double count(const ConstView& x) { return static_cast<double>(x.element_count())
 
 Work work_of(const ConstView& x) { return {20 * count(x), count(x)}; }
 
-nb::object softmax_call(nb::handle x, nb::handle threads) {
-  const int workers = threads_of("softmax", threads);
-  const Array array = array_of(x, {"softmax", "x"});
-  if (!array.view.given()) throw_value_error({"softmax", "x"}, "is absent");
+// The NumPy array of an object that is no array but can become one: a list, range or another
+// sequence of numbers, which count as float64, or an object with __array__. Returns null for
+// others.
+nb::object array_made_of(nb::handle x, const Name& name) {
+  const bool is_text = nb::isinstance<nb::str>(x);
+  if (numpy().is_array(x) || is_text || nb::hasattr(x, "__dlpack__")) return {};
+  if (PyObject_CheckBuffer(x.ptr()) != 0) return {};
+  if (nb::hasattr(x, "__array__")) return numpy().as_array(x);
+  if (PySequence_Check(x.ptr()) == 0) return {};
+  return array_or_sequence(nb::list(nb::borrow(x)), name, DType::kFloat64).owner;
+}
+
+// The axis `dim` from 0; the last one for an array without axes, which the library refuses.
+int axis_of(nb::handle dim, const ConstView& x) {
+  const Name name{"softmax", "dim"};
+  const Index axis = index_of(dim, name);
+  const Index rank = x.rank();
+  if (rank == 0) return -1;
+  if (axis >= -rank && axis < rank) return static_cast<int>(axis < 0 ? axis + rank : axis);
+  throw_value_error(name, "must be in " + std::to_string(-rank) + " to " +
+                              std::to_string(rank - 1) + ", got " + std::to_string(axis) + " (x " +
+                              qkv::describe(x) + ")");
+}
+
+nb::object softmax_call(nb::handle x, nb::handle dim, nb::handle threads) {
+  const Name name{"softmax", "x"};
+  const int workers = threads_of(name.function, threads);
+  const nb::object made_of_x = array_made_of(x, name);
+  const nb::handle given = made_of_x.is_valid() ? nb::handle(made_of_x) : x;
+  const Array array = array_of(given, name);
+  if (!array.view.given()) throw_value_error(name, "is absent");
+  const int axis = axis_of(dim, array.view);
   View out;
-  const ResultMaker maker(x);
+  const ResultMaker maker(given);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
-  run_call(workers, work_of(array.view),
-           [&](Context& context) { softmax(array.view, out, context); });
+  const bool is_last = axis == array.view.rank() - 1;
+  const ConstView rows = is_last ? array.view : transpose(array.view, axis, -1);
+  const View to = is_last ? out : transpose(out, axis, -1);
+  run_call(workers, work_of(array.view), [&](Context& context) { softmax(rows, to, context); });
   return maker.finish(made);
 }
 
@@ -118,7 +148,7 @@ nb::object dequantize_q8_call(nb::handle x) {
 void bind_functions(nb::module_& module) {
   module.def("quantize_q8", quantize_q8_call, nb::arg().none());
   module.def("dequantize_q8", dequantize_q8_call, nb::arg().none());
-  module.def("softmax", softmax_call, nb::arg().none(), nb::arg().none());
+  module.def("softmax", softmax_call, nb::arg().none(), nb::arg().none(), nb::arg().none());
   module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none());
   module.def("batch_dot", batch_dot_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),

@@ -29,6 +29,8 @@ void bind_all(nanobind::module_& module) {
   bind_kv_cache(module);
   bind_dropout(module);
   bind_gru_cell(module);
+  bind_translator(module);
+  bind_word_vectors(module);
 }
 
 }  // namespace

@@ -86,4 +86,16 @@ nb::object ResultMaker::finish(const nb::object& made) const {
   return from_dlpack_.is_none() || made.is_none() ? made : nb::object(from_dlpack_(made));
 }
 
+nb::object array_owning(Tensor tensor) {
+  auto held = std::make_unique<Tensor>(std::move(tensor));
+  std::vector<std::size_t> sizes;
+  for (const Index size : held->shape()) sizes.push_back(static_cast<std::size_t>(size));
+  void* const data = held->view().data();
+  const DType dtype = held->dtype();
+  const nb::capsule owner(held.release(), [](void* p) noexcept { delete static_cast<Tensor*>(p); });
+  const nb::ndarray<nb::numpy> array(data, sizes.size(), sizes.data(), owner, nullptr,
+                                     dlpack_of(dtype), nb::device::cpu::value);
+  return nb::cast(array);
+}
+
 }  // namespace qkv::python

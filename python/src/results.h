@@ -4,6 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <qkv/tensor.h>
 #include <qkv/view.h>
 
 namespace qkv::python {
@@ -33,6 +34,9 @@ class ResultMaker {
   nanobind::object from_dlpack_;           // None for NumPy, or if exchange_ is set
   const ExchangeApi* exchange_ = nullptr;  // C functions, faster than from_dlpack_
 };
+
+// A NumPy array that owns the memory of a tensor, which must be given.
+nanobind::object array_owning(Tensor tensor);
 
 }  // namespace qkv::python
 

@@ -43,7 +43,7 @@ APP = {
     "picture": "files text",  # files/descriptor.h: PNG is drawn by a child process
     "translator/passes": "core layers",
     "translator/search": "core kernels runtime layers translator/passes",
-    "translator/model": "text translator/passes translator/search",
+    "translator/model": "files text translator/passes translator/search",
     "translator/data": "core",  # a model must not include the data that it learns
     "translator/optimiser": "core reference kernels",
     "translator/training": "core text files translator/passes translator/model translator/data "

@@ -71,6 +71,80 @@ def test_a_masked_array_of_records_is_refused_by_its_type():
         qkv.softmax(x)
 
 
+@pytest.mark.parametrize("dim", [-3, -2, -1, 0, 1, 2])
+def test_softmax_of_an_axis_is_that_of_the_last_one(dim):
+    got = qkv.softmax(Q[0], dim)
+    assert got.shape == Q[0].shape and got.flags.c_contiguous
+    want = np.moveaxis(qkv.softmax(np.ascontiguousarray(np.moveaxis(Q[0], dim, -1))), -1, dim)
+    np.testing.assert_array_equal(got, want, strict=True)
+    wide = qkv.softmax(Q[0].astype(np.float64), dim=dim)
+    np.testing.assert_array_equal(qkv.softmax(Q[0].tolist(), dim=dim), wide, strict=True)
+
+
+class WithArray:
+    """An object that only NumPy's conversion makes an array of."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array([4, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        ([4, 2], float),
+        ((4.0, 2.0), float),
+        ([np.float32(4), np.float32(2)], float),
+        (range(4, 1, -2), float),
+        (WithArray(), np.float32),
+    ],
+)
+def test_softmax_of_what_numpy_makes_an_array_of(x, dtype):
+    got = qkv.softmax(x)
+    assert type(got) is np.ndarray
+    np.testing.assert_array_equal(got, qkv.softmax(np.array([4, 2], dtype)), strict=True)
+
+
+@needs_torch
+def test_softmax_of_an_axis_of_a_tensor():
+    x = torch.from_numpy(Q)
+    assert torch.equal(qkv.softmax(x, 1), torch.from_numpy(qkv.softmax(Q, 1)))
+
+
+@pytest.mark.parametrize(
+    ("x", "options", "kind", "text"),
+    [
+        (Q, {"dim": 4}, ValueError,
+         "softmax: dim must be in -4 to 3, got 4 (x float32 [2,3,6,4])"),
+        (Q, {"dim": -5}, ValueError,
+         "softmax: dim must be in -4 to 3, got -5 (x float32 [2,3,6,4])"),
+        (Q, {"dim": 1.0}, TypeError, "softmax: dim must be an integer, got float 1.0"),
+        (Q, {"dim": True}, TypeError, "softmax: dim must be an integer, got bool True"),
+        (Q, {"dim": None}, TypeError, "softmax: dim must be an integer, got None"),
+        (Q, {"axis": 0}, TypeError,
+         "softmax() got an unexpected keyword argument 'axis'. Did you mean 'dim'?"),
+        (np.float32(3), {}, ValueError, "softmax: x must have at least one axis, got float32 []"),
+        (3.0, {}, TypeError,
+         "softmax: x must be an array (of NumPy, or one that supports DLPack), got float 3.0"),
+        ("ab", {}, TypeError,
+         "softmax: x must be an array (of NumPy, or one that supports DLPack), got str 'ab'"),
+        (["a"], {}, TypeError,
+         "softmax: x must be float64, float32, bfloat16 or float16, got <U1 [1]"),
+        ([True], {}, TypeError,
+         "softmax: x must be float64, float32, bfloat16 or float16, got bool [1]"),
+        (None, {}, ValueError, "softmax: x is absent"),
+    ],
+)  # fmt: skip
+def test_softmax_refuses_what_it_cannot_take(x, options, kind, text):
+    with pytest.raises(kind) as caught:
+        qkv.softmax(x, **options)
+    assert str(caught.value) == text
+
+
+def test_softmax_refuses_lists_that_are_no_array():
+    with pytest.raises(ValueError, match="^softmax: x must be an array or a list of numbers, got "):
+        qkv.softmax([[1.0], [1.0, 2.0]])
+
+
 def test_entries_that_a_masked_array_hides_are_not_read():
     x = np.ma.array([[1.0, 1.0, 1.0]], mask=[[0, 1, 0]])
     with pytest.raises(TypeError, match="^softmax: x must have no masked entries, got "):

@@ -65,8 +65,12 @@ def test_softmax(block: int) -> None:
     wrong = []
     for seed in some(range(block * 8, block * 8 + 8)):
         draw = Draw(seed)
-        x, exact = draw.array(draw.shape(int(draw.rng.integers(1, 5))), 3.0)
+        rank = int(draw.rng.integers(1, 5))
+        x, exact = draw.array(draw.shape(rank), 3.0)
         wrong += draw.complain(f"softmax {seed}", qkv.softmax(x), exact.softmax(-1), 1.0)
+        for dim in range(-rank, rank):
+            got, want = qkv.softmax(x, dim=dim), exact.softmax(dim)
+            wrong += draw.complain(f"softmax {seed} dim {dim}", got, want, 1.0)
     assert not wrong, "\n".join(wrong)
 
 

@@ -12,7 +12,6 @@
 
 #include "commands/shell/console.h"
 #include "commands/shell/exit_codes.h"
-#include "files/file_kind.h"
 #include "files/parallel_text.h"
 
 namespace {
@@ -20,7 +19,6 @@ namespace {
 using qkv::Index;
 
 constexpr Index kWidestBeam = 1000;
-constexpr std::size_t kMostTokens = 4096;  // of one text
 
 }  // namespace
 
@@ -71,12 +69,14 @@ void check_search(const qkv::app::SearchOptions& search) {
 
 std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_view text,
                          const std::string& file, Index line) {
-  const std::size_t tokens = model.tokenizer.split(text).size();
-  if (tokens > kMostTokens) {
+  const std::vector<std::string> split = model.tokenizer.split(text);
+  const Index tokens = std::ssize(split);
+  if (tokens > qkv::app::kMostSourceTokens) {
     throw qkv::app::InputError::at_line(
-        file, line, fmt::format("expected at most {} tokens, got {}", kMostTokens, tokens));
+        file, line,
+        fmt::format("expected at most {} tokens, got {}", qkv::app::kMostSourceTokens, tokens));
   }
-  return tokens;
+  return split.size();
 }
 
 bool is_full(Batch batch, std::size_t lines, std::size_t tokens) {
@@ -104,17 +104,7 @@ qkv::app::TranslationModel read_model(const std::string& path, qkv::app::RunMode
         "RUN \"TEXT\", and lines of standard input by qkv translate RUN; a model is linked "
         "into the program: qkv translate --demo \"TEXT\"");
   }
-  const bool is_folder = std::filesystem::is_directory(path, error);
-  if (is_folder && !qkv::app::holds_run(path)) {
-    throw qkv::app::InputError(path,
-                               "expected the folder of a run, got one without config.json; qkv "
-                               "train DATA -o FOLDER makes one");
-  }
-  if (std::filesystem::is_regular_file(path, error) &&
-      qkv::app::file_kind(path, &stop_flag()) != qkv::app::FileKind::kSafetensors) {
-    throw qkv::app::InputError(
-        path, "expected the folder of a run or a .safetensors model, got another kind of file");
-  }
-  return is_folder ? qkv::app::read_translation_model(path, model, &stop_flag())
-                   : qkv::app::read_model_file(path, &stop_flag());
+  return std::filesystem::is_directory(path, error)
+             ? qkv::app::read_translation_model(path, model, &stop_flag())
+             : qkv::app::read_model_file(path, &stop_flag());
 }

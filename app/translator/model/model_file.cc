@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -17,10 +19,12 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "files/file_kind.h"
 #include "text/choice.h"
 #include "text/numbers.h"
 #include "text/text.h"
 #include "translator/model/model_names.h"
+#include "translator/model/run_folder.h"
 
 namespace qkv::app {
 namespace {
@@ -227,7 +231,7 @@ class Contents {
   void check_empty() const {
     if (!arrays_.empty()) {
       fail(fmt::format("expected a translator's arrays, got {} too",
-                       quoted(arrays_.begin()->first)));
+                       app::quoted(arrays_.begin()->first)));
     }
   }
   [[noreturn]] void fail(const std::string& detail) const { throw InputError(file_, detail); }
@@ -245,7 +249,8 @@ struct ReadSetting {
   void operator()(const std::string& name, Number& value) const {
     const std::string text = take(name);
     const auto number = parse_number<Number>(text);
-    if (!number) contents.fail(fmt::format("{}: expected a number, got {}", name, quoted(text)));
+    if (!number)
+      contents.fail(fmt::format("{}: expected a number, got {}", name, app::quoted(text)));
     value = *number;
   }
   template <class Value, std::size_t n>
@@ -253,7 +258,7 @@ struct ReadSetting {
     const std::string text = take(name);
     const auto* found = std::ranges::find(names, text, &Choice<Value>::name);
     if (found == std::end(names)) {
-      contents.fail(fmt::format("{}: unknown name {}", name, quoted(text)));
+      contents.fail(fmt::format("{}: unknown name {}", name, app::quoted(text)));
     }
     value = found->value;
   }
@@ -282,7 +287,7 @@ ModelSettings take_settings(Contents& contents) {
   ModelSettings settings;
   for_each_setting(settings, ReadSetting{contents, texts});
   if (!texts.empty()) {
-    contents.fail(fmt::format("settings: unknown name {}", quoted(texts.begin()->first)));
+    contents.fail(fmt::format("settings: unknown name {}", app::quoted(texts.begin()->first)));
   }
   return settings;
 }
@@ -334,11 +339,12 @@ Vocabulary take_vocabulary(Contents& contents, const Tokenizer& tokenizer,
 void add_rule(TextStyle& style, const std::string& rule, const std::string& value,
               const Contents& contents) {
   const auto refuse = [&](std::string_view rest) {
-    contents.fail(fmt::format("{}: {} {}: {}", kStyleArray, quoted(rule), quoted(value), rest));
+    contents.fail(
+        fmt::format("{}: {} {}: {}", kStyleArray, app::quoted(rule), app::quoted(value), rest));
   };
   if (value.empty() || !from_utf8(value)) refuse("expected UTF-8 text");
   if (rule == kSentenceRule) {
-    if (value != kCapitalStart) refuse(fmt::format("expected {}", quoted(kCapitalStart)));
+    if (value != kCapitalStart) refuse(fmt::format("expected {}", app::quoted(kCapitalStart)));
     style.sentences = SentenceStart::kCapital;
   } else if (rule == kWordRule) {
     const std::string lower = lower_case(value);
@@ -435,6 +441,14 @@ TranslationModel model_from(const std::string& file, std::vector<NamedArray> arr
   }
 }
 
+// Throws InputError for a file of another kind, which the message names.
+void expect_safetensors(const std::string& path, const std::atomic<bool>* stop) {
+  const FileKind kind = file_kind(path, stop);
+  if (kind == FileKind::kSafetensors) return;
+  throw InputError(path, fmt::format("expected the folder of a run or a .safetensors model, got {}",
+                                     describe(kind)));
+}
+
 }  // namespace
 
 void write_model_file(const std::string& path, const TranslationModel& model,
@@ -467,6 +481,14 @@ void write_model_file(const std::string& path, const TranslationModel& model,
 }
 
 TranslationModel read_model_file(const std::string& path, const std::atomic<bool>* stop) {
+  std::error_code error;  // opening the file reports why it cannot be examined
+  if (path != "-" && std::filesystem::is_directory(path, error)) {
+    return read_model_file(model_path(path, kBestFile), stop);
+  }
+  // A pipe is read only once.
+  if (path != "-" && std::filesystem::is_regular_file(path, error)) {
+    expect_safetensors(path, stop);
+  }
   return model_from(path == "-" ? "<stdin>" : path, read_safetensors(path, stop));
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -87,9 +88,12 @@ std::vector<TranslatedText> translate(const TranslationModel& model,
                                       UnknownTokens unknown) {
   SearchOptions search = options;
   if (copies_unknown(model, unknown)) search.unknown = UnknownSources::kFound;
+  const std::atomic<bool>* const stop = context.stop_flag();
   const auto for_each = [&](std::size_t count, const auto& f) {
-    for_each_task(context.executor(), static_cast<Index>(count),
-                  [&](Index n) { f(static_cast<std::size_t>(n)); });
+    for_each_task(context.executor(), static_cast<Index>(count), [&](Index n) {
+      if (stop != nullptr && stop->load(std::memory_order_relaxed)) throw Cancelled("translate");
+      f(static_cast<std::size_t>(n));
+    });
   };
   std::vector<Tokens> tokens(texts.size());
   std::vector<Ids> ids(texts.size());

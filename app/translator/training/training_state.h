@@ -10,6 +10,7 @@
 #include <qkv/app/translation_model.h>
 
 #include "files/locked_folder.h"
+#include "translator/model/run_folder.h"
 #include "translator/optimiser/adam.h"
 #include "translator/training/budget.h"
 #include "translator/training/early_stopping.h"
@@ -17,13 +18,10 @@
 // The state that changes during training, and its files.
 namespace qkv::app {
 
-// The file names of a RUN folder.
-inline constexpr const char* kConfigFile = "config.json";
+// The file names of a RUN folder, besides those in translator/model/run_folder.h.
 inline constexpr const char* kSourceFile = "source.vocab.json";
 inline constexpr const char* kTargetFile = "target.vocab.json";
 inline constexpr const char* kSubwordFile = "subwords.model";  // replaces both vocabulary files
-inline constexpr const char* kModelFile = "model.safetensors";
-inline constexpr const char* kBestFile = "best.safetensors";
 inline constexpr const char* kStateFile = "state.safetensors";
 inline constexpr const char* kLogFile = "train.jsonl";
 inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kSubwordFile,

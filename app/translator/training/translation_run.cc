@@ -17,6 +17,7 @@
 #include "files/settings.h"
 #include "files/text_file.h"
 #include "translator/model/model_names.h"
+#include "translator/model/run_folder.h"
 #include "translator/training/kept_checkpoints.h"
 #include "translator/training/training_settings.h"
 #include "translator/training/training_state.h"
@@ -194,7 +195,7 @@ bool is_checkpoint_name(std::string_view name) { return checkpoint_update(name).
 TranslationModel read_translation_model(const std::string& folder, RunModel which,
                                         const std::atomic<bool>* stop) {
   const char* name = which == RunModel::kBest ? kBestFile : kModelFile;
-  return read_model_file((std::filesystem::path(folder) / name).string(), stop);
+  return read_model_file(model_path(folder, name), stop);
 }
 
 }  // namespace qkv::app

@@ -209,8 +209,8 @@ QKV_API std::vector<std::string> run_checkpoints(const std::string& folder);
 // True if the name is that of a checkpoint in a RUN folder.
 QKV_API bool is_checkpoint_name(std::string_view name);
 
-// Reads the best or latest model of a RUN folder. Throws InputError for missing or malformed files,
-// Cancelled if `stop` is set.
+// Reads the best or latest model of a RUN folder. Throws InputError for a folder without a run, for
+// missing or malformed files; Cancelled if `stop` is set.
 QKV_API TranslationModel read_translation_model(const std::string& folder, RunModel which,
                                                 const std::atomic<bool>* stop = nullptr);
 

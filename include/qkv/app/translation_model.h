@@ -47,6 +47,10 @@ struct TranslatedText {
   Tensor attention{};  // [target, source] float32, as in Translation; may be absent
 };
 
+// The most tokens of a text that the program and the Python package translate, since attention
+// takes memory for source tokens x target tokens.
+inline constexpr Index kMostSourceTokens = 4096;
+
 // Translates each text independently of the others. A text without visible characters has a
 // translation without tokens, of probability 1, and without attention. Throws Error for invalid
 // UTF-8, for kCopied with a model that has no attention, and whatever Translator::translate()
@@ -83,8 +87,9 @@ struct ModelFileOptions {
 // hold.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model,
                               const ModelFileOptions& options = {});
-// Reads a model file. Throws InputError for a file that is missing or holds anything else;
-// Cancelled if `stop` is set, also while waiting for a FIFO's writer.
+// Reads a model file. The folder of a run (`qkv train DATA -o RUN`) stands for its best model,
+// RUN/best.safetensors. Throws InputError for a path that is missing or holds anything else, and
+// for a run without a model; Cancelled if `stop` is set, also while waiting for a FIFO's writer.
 QKV_API TranslationModel read_model_file(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
 // Parses the bytes of a model file; `name` stands for the file in messages.

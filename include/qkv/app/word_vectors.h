@@ -57,6 +57,20 @@ struct WordVectors {
 QKV_API WordVectors read_word_vectors(const std::string& path, std::span<const Spellings> words,
                                       const WordVectorOptions& options = {});
 
+// Different words with their vectors, in the order of a file.
+struct WordTable {
+  std::vector<std::string> words{};
+  Tensor vectors{};  // [words, width], float32
+};
+
+// Reads all words of a file, or the first `most_words` different ones; at least 1. If a word occurs
+// several times, its first vector is used. The option `near` has no effect. Throws InputError as
+// read_word_vectors() does; without `most_words`, also if a header's count is not the number of
+// words.
+QKV_API WordTable read_all_word_vectors(const std::string& path,
+                                        std::optional<Index> most_words = std::nullopt,
+                                        const WordVectorOptions& options = {});
+
 enum class VectorFormat { kText, kTextWithHeader, kBinary };
 
 // Summary of a whole file of word vectors.

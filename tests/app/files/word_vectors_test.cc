@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -297,6 +298,79 @@ TEST(NearWords, RubbishIsNearToNothing) {
   EXPECT_FALSE(nearness(longest, longest + U'a'));
   EXPECT_FALSE(nearness(longest + U'a', longest));
   EXPECT_FALSE(nearness(U"", U"a"));
+}
+
+// All words of a file of the given bytes.
+WordTable read_all(std::string_view bytes, std::optional<Index> most = std::nullopt,
+                   const WordVectorOptions& options = {}) {
+  const Directory directory;
+  return read_all_word_vectors(directory.write("v.txt", bytes), most, options);
+}
+
+Floats numbers_of(const WordTable& table) {
+  const auto values = table.vectors.values<float>();
+  return {values.begin(), values.end()};
+}
+
+TEST(AllWordVectors, AreInTheOrderOfTheFile) {
+  for (const std::string_view bytes :
+       {"the 1 2\ncat 3 4\n. . 5 6\n", "3 2\nthe 1 2\ncat 3 4\n. . 5 6\n"}) {
+    const WordTable all = read_all(bytes);
+    EXPECT_EQ(all.words, (Texts{"the", "cat", ". ."}));
+    EXPECT_EQ(all.vectors.shape(), Dims(3, 2));
+    EXPECT_EQ(numbers_of(all), (Floats{1, 2, 3, 4, 5, 6}));
+  }
+  const std::string binary = std::string("2 1\na ") + std::string("\0\0\x80\x3f", 4) + "\nb " +
+                             std::string("\0\0\0\x40", 4);
+  const WordTable all = read_all(binary);
+  EXPECT_EQ(all.words, (Texts{"a", "b"}));
+  EXPECT_EQ(numbers_of(all), (Floats{1, 2}));
+}
+
+TEST(AllWordVectors, TheFirstVectorOfAWordCounts) {
+  const WordTable all = read_all("cat 1 2\nthe 3 4\ncat 5 6\nmat 7 8\n", 3);
+  EXPECT_EQ(all.words, (Texts{"cat", "the", "mat"}));
+  EXPECT_EQ(numbers_of(all), (Floats{1, 2, 3, 4, 7, 8}));
+}
+
+// Numbers are collected in blocks of 2^20.
+TEST(AllWordVectors, OfSeveralBlocks) {
+  constexpr Index kWidth = 1000;
+  std::string bytes;
+  for (int n = 0; n < 2500; ++n) {
+    bytes += "w" + std::to_string(n);
+    for (Index i = 0; i < kWidth; ++i) bytes += i == 7 ? " " + std::to_string(n) : " 0";
+    bytes += "\n";
+  }
+  const WordTable all = read_all(bytes);
+  ASSERT_EQ(all.vectors.shape(), Dims(2500, kWidth));
+  for (Index n = 0; n < 2500; ++n) {
+    EXPECT_EQ(all.words[static_cast<std::size_t>(n)], "w" + std::to_string(n));
+    EXPECT_EQ(all.vectors.view().at<float>({n, 7}), static_cast<float>(n));
+    EXPECT_EQ(all.vectors.view().at<float>({n, 8}), 0);
+  }
+}
+
+TEST(AllWordVectors, ALimitStopsTheReading) {
+  const std::string_view damaged = "the 1 2\ncat 3 4\nmat x 6\n";
+  EXPECT_EQ(read_all(damaged, 2).words, (Texts{"the", "cat"}));
+  EXPECT_THROW(read_all(damaged, 3), InputError);
+  EXPECT_THROW(read_all(damaged), InputError);
+  EXPECT_EQ(read_all("9 2\nthe 1 2\n", 1).words, Texts{"the"});
+  EXPECT_THROW(read_all("9 2\nthe 1 2\n"), InputError);
+}
+
+TEST(AllWordVectors, WhatCannotBe) {
+  const auto text = [](const auto& call) { return complaint<Error>(call); };
+  EXPECT_EQ(text([] { read_all("a 1\n", 0); }),
+            "read_all_word_vectors: most_words must be at least 1, got 0");
+  EXPECT_EQ(text([] { read_all("a 1\n", 1, {.width = -1}); }),
+            "read_all_word_vectors: width must not be negative");
+  EXPECT_THROW(read_all(""), InputError);
+  EXPECT_THROW(read_all("\n\n"), InputError);
+  EXPECT_EQ(read_all("0 3\n").vectors.shape(), Dims(0, 3));
+  const std::atomic<bool> stop{true};
+  EXPECT_THROW(read_all("a 1\n", 1, {.stop = &stop}), Cancelled);
 }
 
 }  // namespace

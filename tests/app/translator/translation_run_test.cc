@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -16,6 +17,7 @@
 #include <qkv/error.h>
 
 #include "tests/app/files/files.h"
+#include "tests/app/translator/small_model.h"
 #include "translator/data/tasks.h"
 
 namespace qkv::app {
@@ -23,6 +25,7 @@ namespace {
 
 using test::complaint;
 using test::Directory;
+using test::small_model;
 
 // A few reversed words, some of them for validation, and a tiny translator.
 struct Task {
@@ -287,9 +290,54 @@ TEST(TranslationRun, ItsModelIsRead) {
   Context context;
   const TranslationLoss loss = app::loss(last, pairs, context);
   EXPECT_NEAR(-loss.log_probability / static_cast<double>(loss.tokens), report.valid->loss, 1e-6);
-  EXPECT_EQ(complaint<InputError>(
-                [&] { read_translation_model(task.directory / "none", RunModel::kBest); }),
-            task.directory / "none/best.safetensors" + ": No such file or directory");
+  const std::string none = task.directory / "none";
+  EXPECT_EQ(complaint<InputError>([&] { read_translation_model(none, RunModel::kBest); }),
+            none +
+                ": expected the folder of a run, got one without config.json; qkv train DATA -o "
+                "FOLDER makes one");
+}
+
+// A run's folder is read as its best model, which differs from its last one.
+TEST(TranslationRun, ItsFolderIsAModelFile) {
+  Task task;
+  task.train("run", "4u");
+  const std::string run = task.directory / "run";
+  const auto bytes_of = [&](const TranslationModel& model) {
+    write_model_file(task.directory / "copy", model);
+    return test::read(task.directory / "copy");
+  };
+  write_model_file(run + "/best.safetensors", small_model());
+  EXPECT_NE(task.file("run", "best.safetensors"), task.file("run", "model.safetensors"));
+  EXPECT_EQ(bytes_of(read_model_file(run)), task.file("run", "best.safetensors"));
+  EXPECT_EQ(bytes_of(read_translation_model(run, RunModel::kLast)),
+            task.file("run", "model.safetensors"));
+  const auto refusal = [](const std::string& path) {
+    return complaint<InputError>([&] { read_model_file(path); });
+  };
+  std::filesystem::remove(run + "/best.safetensors");
+  EXPECT_EQ(refusal(run), run + ": this run has no model yet: best.safetensors is missing");
+  std::filesystem::remove(run + "/config.json");
+  EXPECT_EQ(refusal(run), run +
+                              ": expected the folder of a run, got one without config.json; qkv "
+                              "train DATA -o FOLDER makes one");
+}
+
+TEST(TranslationRun, AnotherFileThanAModelIsNamed) {
+  const Directory directory;
+  const auto refusal = [&](const std::string& name, std::string_view bytes) {
+    const std::string path = directory.write(name, bytes);
+    const std::string text = complaint<InputError>([&] { read_model_file(path); });
+    return text.starts_with(path) ? text.substr(path.size()) : text;
+  };
+  const std::string expected = ": expected the folder of a run or a .safetensors model, got ";
+  EXPECT_EQ(refusal("a.txt", "Some words.\n"), expected + "text");
+  EXPECT_EQ(refusal("a.tsv", "one\tun\n"), expected + "text in columns");
+  EXPECT_EQ(refusal("v.txt", "the 0.5 1\ncat 2 3\n"), expected + "word vectors");
+  EXPECT_EQ(refusal("n.txt", "1 2\n3 4\n"), expected + "a table of numbers");
+  EXPECT_EQ(refusal("a.npz", "PK\x03\x04 and more"), expected + "an .npz file");
+  EXPECT_EQ(refusal("a.png", "\x89PNG"),
+            ": byte 0: expected arrays (.npy, .npz, .safetensors), word vectors or UTF-8 text, got "
+            "a PNG picture");
 }
 
 TEST(TranslationRun, WithoutValidationTheLastIsTheBest) {
