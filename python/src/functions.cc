@@ -8,6 +8,7 @@
 #include "call.h"
 #include "numpy.h"
 #include "results.h"
+#include "view_parts.h"
 
 namespace qkv::python {
 namespace {
