@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <fstream>
+#include <future>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <qkv/app/utf8.h>
 #include <qkv/app/word_vectors.h>
@@ -371,6 +376,30 @@ TEST(AllWordVectors, WhatCannotBe) {
   EXPECT_EQ(read_all("0 3\n").vectors.shape(), Dims(0, 3));
   const std::atomic<bool> stop{true};
   EXPECT_THROW(read_all("a 1\n", 1, {.stop = &stop}), Cancelled);
+}
+
+// The flag ends the wait for a pipe's writer, and that for its data, when another thread sets it.
+TEST(WordVectors, APipeWithoutDataIsGivenUp) {
+  const Directory directory;
+  const std::string pipe = directory / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto give_up = [&] {
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      stop = true;
+    });
+    EXPECT_THROW(read_all_word_vectors(pipe, std::nullopt, {.stop = &stop}), Cancelled);
+    other.join();
+  };
+  give_up();
+  const std::atomic<bool> go_on{false};
+  const auto words = [&](std::string_view bytes) {
+    auto written = std::async(std::launch::async, [&] { std::ofstream(pipe) << bytes; });
+    return read_all_word_vectors(pipe, std::nullopt, {.stop = &go_on}).words;
+  };
+  EXPECT_EQ(words("the 1 2\ncat 3 4\n"), (Texts{"the", "cat"}));
+  EXPECT_THROW(words(""), InputError);
 }
 
 }  // namespace
