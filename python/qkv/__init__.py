@@ -45,7 +45,7 @@ from ._model_layers import (
     LinearGradients,
 )
 from ._mods import At, MaskMod, ScoreMod, mask_mod, score_mod
-from ._picture import Picture, Steps
+from ._picture import Picture, Row, Steps
 from ._q8 import dequantize_q8, q8, quantize_q8
 from ._show import show
 from ._translator import Translation, Translator
@@ -75,6 +75,7 @@ __all__ = [
     "MaskMod",
     "MultiHeadAttention",
     "Picture",
+    "Row",
     "ScoreMod",
     "SelfAttention",
     "SelfAttentionGradients",

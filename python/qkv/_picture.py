@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -26,6 +26,9 @@ _OUTPUT = 4  # and for an output that cannot be written
 
 # Names in the program's messages, and the names of the same options here.
 _RENAMED = {"queries": "rows", "keys": "columns"}
+
+# An option in a note that tells how to show what is not shown.
+_HINTS = re.compile(r"(;\s+)--(example|layers|heads|queries|keys)\s+(?=(N|LIST|all)\s)")
 
 
 class Picture:
@@ -67,7 +70,8 @@ class Picture:
             ValueError: the maps cannot be drawn as requested; the message says why.
         """
         width = shutil.get_terminal_size().columns if columns is None else columns
-        return self._run("--color", "never", width=max(20, width)).decode()
+        drawn = self._run("--color", "never", width=max(20, width)).decode()
+        return _HINTS.sub(lambda hint: f"{hint[1]}{_name_of(hint[2])}=", drawn)
 
     def save(self, path: Path) -> None:
         """Writes the picture.
@@ -159,31 +163,31 @@ def _name_of(option: str) -> str:
 _GAP = 24.0  # between pictures, in units of the SVG
 
 
-class Steps:
-    """The steps of one attention call as pictures side by side; `qkv.show.steps` makes them.
+class Row:
+    """Pictures from left to right: one SVG in a notebook, maps of characters when printed.
+
+    `qkv.show.row` makes it.
 
     Attributes:
-        energies, weights, output: each step's `Picture`.
+        pictures: each `Picture`.
     """
 
-    def __init__(self, energies: Picture, weights: Picture, output: Picture) -> None:
-        self.energies = energies
-        self.weights = weights
-        self.output = output
+    def __init__(self, pictures: Sequence[Picture]) -> None:
+        self.pictures = tuple(pictures)
 
     @property
     def svg(self) -> str:
-        """The three pictures as one SVG document."""
-        return _side_by_side([one.svg for one in self._pictures()])
+        """The pictures as one SVG document."""
+        return _side_by_side([one.svg for one in self.pictures])
 
     def save(self, path: Path) -> None:
-        """Writes the three pictures as one.
+        """Writes the pictures as one.
 
         Args:
             path: the file; it ends in `.svg`, `.png` or `.pdf`, and replaces an existing one.
 
         Raises:
-            ValueError: the extension is another one; `steps.weights.save` writes more formats.
+            ValueError: the extension is another one; each picture's `save` writes more formats.
             OSError: the file cannot be written.
             RuntimeError: `.png` and `.pdf` need the program rsvg-convert (Debian: librsvg2-bin).
         """
@@ -198,15 +202,26 @@ class Steps:
             file.write(data)
 
     def __repr__(self) -> str:
-        return "\n\n".join(repr(one) for one in self._pictures())
+        return "\n\n".join(repr(one) for one in self.pictures)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
         """The forms that a notebook may show."""
-        text = "\n".join(one.text(100) for one in self._pictures())
+        text = "\n".join(one.text(100) for one in self.pictures)
         return {"image/svg+xml": self.svg, "text/plain": text}
 
-    def _pictures(self) -> Tuple[Picture, Picture, Picture]:
-        return self.energies, self.weights, self.output
+
+class Steps(Row):
+    """The steps of one attention call as pictures side by side; `qkv.show.steps` makes them.
+
+    Attributes:
+        energies, weights, output: each step's `Picture`.
+    """
+
+    def __init__(self, energies: Picture, weights: Picture, output: Picture) -> None:
+        super().__init__((energies, weights, output))
+        self.energies = energies
+        self.weights = weights
+        self.output = output
 
 
 def _side_by_side(documents: List[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 import numpy as np
 
 from ._functions import attention
-from ._picture import Picture, Steps
+from ._picture import Picture, Row, Steps
 from ._results import Results
 from ._words import near_words
 
@@ -233,6 +233,31 @@ class _Show:
                  axes=("queries", "channels"),
                  colours="red-blue" if (output < 0).any() else None),
         )  # fmt: skip
+
+    def row(self, *pictures: Picture) -> Row:
+        """Sets pictures side by side.
+
+        Args:
+            pictures: what `show` returned, at least one.
+
+        Returns:
+            A `Row`; `.save` writes it as one `.svg`, `.png` or `.pdf`.
+
+        Raises:
+            TypeError, ValueError: there is none, or one is no picture.
+
+        >>> import numpy as np, qkv
+        >>> row = qkv.show.row(qkv.show(np.eye(2)), qkv.show(np.ones((2, 2)) / 2))
+        >>> len(row.pictures)
+        2
+        """
+        if not pictures:
+            raise ValueError("show.row: pictures must be one or more, got none")
+        for one in pictures:
+            if not isinstance(one, Picture):
+                kind = type(one).__name__
+                raise TypeError(f"show.row: pictures must be those that show returns, got {kind}")
+        return Row(pictures)
 
 
 show = _Show()

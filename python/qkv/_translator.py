@@ -8,6 +8,7 @@ import numpy as np
 
 from . import _core
 from ._files import Path, read_file
+from ._show import show
 from ._words import near_words
 
 __all__ = ["Translation", "Translator"]
@@ -43,17 +44,28 @@ class Translation:
     def __repr__(self) -> str:
         return f"<qkv.Translation {self.text!r}>"
 
-    def _attention_arrays_(self) -> Dict[str, Any]:
-        """The arrays of an attention file of `qkv translate -o`, which pictures are drawn from."""
+    def _attention_arrays_(self, queries: Any = None, keys: Any = None) -> Dict[str, Any]:
+        """The arrays of an attention file of `qkv translate -o`, which `qkv.show` draws."""
+        if queries is not None or keys is not None:
+            name = "keys" if queries is None else "queries"
+            raise ValueError(f"show: {name} are for arrays; a Translation has its own tokens")
         if self.weights is None:
-            raise ValueError("Translation: weights are absent, so there is no attention to show")
+            raise ValueError("show: the Translation has no weights, so there is nothing to draw")
         return {
             "attn": self.weights,
-            "src": self.source,
-            "tgt": self.target,
-            "line": self.line,
-            "translation": self.text,
+            "src": np.array(self.source),
+            "tgt": np.array(self.target),
+            "line": np.array([self.line]),
+            "translation": np.array([self.text]),
+            "axes": np.array(["target", "source"]),
         }
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
+        """The forms that a notebook may show: the picture of the weights, and the text."""
+        forms = {"text/plain": repr(self)}
+        if self.weights is not None:
+            forms["image/svg+xml"] = show(self).svg
+        return forms
 
 
 def _texts(texts: Any) -> Union[str, List[str]]:

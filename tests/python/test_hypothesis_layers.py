@@ -41,7 +41,7 @@ OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
 OTHERS |= {"score_mod", "mask_mod", "ScoreMod", "MaskMod", "At", "captured"}
 OTHERS |= {"Expression", "where", "minimum", "maximum"}
-OTHERS |= {"show", "Picture", "Steps"}
+OTHERS |= {"show", "Picture", "Row", "Steps"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]

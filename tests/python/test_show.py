@@ -244,6 +244,27 @@ def test_steps_of_other_scores():
     assert "energies" in repr(got) and "image/svg+xml" in got._repr_mimebundle_()
 
 
+def test_pictures_in_a_row(tmp_path):
+    left, right = qkv.show(np.eye(2), title="left"), qkv.show(np.ones((3, 3)) / 3, title="right")
+    row = qkv.show.row(left, right)
+    shown = texts(row.svg)
+    assert row.pictures == (left, right) and shown.index("left") < shown.index("right")
+    row.save(tmp_path / "x.svg")
+    assert (tmp_path / "x.svg").read_text(encoding="utf-8") == row.svg
+    assert repr(row) == f"{left!r}\n\n{right!r}"
+    with pytest.raises(ValueError, match="show.row: pictures must be one or more, got none"):
+        qkv.show.row()
+    with pytest.raises(TypeError, match="show.row: pictures must be those .* got list"):
+        qkv.show.row([left, right])
+
+
+def test_hints_are_about_arguments():
+    text = qkv.show(weights(2, 3, 3, 3)).text(60)
+    assert re.search(r"example 0 of 2 shown;\s+example=N\s+shows\s+others", text), text
+    many = qkv.show(weights(20, 3, 3), keys=["--heads", "; --keys all", "c"]).text()
+    assert re.search(r";\s+heads=LIST", many) and "--heads" not in many.split("heads 0-11")[1]
+
+
 def test_steps_side_by_side_keep_their_own_names():
     svg = qkv.show.steps(np.eye(2), np.eye(2), -np.eye(2), causal=True).svg
     names = re.findall(r' id="([^"]+)"', svg)
