@@ -36,6 +36,7 @@ ROOMS = {
     "app/files": ("app/files", "tests/app/files tests/app/hostile tests/fuzz"),
     "app/text": ("app/text", "tests/app/text"),
     "app/picture": ("app/picture", "tests/app/picture"),
+    "app/page": ("app/page", "tests/app/page"),
     "app/translator": ("app/translator", "tests/app/translator"),
     "app/commands": ("app/commands", "tests/app/commands"),
     "python": ("python", "tests/python"),
@@ -75,7 +76,7 @@ def count_python(text):
     return len(code), len(comments - code)
 
 
-COUNTS = {".h": count_cpp, ".cc": count_cpp, ".cu": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
+COUNTS = {".h": count_cpp, ".cc": count_cpp, ".cu": count_cpp, ".js": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
 
 
 def room_of(path):

@@ -41,6 +41,7 @@ APP = {
     "text": "core",
     "files": "text",
     "picture": "files text",  # files/descriptor.h: PNG is drawn by a child process
+    "page": "text picture",  # its palettes
     "translator/passes": "core layers",
     "translator/search": "core kernels runtime layers translator/passes",
     "translator/model": "files text translator/passes translator/search",
@@ -51,7 +52,7 @@ APP = {
     "commands/shell": "text files picture",
     "commands/attend": "text commands/shell",
     "commands/words": "text files picture commands/shell",
-    "commands/view": "text files picture commands/shell",
+    "commands/view": "text files picture page commands/shell",
     "commands/train": "text files picture translator/model translator/data translator/training commands/shell",
     "commands/about": "text files commands/shell commands/words commands/train",
     "commands/main": "translator/training commands/shell commands/attend commands/words commands/view commands/train "
@@ -72,6 +73,7 @@ HEADERS = [
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
     (r"nlohmann/.*", "files commands bench"),
     (r"zip\.h", "files"),
+    (r"zlib\.h", "page"),
     (r"utf8proc\.h", "text"),
     (r"sentencepiece_(processor|trainer)\.h", "text"),
     (r"CLI/Version\.hpp", "commands/about"),
@@ -238,6 +240,9 @@ PLANTED = [
     ("app/text/a.cc", "#include <nlohmann/json.hpp>"),
     ("app/files/a.cc", '#include "translator/model/values.h"'),
     ("app/picture/a.cc", '#include "translator/optimiser/adam.h"'),
+    ("app/page/a.cc", '#include "files/npy.h"'),
+    ("app/picture/a.cc", '#include "page/map_code.h"'),
+    ("app/files/a.cc", "#include <zlib.h>"),
     ("app/translator/passes/a.cc", '#include "translator/search/search.h"'),
     ("app/translator/search/a.cc", '#include "translator/model/model.h"'),
     ("app/translator/model/a.cc", '#include "translator/data/draws.h"'),

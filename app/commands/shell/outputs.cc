@@ -49,6 +49,8 @@ constexpr Format kFormats[] = {
     {"svg", has_picture, [](const Results& r) { return svg_bytes(r.picture()); }, nullptr},
     {"png", has_picture, [](const Results& r) { return png_bytes(r.picture()); }, nullptr, true},
     {"pdf", has_picture, [](const Results& r) { return pdf_bytes(r.picture()); }, nullptr, true},
+    {"html", [](const Results& r) { return r.page != nullptr; },
+     [](const Results& r) { return r.page(); }, nullptr},
     {"txt", [](const Results& r) { return r.text != nullptr; },
      [](const Results& r) { return r.text(); }, nullptr},
     {"json", [](const Results& r) { return r.json != nullptr; },

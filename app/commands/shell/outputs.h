@@ -24,6 +24,7 @@ struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the main array
   std::function<Figure()> picture{};                           // .svg .png .pdf
+  std::function<std::string()> page{};                         // .html
   std::function<std::string()> text{};                         // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
   std::function<std::string()> brief{};            // replaces the screen when files are written

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/view/view.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -22,6 +23,7 @@ constexpr const char* kExamples = R"(Examples:
   qkv view a.npz --heads 0 --table
   qkv view a.npz --heads 0-1 --range row --axes from,to
   qkv view a.npz --heads 1 --hide-special --keep "[CLS]" -o a.svg -o a.png -o a.pdf
+  qkv view a.npz -o a.html
 
 An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn has 2 to 5 axes,
 [examples, layers, heads,] queries, keys; rows are queries. src (tokens of the keys), tgt (of the
@@ -32,6 +34,9 @@ layers,examples,heads. Masked padding at the end of src and tgt is not shown unl
 --keys names it (all).
 
 --minus shows the difference from the same part of another file; --reduce applies to both first.
+
+An .html is a page for browsers, of all examples, layers and heads unless options select some. With
+--minus it has the maps of both files, and their difference.
 
 Indices count from 0, ranges include both ends. If there are more than 12 maps, the first layer's
 are shown, at most 12; a note says so. Rows that do not sum to 1 are reported, never renormalised.
@@ -71,12 +76,45 @@ AttentionInput minus_of(const ViewOptions& options) {
   return minus;
 }
 
+// Whether any output but a page is written or printed.
+bool wants_picture(const OutputOptions& outputs) {
+  return outputs.json || outputs.paths.empty() ||
+         std::ranges::any_of(outputs.paths, [&](const std::string& path) {
+           return !wants({{path}, outputs.format, outputs.usual}, "html");
+         });
+}
+
+void warn_of(const std::vector<Note>& notes, const ViewOptions& options, const Common& common) {
+  for (const Note& note : notes) {
+    warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
+  }
+}
+
+// Warns of a page's notes, each once, at most kMostNotes of them.
+void warn_of(const qkv::app::Page& page, const ViewOptions& options, const Common& common) {
+  constexpr std::size_t kMostNotes = 10;
+  std::vector<std::string> notes;
+  for (const qkv::app::PageExample& example : page.examples) {
+    for (const std::string& note : example.notes) {
+      if (std::ranges::find(notes, note) == notes.end()) notes.push_back(note);
+    }
+  }
+  const std::size_t more = notes.size() - std::min(notes.size(), kMostNotes);
+  notes.resize(notes.size() - more);
+  if (more > 0) notes.push_back(fmt::format("and {} more notes, all on the page", more));
+  for (const std::string& note : notes) {
+    warn(common, fmt::format("{}: {}", options.input.name(), note));
+  }
+}
+
 void run(const ViewOptions& options, const Common& common) {
   std::optional<Shown> shown;
+  std::optional<PageParts> page;
   Results results;
   results.arrays = [&] { return arrays_of(*shown); };
   results.array = [&] { return qkv::app::ArrayView(attn_of(*shown)); };
   results.picture = [&] { return shown->picture; };
+  results.page = [&] { return page_bytes(*page); };
   results.text = [&] { return qkv::app::draw_table(shown->picture); };
   results.json = [&] { return json_of(*shown, options); };
   results.screen = [&] { return screen(*shown, options, common); };
@@ -90,11 +128,17 @@ void run(const ViewOptions& options, const Common& common) {
   const AttentionFile file = read(options.input);
   std::optional<AttentionFile> other;
   if (options.is_difference()) other = read(minus);
-  shown = show(file, other ? &*other : nullptr, options);
-  if (!options.outputs.paths.empty() || options.outputs.json) {  // else the drawing has the notes
-    for (const Note& note : shown->notes) {
-      warn(common, fmt::format("{}: {}", options.input.name(), note.line()));
+  const AttentionFile* subtracted = other ? &*other : nullptr;
+  if (wants_picture(options.outputs)) {
+    shown = show(file, subtracted, options);
+    // Without outputs, the drawing has the notes.
+    if (!options.outputs.paths.empty() || options.outputs.json) {
+      warn_of(shown->notes, options, common);
     }
+  }
+  if (wants(options.outputs, "html")) {
+    page = page_parts(file, subtracted, options);
+    if (!shown) warn_of(page->page, options, common);
   }
   warn_of_font(options.style, options.outputs, common);
   try {

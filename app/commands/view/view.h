@@ -2,6 +2,7 @@
 #ifndef QKV_COMMANDS_VIEW_VIEW_H_
 #define QKV_COMMANDS_VIEW_VIEW_H_
 
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <qkv/app/attention_file.h>
+#include <qkv/app/page.h>
 #include <qkv/app/picture.h>
 #include <qkv/tensor.h>
 
@@ -80,6 +82,7 @@ struct ViewOptions {
   IndexList queries{};
   IndexList keys{};
   bool hide_special = false;
+  bool all_maps = false;  // whether all layers and heads are shown by default
   std::vector<std::string> keep{};      // special tokens to show in spite of hide_special
   std::vector<Reduction> reductions{};  // applied in this order
   PictureStyle style{};
@@ -145,6 +148,23 @@ Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* m
 // Makes `shown` its difference from the same part of the other file, with notes on how the two
 // differ in tokens and masks. Throws InputError if the parts are not the same.
 void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
+
+// The examples of a page: the one that the options choose, or all that are not empty. Throws
+// UsageError if there is none.
+std::vector<qkv::Index> page_examples(const qkv::app::AttentionFile& file,
+                                      const ViewOptions& options);
+
+// A page and the maps that it points into.
+struct PageParts {
+  std::list<Shown> shown{};
+  qkv::app::Page page{};
+};
+// The page of all selected maps; with `minus` also of its maps, to compare with. Throws UsageError
+// for a page that would be too large, InputError if the files do not have the same maps.
+PageParts page_parts(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
+                     const ViewOptions& options);
+// The contents of the .html file. Throws UsageError, or Cancelled after Ctrl-C.
+std::string page_bytes(const PageParts& parts);
 
 // The quantity that the numbers of the input's array are: the one that the file names, or "weight",
 // "score", or the array's name.

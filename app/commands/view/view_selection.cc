@@ -23,6 +23,7 @@ bool is_reduced(const ViewOptions& options, LeadingAxis axis) {
 // Limits the maps shown by default to what fits on a page: if there are too many, the first layer,
 // and of its heads at most kUsualMaps.
 void narrow(const ViewOptions& options, Selection& selection) {
+  if (options.all_maps) return;
   const bool one_layer = is_reduced(options, LeadingAxis::kLayers);
   const bool one_head = is_reduced(options, LeadingAxis::kHeads);
   const auto maps = [&] {
@@ -220,6 +221,19 @@ Selection select_rows(const AttentionFile& file, const ViewOptions& options) {
 }
 
 }  // namespace
+
+std::vector<Index> page_examples(const AttentionFile& file, const ViewOptions& options) {
+  check_example(file, options.choice);
+  if (options.choice.example >= 0) return {options.choice.example};
+  const bool names_tokens =
+      options.tokens.given() || options.queries.given() || options.keys.given();
+  std::vector<Index> examples;
+  for (Index n = 0; n < file.attn.size(0); ++n) {
+    if (names_tokens || !is_empty(file, n)) examples.push_back(n);
+  }
+  if (examples.empty()) static_cast<void>(select(file, options));  // throws
+  return examples;
+}
 
 Selection select(const AttentionFile& file, const ViewOptions& options) {
   Selection selection = select_rows(file, options);

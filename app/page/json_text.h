@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PAGE_JSON_TEXT_H_
+#define QKV_PAGE_JSON_TEXT_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <qkv/view.h>
+
+// JSON that is safe inside an HTML document: it has no `<`, `>` and `&`, so that no text in it can
+// end its element.
+namespace qkv::app::page {
+
+// A string. Bytes that are not printable are replaced as by printable().
+std::string json_of(std::string_view text);
+// A number, or null if it is not finite.
+std::string json_of(double number);
+std::string json_of(const std::vector<std::string>& texts);
+std::string json_of(const std::vector<Index>& numbers);
+
+// A list of values that are JSON already.
+std::string json_list(std::span<const std::string> values);
+
+// Text in which the characters that HTML interprets are written as entities.
+std::string html_of(std::string_view text);
+
+}  // namespace qkv::app::page
+
+#endif  // QKV_PAGE_JSON_TEXT_H_

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PAGE_MAP_CODE_H_
+#define QKV_PAGE_MAP_CODE_H_
+
+#include <span>
+#include <string>
+
+#include <qkv/view.h>
+
+// The numbers of a map as bytes. app/page/decode.js has the inverse.
+namespace qkv::app::page {
+
+// The form of the numbers: exact ones as planes of bytes (first the lowest byte of every number),
+// or multiples of a step.
+enum class NumberForm { kFloat32, kFloat64, kSteps };
+
+struct MapCode {
+  NumberForm form = NumberForm::kFloat32;
+  double step = 0;      // of kSteps
+  bool signs = false;  // of kSteps: whether there are negative numbers
+
+  // The largest absolute error of a number below the largest magnitude; 0 if numbers are exact.
+  double error() const { return form == NumberForm::kSteps ? step / 2 : 0; }
+};
+
+// The codes of kSteps that are no multiples. A small number is one that would be rounded to 0: it
+// has a code of its own, so that it differs from an exact zero.
+enum StepCode : unsigned {
+  kCodeZero,
+  kCodeSmall,
+  kCodeNan,
+  kCodeInfinity,
+  kCodeMinusInfinity,
+  // n steps: kCodeFirst + n - 1 without signs; with them kCodeFirst + 2 (n - 1), and 1 more for -n.
+  kCodeFirst,
+};
+// Codes below kOneByte take one byte, those below kTwoBytes two, all others four: the byte 255,
+// then 24 bits, the highest first.
+inline constexpr unsigned kOneByte = 192;
+inline constexpr unsigned kTwoBytes = kOneByte + 63 * 256;
+
+// Codes the numbers of a map, row by row.
+std::string coded(std::span<const double> numbers, const MapCode& code);
+
+// Codes booleans as bits, eight in a byte, the first in its lowest bit.
+std::string coded_bits(std::span<const bool> bits);
+
+}  // namespace qkv::app::page
+
+#endif  // QKV_PAGE_MAP_CODE_H_

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_PAGE_PACKED_H_
+#define QKV_PAGE_PACKED_H_
+
+#include <string>
+#include <string_view>
+
+// Bytes as text for an HTML document.
+namespace qkv::app::page {
+
+// Base64 of RFC 4648 with padding.
+std::string base64(std::string_view bytes);
+
+// The bytes in the format `deflate` without header (RFC 1951), as base64.
+std::string packed(std::string_view bytes);
+
+// The bytes of a text of hexadecimal digits, such as a digest.
+std::string from_hex(std::string_view digits);
+
+}  // namespace qkv::app::page
+
+#endif  // QKV_PAGE_PACKED_H_

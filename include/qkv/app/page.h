@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_APP_PAGE_H_
+#define QKV_APP_PAGE_H_
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <qkv/app/picture.h>
+#include <qkv/export.h>
+#include <qkv/view.h>
+
+namespace qkv::app {
+
+// One example of a page: all its maps have one shape. Rows are queries, columns are keys.
+struct PageExample {
+  std::string title{};          // such as the sentence; may be empty
+  ConstView weights{};          // [L,H,Tq,Tk], a real dtype; the memory stays the caller's
+  ConstView allowed{};          // [L,H,Tq,Tk] bool, false where masked; absent: no masking
+  ConstView other{};            // maps of the same shape to compare with; absent: none
+  ConstView other_allowed{};    // as `allowed`, of `other`
+  std::vector<std::string> queries{};  // Tq tokens, UTF-8; none: the page shows the indices
+  std::vector<std::string> keys{};     // Tk tokens
+  std::vector<Index> query_indices{};  // the index of each row in its file; none: from 0
+  std::vector<Index> key_indices{};
+  std::vector<std::string> notes{};  // facts about what was reduced or hidden, and warnings
+};
+
+// A page with attention maps that a reader explores in a browser.
+struct Page {
+  std::string title{};
+  std::vector<PageExample> examples{};  // either all have maps to compare with, or none has
+  std::vector<std::string> layers{};    // L names such as "layer 2"; "" if there is no such axis
+  std::vector<std::string> heads{};     // H names
+  std::string name{};                   // name of the maps: their file
+  std::string other_name{};             // name of the maps to compare with
+  std::string row_name = "queries";     // name of the rows' axis
+  std::string column_name = "keys";     // name of the columns' axis
+  std::string quantity = "weight";      // name of the numbers
+  // The look at first; a reader can change it.
+  ColourScale scale = ColourScale::kLinear;
+  ColourRange range = ColourRange::kAll;
+  Colours colours = Colours::kBlue;
+  std::optional<double> highest{};  // top of the range kAll; none: the largest finite number
+};
+
+// The most numbers that a page holds: 144 maps of 512 queries and keys, and some more.
+inline constexpr Index kMostPageCells = 48'000'000;
+// The most queries or keys of a page's maps.
+inline constexpr Index kMostPageTokens = 10'000;
+
+// Returns one HTML document that needs nothing else: it loads nothing from any network, and its
+// security policy forbids all code but its own. Numbers are exact if all of them take at most 4 MiB
+// as float32 (of float64 maps: as float64). Others are rounded to multiples of the largest
+// magnitude M / 65534, or of M / 4094 where the first would take more than 18 MB compressed; the
+// page states the largest error. Throws Error for a page without examples, for examples of other
+// numbers of layers, heads, labels or indices, and beyond kMostPageCells or kMostPageTokens.
+// `stop` is polled; if it is set, Cancelled is thrown. Equal pages give identical bytes, as far as
+// zlib does.
+QKV_API std::string draw_page(const Page& page, const std::atomic<bool>* stop = nullptr);
+
+}  // namespace qkv::app
+
+#endif  // QKV_APP_PAGE_H_
