@@ -39,8 +39,8 @@ function legendOf(map, title) {
 }
 
 // Puts a group at a place.
-function placed(svg, x, y) {
-  return svg("g", {transform: `translate(${x} ${y})`}, svg);
+function placed(group, x, y) {
+  return svg("g", {transform: `translate(${x} ${y})`}, group);
 }
 
 // A map with its cells: {svg, width, height}.

@@ -4,7 +4,8 @@
 const shown = {maps: [], titles: [], notes: []}; // what is drawn now
 let panels = []; // of the view "map"
 let draws = 0; // how often drawing began
-let gridKey = ""; // what the overview was last drawn for
+let gridKey = ""; // what the overview is drawn for
+let isGridDrawn = false;
 
 // ---- the cursor ---------------------------------------------------------------------------------
 
@@ -191,7 +192,9 @@ async function draw() {
   if (await drawFigure(count)) document.documentElement.dataset.drawn = count;
   if (key === gridKey || count !== draws) return;
   gridKey = key;
+  isGridDrawn = false;
   await drawGrid();
+  isGridDrawn = true;
 }
 
 function setState(changes) {
