@@ -7,7 +7,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly wanted=(python/requirements-{test,torch,transformers,notebooks}.txt)
+readonly wanted=(python/requirements-{test,torch,transformers,notebooks,browser}.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
   --timeout 60 --quiet --quiet)  # twice: no warnings of an index's settings
@@ -41,4 +41,6 @@ try_install "${wanted[2]}" >&2 ||
   echo "setup: no Transformers to be had; the tests that need it will be skipped" >&2
 try_install "${wanted[3]}" >&2 ||
   echo "setup: nothing to be had that executes notebooks; their tests will be skipped" >&2
+try_install "${wanted[4]}" >&2 ||
+  echo "setup: no Playwright to be had; the tests in a browser will be skipped" >&2
 cat "${wanted[@]}" >.venv-python/made-from

@@ -112,6 +112,16 @@ if ((${#missing[@]})); then
   ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
 fi
 
+# Chromium, for the tests of pages. It is optional: whatever keeps it from being installed is a message.
+if [[ $level == test || $level == check ]] && ! command -v chromium >/dev/null; then
+  if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; } &&
+    install_packages chromium; then
+    echo "setup: installed chromium" >&2
+  else
+    echo "setup: no chromium to be had; the tests in a browser will be skipped" >&2
+  fi
+fi
+
 # Makes a virtual environment that sees Debian's NumPy, without a package index.
 if [[ $level != run && $level != bench ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2

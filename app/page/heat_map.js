@@ -3,7 +3,7 @@
 
 const FONT = '12px system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", sans-serif';
 const MOST_LABEL = 110; // pixels of a token; longer ones are cut off with an ellipsis
-const LEAST_CELL_WITH_LABEL = 11;
+const LEAST_CELL_WITH_LABEL = 13;
 const MOST_CELL = 36;
 
 // A colour of the style sheet.

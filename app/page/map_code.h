@@ -16,7 +16,7 @@ enum class NumberForm { kFloat32, kFloat64, kSteps };
 
 struct MapCode {
   NumberForm form = NumberForm::kFloat32;
-  double step = 0;      // of kSteps
+  double step = 0;     // of kSteps
   bool signs = false;  // of kSteps: whether there are negative numbers
 
   // The largest absolute error of a number below the largest magnitude; 0 if numbers are exact.

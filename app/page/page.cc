@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <qkv/app/page.h>
-
 #include <algorithm>
 #include <cfloat>
 #include <cstdint>
@@ -10,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/page.h>
 #include <qkv/error.h>
 #include <qkv/tensor.h>
 
@@ -27,9 +26,9 @@ namespace {
 
 constexpr std::string_view kName = "draw_page";
 constexpr Index kMostExactBytes = Index{4} << 20U;
-constexpr std::size_t kMostFineText = std::size_t{24'000'000};  // 18 MB as base64
-constexpr double kFineSteps = 65534;
-constexpr double kCoarseSteps = 4094;
+constexpr double kMostText = 24e6;                 // 18 MB as base64
+constexpr double kSteps[] = {65534, 16382, 4094};  // of the largest magnitude
+constexpr Index kSamples = 8;                      // maps whose size stands for that of all
 
 // ---- the checks ---------------------------------------------------------------------------------
 
@@ -94,8 +93,9 @@ void check(const Page& page) {
     cells += page.examples[n].weights.element_count() * (page.examples[n].other.given() ? 2 : 1);
   }
   if (cells > kMostPageCells) {
-    throw Error(kName, "examples",
-                fmt::format("must have at most {} cells, got {}: select or reduce", kMostPageCells, cells));
+    throw Error(
+        kName, "examples",
+        fmt::format("must have at most {} cells, got {}: select or reduce", kMostPageCells, cells));
   }
 }
 
@@ -138,11 +138,7 @@ class Writer {
   std::string data() {
     find_facts();
     choose_code();
-    std::string maps = all_maps();
-    if (code_.form == NumberForm::kSteps && maps.size() > kMostFineText) {
-      set_steps(kCoarseSteps);
-      maps = all_maps();
-    }
+    const std::string maps = all_maps();
     std::string elements = data_element("page", "application/json", header());
     for (std::size_t n = 0; n < page_.examples.size(); ++n) elements += thumbnails(n);
     return elements + masks_ + maps;
@@ -209,9 +205,28 @@ class Writer {
     return place->second;
   }
 
-  void set_steps(double steps) {
-    code_.form = NumberForm::kSteps;
-    code_.step = std::max(magnitude_ / steps, DBL_MIN);
+  // The number of maps that are stored, and map n of them as text.
+  Index map_count() const {
+    return static_cast<Index>(page_.examples.size() * stored_sources()) * layers() * heads();
+  }
+  std::string map_text(Index n) const {
+    const Index head = n % heads();
+    const Index layer = n / heads() % layers();
+    const auto rest = static_cast<std::size_t>(n / heads() / layers());
+    const PageExample& example = page_.examples[rest / stored_sources()];
+    const Map map = map_of(example, rest % stored_sources(), layer, head);
+    return packed(coded(map.numbers(), code_));
+  }
+
+  // About how long the texts of all maps are: that of some, spread over all, times their share.
+  double text_size() const {
+    const Index samples = std::min(map_count(), kSamples);
+    double size = 0;
+    for (Index n = 0; n < samples; ++n) {
+      poll();
+      size += static_cast<double>(map_text(n * map_count() / samples).size());
+    }
+    return size * static_cast<double>(map_count()) / static_cast<double>(samples);
   }
 
   void choose_code() {
@@ -225,7 +240,12 @@ class Writer {
       }
     }
     code_.form = wide ? NumberForm::kFloat64 : NumberForm::kFloat32;
-    if (cells * (wide ? 8 : 4) > kMostExactBytes) set_steps(kFineSteps);
+    if (cells * (wide ? 8 : 4) <= kMostExactBytes) return;
+    code_.form = NumberForm::kSteps;
+    for (const double steps : kSteps) {
+      code_.step = std::max(magnitude_ / steps, DBL_MIN);
+      if (text_size() <= kMostText) return;
+    }
   }
 
   // An element for each layer, whose lines are the heads: a head is inflated when it is shown.
@@ -338,11 +358,11 @@ std::string bar_json(const picture::Bar& bar) {
 
 std::string palette_json(Colours colours) {
   const picture::Palette palette = picture::palette_of(colours);
-  return object({{"light", bar_json(palette.paper)},
-                 {"dark", bar_json(palette.terminal)},
-                 {"zero", json_of({picture::hex(palette.paper_zero),
-                                   picture::hex(palette.terminal_zero)})},
-                 {"centred", truth(palette.centred)}});
+  return object(
+      {{"light", bar_json(palette.paper)},
+       {"dark", bar_json(palette.terminal)},
+       {"zero", json_of({picture::hex(palette.paper_zero), picture::hex(palette.terminal_zero)})},
+       {"centred", truth(palette.centred)}});
 }
 
 constexpr std::pair<std::string_view, Colours> kPalettes[] = {{"blue", Colours::kBlue},
@@ -393,9 +413,8 @@ std::string Writer::header() const {
                         {"step", json_of(code_.step)},
                         {"signs", truth(code_.signs)},
                         {"error", json_of(code_.error())}})},
-       {"magnitudes",
-        json_list(std::vector<std::string>{json_of(magnitude_), json_of(magnitude_),
-                                           json_of(difference_magnitude_)})},
+       {"magnitudes", json_list(std::vector<std::string>{json_of(magnitude_), json_of(magnitude_),
+                                                         json_of(difference_magnitude_)})},
        {"palettes", palettes_json()},
        {"examples", json_list(examples)}});
 }
@@ -430,8 +449,8 @@ std::string filled(std::string_view form,
 std::string draw_page(const Page& page, const std::atomic<bool>* stop) {
   page::check(page);
   const std::string data = page::Writer(page, stop).data();
-  const std::string title =
-      page::html_of(page.title.empty() ? (page.name.empty() ? "Attention" : page.name) : page.title);
+  const std::string title = page::html_of(
+      page.title.empty() ? (page.name.empty() ? "Attention" : page.name) : page.title);
   return page::filled(page::kTemplate, {{"policy", page::policy()},
                                         {"title", title},
                                         {"style", page::kStyle},

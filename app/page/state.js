@@ -8,7 +8,7 @@ const THEMES = {auto: "system", light: "light", dark: "dark"};
 const SPECIALS = {shown: "shown", hidden: "hidden", renormalised: "hidden, renormalised"};
 const MEASURES = {maximum: "largest numbers", entropy: "entropy", first: "weight of the first key"};
 const DIRECTIONS = {row: "what it attends to", column: "what attends to it"};
-const ZOOMS = {fit: "fitted", 2: "2 px", 4: "4 px", 8: "8 px", 12: "12 px", 16: "16 px", 24: "24 px", 36: "36 px"};
+const ZOOMS = {fit: "fitted", 2: "2 px", 4: "4 px", 8: "8 px", 14: "14 px", 20: "20 px", 36: "36 px"};
 
 // The names of all maps; map n is layer * HEADS + head.
 const mapNames = [];

@@ -82,7 +82,7 @@ struct ViewOptions {
   IndexList queries{};
   IndexList keys{};
   bool hide_special = false;
-  bool all_maps = false;  // whether all layers and heads are shown by default
+  bool all_maps = false;                // whether all layers and heads are shown by default
   std::vector<std::string> keep{};      // special tokens to show in spite of hide_special
   std::vector<Reduction> reductions{};  // applied in this order
   PictureStyle style{};

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <qkv/app/file_error.h>
 #include <qkv/error.h>
 
 #include "commands/shell/array_store.h"
@@ -26,7 +27,10 @@ ViewOptions options_of(const ViewOptions& options, const std::string& spec, Inde
   one.choice.example = example;
   one.all_maps = true;
   one.style.title.clear();  // the picture's title is then the example's
-  if (options.is_difference()) one.style.colours.reset();  // those of the option are for differences
+  if (options.is_difference()) {
+    one.style.colours.reset();  // those of the option are for differences
+    one.minus.clear();
+  }
   return one;
 }
 
@@ -77,6 +81,11 @@ std::string name_of(const std::string& spec) {
 PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
                      const ViewOptions& options) {
   const std::vector<Index> examples = page_examples(file, options);
+  if (minus != nullptr && minus->attn.size(0) <= examples.back()) {
+    throw qkv::app::InputError(
+        options.minus, fmt::format("must have the same examples as {}: {} against {}",
+                                   options.input.name(), minus->attn.size(0), file.attn.size(0)));
+  }
   check_size(file, examples, options);
   PageParts parts;
   qkv::app::Page& page = parts.page;
@@ -93,9 +102,11 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
     one.query_indices = unusual(shown.selection.named);
     one.key_indices = unusual(shown.selection.keys);
     if (minus == nullptr) continue;
-    add_notes(show(file, minus, own).notes, "", one.notes);  // also checks that both fit together
-    const Shown& other =
-        parts.shown.emplace_back(show(*minus, nullptr, options_of(options, options.minus, example)));
+    ViewOptions both = own;
+    both.minus = options.minus;
+    add_notes(show(file, minus, both).notes, "", one.notes);  // also checks that both fit together
+    const Shown& other = parts.shown.emplace_back(
+        show(*minus, nullptr, options_of(options, options.minus, example)));
     add_notes(other.notes, shown_name(options.minus), one.notes);
     one.other = other.weights.view();
     if (other.allowed.given()) one.other_allowed = other.allowed.view();

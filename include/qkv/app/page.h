@@ -15,11 +15,11 @@ namespace qkv::app {
 
 // One example of a page: all its maps have one shape. Rows are queries, columns are keys.
 struct PageExample {
-  std::string title{};          // such as the sentence; may be empty
-  ConstView weights{};          // [L,H,Tq,Tk], a real dtype; the memory stays the caller's
-  ConstView allowed{};          // [L,H,Tq,Tk] bool, false where masked; absent: no masking
-  ConstView other{};            // maps of the same shape to compare with; absent: none
-  ConstView other_allowed{};    // as `allowed`, of `other`
+  std::string title{};                 // such as the sentence; may be empty
+  ConstView weights{};                 // [L,H,Tq,Tk], a real dtype; the memory stays the caller's
+  ConstView allowed{};                 // [L,H,Tq,Tk] bool, false where masked; absent: no masking
+  ConstView other{};                   // maps of the same shape to compare with; absent: none
+  ConstView other_allowed{};           // as `allowed`, of `other`
   std::vector<std::string> queries{};  // Tq tokens, UTF-8; none: the page shows the indices
   std::vector<std::string> keys{};     // Tk tokens
   std::vector<Index> query_indices{};  // the index of each row in its file; none: from 0
@@ -52,12 +52,12 @@ inline constexpr Index kMostPageTokens = 10'000;
 
 // Returns one HTML document that needs nothing else: it loads nothing from any network, and its
 // security policy forbids all code but its own. Numbers are exact if all of them take at most 4 MiB
-// as float32 (of float64 maps: as float64). Others are rounded to multiples of the largest
-// magnitude M / 65534, or of M / 4094 where the first would take more than 18 MB compressed; the
-// page states the largest error. Throws Error for a page without examples, for examples of other
-// numbers of layers, heads, labels or indices, and beyond kMostPageCells or kMostPageTokens.
-// `stop` is polled; if it is set, Cancelled is thrown. Equal pages give identical bytes, as far as
-// zlib does.
+// as float32 (of float64 maps: as float64). Others are rounded to multiples of M / 65534, where M
+// is the largest magnitude; if they would take more than about 18 MB compressed, of M / 16382 or
+// M / 4094. The page states the largest error. Throws Error for a page without examples, for
+// examples of other numbers of layers, heads, labels or indices, and beyond kMostPageCells or
+// kMostPageTokens. `stop` is polled; if it is set, Cancelled is thrown. Equal pages give identical
+// bytes, as far as zlib does.
 QKV_API std::string draw_page(const Page& page, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app
