@@ -63,8 +63,7 @@ function strengthOf(map, row, number) {
 // The parts of the drawing, for the page and for files: the lines and the two columns of tokens.
 function arcsOf(map, chosen) {
   const {queries, keys} = current();
-  const side = (axis, places) => max(...places.slice(0, 2000).map((place) => textWidth(cutOff(tokenOf(axis, place))))) + 10;
-  const left = ceil(side(queries, map.rows)), right = ceil(side(keys, map.columns));
+  const left = widestLabel(queries, map.rows) + 10, right = widestLabel(keys, map.columns) + 10;
   const middle = (at) => 24 + (at + 0.5) * TOKEN_HEIGHT;
   const lines = chosen.cells.map(([row, column, number]) => {
     const strength = strengthOf(map, row, number);

@@ -26,6 +26,12 @@ function cutOff(text) {
   return characters.join("") + "\u2026";
 }
 
+// The pixels of the widest label among the shown places of an axis: of the longest 30, since measuring is slow.
+function widestLabel(axis, places) {
+  const texts = places.map((place) => tokenOf(axis, place)).sort((a, b) => b.length - a.length);
+  return ceil(max(...texts.slice(0, 30).map((text) => textWidth(cutOff(text)))));
+}
+
 // The step between numbers at an axis whose cells are smaller than labels: 1, 2 or 5 times a power of 10.
 function tickStep(cell, least) {
   for (let step = 1; ; step *= 10) {
@@ -43,12 +49,8 @@ function labelsOf(axis, places, cell) {
 // Sizes in pixels: of a cell, and of the margins with the labels.
 function layoutOf(map, width, height) {
   const {queries, keys} = page.examples[state.example];
-  const margin = (axis, places) => {
-    const widths = places.length <= 400 ? places.map((place) => textWidth(cutOff(tokenOf(axis, place)))) : [MOST_LABEL];
-    return ceil(max(...widths)) + 8;
-  };
   const columns = map.columns.length, rows = map.rows.length;
-  let left = margin(queries, map.rows), top = margin(keys, map.columns);
+  let left = widestLabel(queries, map.rows) + 8, top = widestLabel(keys, map.columns) + 8;
   let cell = Number(state.zoom);
   if (state.zoom === "fit") {
     const fitted = floor(min((width - left - 2) / columns, max(height, 320) / rows));

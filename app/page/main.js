@@ -118,7 +118,7 @@ function drawPanels() {
     root.replaceChildren(...panels.map((panel) => panel.root));
   }
   const whole = root.clientWidth;
-  const width = shown.maps.length === 1 ? whole : max(floor(whole / 3) - 28, min(whole, 260));
+  const width = shown.maps.length === 1 || whole < 900 ? whole : floor(whole / 3) - 28;
   shown.maps.forEach((map, n) => panels[n].draw(map, shown.titles[n], width, innerHeight * 0.72));
 }
 
