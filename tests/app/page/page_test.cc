@@ -4,9 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -127,7 +125,8 @@ Page page_of(const ConstView& map) {
 void expect_same(const std::vector<double>& got, const std::vector<double>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t n = 0; n < want.size(); ++n) {
-    EXPECT_EQ(std::memcmp(&got[n], &want[n], sizeof(double)), 0) << n << ": " << got[n];
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(got[n]), std::bit_cast<std::uint64_t>(want[n]))
+        << n << ": " << got[n];
   }
 }
 
@@ -161,7 +160,7 @@ TEST(PageFormats, StepsOfEverySize) {
   for (const bool signs : {false, true}) {
     const MapCode code{NumberForm::kSteps, 0.5, signs};
     std::vector<double> numbers{0, kInfinity, -kInfinity};
-    for (double steps = 1; steps < 65535; steps += steps < 20000 ? 1 : 97) {
+    for (int steps = 1; steps < 65535; steps += steps < 20000 ? 1 : 97) {
       numbers.push_back(steps * 0.5);
       if (signs) numbers.push_back(-steps * 0.5);
     }
