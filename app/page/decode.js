@@ -18,8 +18,11 @@ async function inflated(base64) {
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);
   for (let n = 0; n < bytes.length; ++n) bytes[n] = text.charCodeAt(n);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Uint8Array(await new Response(stream).arrayBuffer());
+  const stream = new DecompressionStream("deflate-raw");
+  const writer = stream.writable.getWriter();
+  writer.write(bytes);
+  writer.close();
+  return new Uint8Array(await new Response(stream.readable).arrayBuffer());
 }
 
 // The inverse of planes of bytes.
