@@ -31,7 +31,25 @@ bool LineReader::more() {
   return true;
 }
 
+// Looks for a NUL byte in all bytes that were read and not consumed.
+void LineReader::find_nul() {
+  const std::size_t nul = blocks_.rest().find('\0');
+  nul_ = nul == std::string_view::npos ? -1 : blocks_.position() + static_cast<Index>(nul);
+}
+
+void LineReader::skip_rest_of_line() {
+  std::size_t end = 0;
+  while ((end = blocks_.rest().find('\n')) == std::string_view::npos) {
+    blocks_.consume(blocks_.rest().size());
+    if (!more()) break;
+  }
+  if (end != std::string_view::npos) blocks_.consume(end + 1);
+  is_within_line_ = false;
+  find_nul();
+}
+
 bool LineReader::next(std::string_view& line) {
+  if (is_within_line_) skip_rest_of_line();
   std::size_t searched = 0;
   std::size_t end = 0;
   do {
@@ -42,12 +60,17 @@ bool LineReader::next(std::string_view& line) {
   if (rest.empty()) return false;
 
   ++number_;
-  if (end == rest.npos && !blocks_.ended()) fail("expected a line of at most 1 MiB");
+  if (end == rest.npos && !blocks_.ended()) {
+    is_within_line_ = true;
+    fail("expected a line of at most 1 MiB");
+  }
   line = rest.substr(0, end);
-  if (nul_ >= 0 && nul_ - blocks_.position() < static_cast<Index>(line.size())) {
+  const bool has_nul = nul_ >= 0 && nul_ - blocks_.position() < static_cast<Index>(line.size());
+  blocks_.consume(line.size() + (end == rest.npos ? 0 : 1));
+  if (has_nul) {
+    find_nul();
     fail("expected UTF-8 text, got a NUL byte (a binary file?)");
   }
-  blocks_.consume(line.size() + (end == rest.npos ? 0 : 1));
   if (number_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
   if (line.ends_with('\r')) line.remove_suffix(1);
   return true;

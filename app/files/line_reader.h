@@ -13,7 +13,7 @@ namespace qkv::files {
 
 // Reads the lines of a text file. Line ends (LF or CR LF) and a byte order mark are stripped; the
 // last line needs no line end. Throws InputError for a line that fills a block, and for a NUL byte,
-// since such a file is not text.
+// since such a file is not text. After an error, next() continues with the line after it.
 class LineReader {
  public:
   // The file must outlive the reader.
@@ -28,10 +28,13 @@ class LineReader {
 
  private:
   bool more();
+  void find_nul();
+  void skip_rest_of_line();
 
   BlockReader blocks_;
-  Index nul_ = -1;  // file offset of the first NUL byte read; -1 for none
+  Index nul_ = -1;  // file offset of the first NUL byte that was read and not consumed; -1 for none
   Index number_ = 0;
+  bool is_within_line_ = false;  // true after the error of a line that fills a block
 };
 
 }  // namespace qkv::files

@@ -2,6 +2,7 @@
 #include "files/parallel_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@
 #include <qkv/error.h>
 
 #include "files/line_reader.h"
+#include "text/text.h"
 
 namespace qkv::app {
 namespace {
@@ -39,39 +41,116 @@ void split(std::string_view line, std::vector<std::string_view>& fields) {
   fields.push_back(line);
 }
 
+// Whether a line of valid UTF-8 has no tab and nothing visible.
+bool is_blank_line(std::string_view line) {
+  if (line.empty()) return true;
+  const bool begins_visibly = line[0] > ' ' && line[0] < '\x7F';
+  return !begins_visibly && line.find('\t') == line.npos && is_blank(line);
+}
+
+// Reads the rows of a file. A line that is not a row is an error, or left out if the options say
+// so.
+class RowReader {
+ public:
+  RowReader(files::InputFile& file, const ParallelTextOptions& options)
+      : lines_(file, options.progress), options_(options), needed_(needed_columns(options)) {}
+
+  // Gets the fields of the next row, valid until the next call. Returns false at the end of the
+  // file.
+  bool next(std::vector<std::string_view>& fields) {
+    std::string_view line;
+    while (next_line(line)) {
+      if (const std::size_t bad = utf8_prefix(line); bad < line.size()) {
+        leave_out(fmt::format("expected UTF-8, got {} at byte {} of the line",
+                              quoted(line.substr(bad, 1)), bad));
+        continue;
+      }
+      if (options_.empty_lines != EmptyLines::kKept && is_blank_line(line)) {
+        if (options_.empty_lines == EmptyLines::kRefused) hold_blank();
+        continue;
+      }
+      report_blanks();
+      split(line, fields);
+      const auto columns = static_cast<Index>(fields.size());
+      if (columns >= needed_) {
+        has_row_ = true;
+        return true;
+      }
+      leave_out(expected(fmt::to_string(columns)));
+    }
+    finish();
+    return false;
+  }
+  Index number() const { return lines_.number(); }
+
+ private:
+  std::string expected(std::string_view got) const {
+    return fmt::format("expected {} or more columns, got {}", needed_, got);
+  }
+
+  bool next_line(std::string_view& line) {
+    for (;;) {
+      try {
+        return lines_.next(line);
+      } catch (const InputError& error) {
+        if (error.line() == 0) throw;  // without a line, reading has failed
+        report_blanks();
+        report(error);
+      }
+    }
+  }
+
+  // Blank lines are only reported if a line follows that is not blank.
+  void hold_blank() {
+    if (last_blank_ == 0) first_blank_ = number();
+    last_blank_ = number();
+  }
+  void report_blanks() {
+    const Index last = std::exchange(last_blank_, 0);
+    if (last == 0) return;
+    for (Index line = first_blank_; line <= last; ++line) {
+      report(InputError::at_line(lines_.name(), line, expected("a blank line")));
+    }
+  }
+  void leave_out(std::string_view detail) {
+    report_blanks();
+    report(InputError::at_line(lines_.name(), number(), detail));
+  }
+  void report(const InputError& error) const {
+    if (!options_.bad_line) throw error;
+    options_.bad_line(error);
+  }
+
+  // A file of blank lines alone is as wrong as an empty one.
+  void finish() {
+    if (options_.empty_lines == EmptyLines::kRefused && !has_row_) report_blanks();
+    if (number() > 0 || options_.empty_lines == EmptyLines::kKept) return;
+    throw InputError::at_line(lines_.name(), 1, expected("an empty file"));
+  }
+
+  files::LineReader lines_;
+  const ParallelTextOptions& options_;
+  Index needed_;
+  bool has_row_ = false;
+  Index first_blank_ = 0;  // the blank lines since the last line that was not blank
+  Index last_blank_ = 0;   // 0: there are none
+};
+
 }  // namespace
 
 void for_each_row(const std::string& path, const ParallelTextOptions& options,
                   const TakeRow& take) {
-  const Index needed = needed_columns(options);
+  static_cast<void>(needed_columns(options));  // invalid options are reported before the file
   files::InputFile file(path, options.stop);
-  files::LineReader lines(file, options.progress);
-  std::string_view line;
+  RowReader rows(file, options);
   std::vector<std::string_view> fields;
   std::vector<std::string_view> chosen;
-  while (lines.next(line)) {
-    if (line.empty() && options.empty_lines == EmptyLines::kSkipped) continue;
-    if (line.empty() && options.empty_lines == EmptyLines::kRefused) {
-      lines.fail(fmt::format("expected {} or more columns, got an empty line", needed));
-    }
-    if (const std::size_t bad = utf8_prefix(line); bad < line.size()) {
-      lines.fail(fmt::format("expected UTF-8, got {} at byte {} of the line",
-                             quoted(line.substr(bad, 1)), bad));
-    }
-    split(line, fields);
-    const auto columns = static_cast<Index>(fields.size());
-    if (columns < needed) {
-      lines.fail(fmt::format("expected {} or more columns, got {}", needed, columns));
-    }
+  while (rows.next(fields)) {
     chosen.clear();
     for (const Index column : options.columns) {
       chosen.push_back(fields[static_cast<std::size_t>(column)]);
     }
-    if (!take(options.columns.empty() ? fields : chosen, lines.number())) return;
-  }
-  if (lines.number() == 0 && options.empty_lines != EmptyLines::kKept) {
-    throw InputError::at_line(
-        lines.name(), 1, fmt::format("expected {} or more columns, got an empty file", needed));
+    if (!take(options.columns.empty() ? fields : chosen, rows.number())) return;
   }
 }
 

@@ -14,8 +14,10 @@
 
 namespace qkv::app {
 
-// How an empty line is treated: as an error, as no row, or as a row of one empty field. A file
-// without any line is an error unless empty lines are kept.
+// How a blank line is treated: as an error, as no row, or as a row of one field. A blank line has
+// no tab and is_blank(): it is empty, or has only white space and characters of no width. Blank
+// lines at the end of a file are no error. A file without any line is an error unless they are
+// kept.
 enum class EmptyLines { kRefused, kSkipped, kKept };
 
 inline constexpr Index kMostColumns = Index{1} << 20;  // a line of at most 1 MiB has no more
@@ -25,6 +27,9 @@ struct ParallelTextOptions {
   std::vector<Index> columns{};
   Index least_columns = 1;  // the fewest columns that a row may have
   EmptyLines empty_lines = EmptyLines::kRefused;
+  // If given, called with the error of each line that is not a row, which is then left out, instead
+  // of throwing it: a line that is blank, not UTF-8, longer than 1 MiB, or has too few columns.
+  std::function<void(const InputError& error)> bad_line{};
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
   // Called about once per MiB with the bytes read so far and the bytes in total (-1 if unknown).
   std::function<void(Index bytes_read, Index bytes_total)> progress{};

@@ -62,6 +62,7 @@ struct ScoreOptions {
   std::string hypotheses{};
   std::string against{};
   PairColumns columns{};
+  bool skip_bad = false;
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
   qkv::app::Resampling resampling{};
@@ -195,7 +196,9 @@ Scores score_model(const ScoreOptions& options, const Common& common) {
     return count_tokens(model, pair.source, file, line) +
            count_tokens(model, pair.target, file, line);
   };
-  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  const TestPairs data =
+      read_test_pairs(options.data, options.columns,
+                      options.skip_bad ? BadPairs::kSkipped : BadPairs::kRefused, check, common);
   ModelRun run(model, options.search, common);
   const qkv::app::TranslationLoss loss = run.loss(data);
   Scores scores = compare(options, data, run.translate(data));
@@ -205,7 +208,8 @@ Scores score_model(const ScoreOptions& options, const Common& common) {
 
 Scores score_file(const ScoreOptions& options, const Common& common) {
   const auto check = [](const TextPair&, const std::string&, Index) { return std::size_t{0}; };
-  const TestPairs data = read_test_pairs(options.data, options.columns, check, common);
+  const TestPairs data =
+      read_test_pairs(options.data, options.columns, BadPairs::kRefused, check, common);
   return compare(options, data, read_translations(options.hypotheses, data));
 }
 
@@ -283,6 +287,9 @@ void add_score(const Command& program, const Common& common) {
                       "score these translations, a line each, in place of a model's")
           .type_name("FILE");
   add_columns(command, options->columns.source, options->columns.target);
+  hypotheses.excludes(
+      command.add_flag("--skip-bad", options->skip_bad,
+                       "lines that are no pairs are no error: a warning counts and names them"));
   add_model_options(command, *options, hypotheses);
   add_comparison(command, *options);
   add_outputs(command, options->outputs, "txt");

@@ -6,6 +6,7 @@
 #include <limits>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,6 +28,7 @@
 #include "commands/shell/staged_file.h"
 #include "commands/train/commands.h"
 #include "commands/train/translation.h"
+#include "files/bad_lines.h"
 #include "files/parallel_text.h"
 #include "files/text_file.h"
 #include "text/hold_out.h"
@@ -76,6 +78,7 @@ struct SplitOptions {
   Index source_column = 0;
   Index target_column = 1;
   qkv::app::HoldOut hold_out{};
+  bool skip_bad = false;
   bool json = false;
 
   std::string name() const { return input_name(table); }
@@ -115,22 +118,33 @@ struct Table {
   }
 };
 
-// Reads the table. Throws InputError for a line whose source or target column has no text.
+// Reads the table. A line that is no sentence pair is left out with --skip-bad, else an InputError.
 Table read_table(const SplitOptions& options, const Common& common) {
-  Progress progress(common, "split");
+  std::optional<Progress> progress;
+  progress.emplace(common, "split");
   qkv::app::ParallelTextOptions reading;
   const std::array<Index, 2> columns{options.source_column, options.target_column};
   reading.least_columns = std::max(columns[0], columns[1]) + 1;
   reading.stop = &stop_flag();
-  reading.progress = [&](Index done, Index total) { progress.bytes(done, total); };
+  reading.progress = [&](Index done, Index total) { progress->bytes(done, total); };
+  qkv::app::BadLines bad;
+  Index lines = 0;
+  const auto leave_out = [&](const InputError& error) {
+    if (!options.skip_bad) throw error;
+    lines = error.line();
+    bad.add(error);
+  };
+  reading.bad_line = leave_out;
   Table table;
   TextNumbers sources;
   TextNumbers targets;
   qkv::app::for_each_row(options.table, reading, [&](const auto& fields, Index line) {
+    lines = line;
     for (const Index column : columns) {
       if (!qkv::app::is_blank(fields[static_cast<std::size_t>(column)])) continue;
-      throw InputError::at_line(options.name(), line,
-                                fmt::format("expected text in column {}, got none", column));
+      leave_out(InputError::at_line(options.name(), line,
+                                    fmt::format("expected text in column {}, got none", column)));
+      return true;
     }
     if (table.pairs.size() == std::numeric_limits<std::uint32_t>::max()) {
       throw InputError::at_line(options.name(), line, "expected fewer than 2^32 lines");
@@ -141,6 +155,14 @@ Table read_table(const SplitOptions& options, const Common& common) {
     table.ends.push_back(table.text.size());
     return true;
   });
+  progress.reset();  // ends the line that it shows
+  if (bad.count() > 0) {
+    const std::string skipped = bad.summary(lines, "skipped");
+    if (table.pairs.empty()) {
+      throw InputError(options.name(), "expected sentence pairs, got none: " + skipped);
+    }
+    warn(common, fmt::format("{}: {}", options.name(), skipped));
+  }
   table.sources = sources.count();
   table.targets = targets.count();
   return table;
@@ -341,6 +363,8 @@ void add_split(const Command& program, const Common& common) {
   add_number(command, "--seed", options->hold_out.seed, Bounds<std::uint64_t>{},
              "random seed (default 0)");
   add_columns(command, options->source_column, options->target_column);
+  command.add_flag("--skip-bad", options->skip_bad,
+                   "lines that are no pairs are no error: a warning counts and names them");
   command.add_flag("--json", options->json, "the report as JSON");
   command.footer(kSplitFooter);
   command.callback([options, &common] { run(*options, common); });

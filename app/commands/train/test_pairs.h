@@ -33,13 +33,17 @@ struct TestPairs {
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// Reads and checks sentence pairs. Throws InputError for an empty source; a reference may be empty.
-TestPairs read_test_pairs(const std::string& path, const PairColumns& columns,
+// What becomes of a line that is no sentence pair: an InputError, or it is left out with a warning.
+enum class BadPairs { kRefused, kSkipped };
+
+// Reads and checks sentence pairs. A line with an empty source is bad; a reference may be empty.
+TestPairs read_test_pairs(const std::string& path, const PairColumns& columns, BadPairs bad_pairs,
                           const CheckPair& check, const Common& common);
 
 // Reads translations of the sentences, one per line. A file has either a line for each sentence, in
 // the order of their first sentence pairs, or a line for each sentence pair, where the line of a
-// sentence's first pair is used. Throws InputError for any other number of lines.
+// sentence's first pair is used. Throws InputError for any other number of lines; blank lines at
+// the end that are one too many do not count.
 std::vector<std::string> read_translations(const std::string& path, const TestPairs& pairs);
 
 #endif  // QKV_COMMANDS_TRAIN_TEST_PAIRS_H_

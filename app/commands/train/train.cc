@@ -51,8 +51,11 @@ using Adam with warm-up and decay, in batches of pairs of similar length.
 qkv train RUN resumes a run: its settings and the paths of its data are in the folder. --after is
 the limit of all training in the folder together, in e (epochs), u (updates), or s, m, h (time);
 the first limit reached ends the run. Other settings that are given must be those of the run; only
---after, --save-freq, --keep and --threads may change. If the data has moved: qkv train DATA -o RUN,
-and --valid FILE.
+--after, --save-freq, --keep, --skip-bad and --threads may change. If the data has moved:
+qkv train DATA -o RUN, and --valid FILE.
+
+With --skip-bad, lines of DATA and of --valid that are no pairs (too few columns, an empty text, not
+UTF-8) are left out; a warning counts and names them. Blank lines at the end of a file are no error.
 
 During training, standard error shows the loss of the last update and the speed in target tokens
 (with end tokens) per second of training. Each validation is shown with its loss and perplexity,
@@ -251,6 +254,7 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   qkv::app::TrainingHooks hooks;
   hooks.stop = &stop_flag();
   hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
+  hooks.warning = [&](const std::string& text) { warn(common, text); };
   hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };
   try {
     return train_translation(options.training, options.folder, hooks);
@@ -281,6 +285,8 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
       .required()
       .type_name("");
   add_columns(command, o.source_column, o.target_column);
+  command.add_flag("--skip-bad", o.skip_bad,
+                   "lines that are no pairs are no error: a warning counts and names them");
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default), words, or subwords: pieces of words");
   add_number(command, "--vocab", o.subwords.vocabulary, Bounds<Index>{1, kMostCount},

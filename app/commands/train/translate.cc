@@ -22,6 +22,7 @@
 #include "commands/shell/terminal.h"
 #include "commands/train/commands.h"
 #include "commands/train/translate_input.h"
+#include "files/bad_lines.h"
 #include "files/parallel_text.h"
 
 namespace {
@@ -40,7 +41,8 @@ constexpr const char* kTranslateFooter = R"(Examples:
 Each line is translated to one line, in order and as soon as possible. In a file or on standard
 input, the first column of each line is read. An empty line stays empty. A line of more than 4096
 tokens is reported and its translation left empty, so that line numbers match; the other lines are
-translated, and the exit code is 3 (with --skip-bad 0). A translation that has not ended after
+translated, and the exit code is 3. With --skip-bad it is 0, and lines that are not UTF-8 are left
+empty, too. A translation that has not ended after
 --most-tokens tokens is truncated. TEXT is a file if one of that name exists. A single word with a
 letter counts as a missing file if it has an extension (lines.tsv) or begins with a folder that
 exists (runs/lines, ./lines); all else is text (and/or).
@@ -109,41 +111,34 @@ bool is_waiting() {
   return ::poll(&input, 1, 0) == 0;
 }
 
-// The lines of a file that were too long to translate. Each is reported as an error or, with
-// --skip-bad, only counted.
-class BadLines {
+// The lines of a file that were not translated. Each is reported as an error or, with --skip-bad,
+// only counted.
+class Untranslated {
  public:
-  BadLines(std::string file, const TranslateOptions& options, const Common& common)
+  Untranslated(std::string file, const TranslateOptions& options, const Common& common)
       : file_(std::move(file)), skips_(options.skip_bad), common_(common) {}
 
   void add(const qkv::app::InputError& error) {
     if (!skips_) complain(error.what());
-    ++count_;
-    if (count_ <= kMostNamed) named_ += fmt::format("{}{}", count_ == 1 ? "" : ", ", error.line());
+    lines_.add(error);
   }
 
   // Warns of the skipped lines, if there were any among the `lines` lines that were read.
   void warn_of_skipped(Index lines) const {
-    if (skips_ && count_ > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
+    if (skips_ && lines_.count() > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
   }
-  // Throws InputError if any line was too long, unless --skip-bad was given.
+  // Throws InputError if any line was not translated, unless --skip-bad was given.
   void check(Index lines) const {
-    if (!skips_ && count_ > 0) throw qkv::app::InputError(file_, summary(lines));
+    if (!skips_ && lines_.count() > 0) throw qkv::app::InputError(file_, summary(lines));
   }
 
  private:
-  static constexpr Index kMostNamed = 20;
-
-  std::string summary(Index lines) const {
-    return fmt::format("{} of {} lines left empty, too long: {}{}", count_, lines, named_,
-                       count_ > kMostNamed ? fmt::format(" and {} more", count_ - kMostNamed) : "");
-  }
+  std::string summary(Index lines) const { return lines_.summary(lines, "left empty"); }
 
   std::string file_;
   bool skips_;
   const Common& common_;
-  Index count_ = 0;
-  std::string named_{};
+  qkv::app::BadLines lines_{};
 };
 
 // Translates all lines of the source, and calls done() when they are translated.
@@ -160,16 +155,25 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
   reading.stop = &stop_flag();
   const bool piped = source.file == "-";
   const std::string name = input_name(source.file);
-  BadLines bad(name, options, common);
+  Untranslated bad(name, options, common);
   Index count = 0;
+  const auto leave_empty = [&](const qkv::app::InputError& error) {
+    bad.add(error);
+    lines.add("", name, error.line());
+  };
+  if (options.skip_bad) {
+    reading.bad_line = [&](const qkv::app::InputError& error) {
+      count = error.line();
+      leave_empty(error);
+    };
+  }
   try {
     qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
       count = line;
       try {
         lines.add(fields[0], name, line);
       } catch (const qkv::app::InputError& error) {
-        bad.add(error);
-        lines.add("", name, line);
+        leave_empty(error);
       }
       if (piped && is_waiting()) lines.flush();
       return true;
@@ -299,8 +303,10 @@ void add_translate(const Command& program, const Common& common) {
                    "print a tab and the natural log-probability after each translation");
   command.add_flag("--show", options->show,
                    "draw below each translation what each of its tokens attends to");
-  command.add_flag("--skip-bad", options->skip_bad,
-                   "lines that are too long are no error: one warning counts and names them");
+  command.add_flag(
+      "--skip-bad", options->skip_bad,
+      "lines that are too long or not UTF-8 are no error: one warning counts and names "
+      "them");
   add_outputs(command, options->outputs, "txt");
   add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);

@@ -29,7 +29,7 @@ struct TranslateOptions {
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
-  bool skip_bad = false;  // lines that are too long are not an error
+  bool skip_bad = false;  // lines that are too long or not UTF-8 are not an error
   OutputOptions outputs{};
 };
 

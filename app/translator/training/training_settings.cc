@@ -19,7 +19,8 @@ namespace qkv::app {
 namespace {
 
 // Settings that may change when a run is resumed.
-constexpr std::string_view kMayChange[] = {"data", "valid", "after", "save_every", "keep"};
+constexpr std::string_view kMayChange[] = {"data",  "valid",      "skip_bad",
+                                           "after", "save_every", "keep"};
 
 // Settings that earlier versions did not write to config.json, with the values that they implied.
 const Setting kImplied[] = {{"encoder_layers", Index{1}},
@@ -29,7 +30,8 @@ const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"subword_hash", ""},
                             {"valid_translate", Index{200}},
                             {"best", "loss"},
-                            {"keep", Index{0}}};
+                            {"keep", Index{0}},
+                            {"skip_bad", false}};
 
 // Calls visit(name, member) for each setting. An enumeration is visited with a third argument, the
 // names of its values.
@@ -46,6 +48,7 @@ void for_each_setting(Config& config, Visit& visit) {
   visit("valid_hash", config.valid.hash);
   visit("source_column", o.source_column);
   visit("target_column", o.target_column);
+  visit("skip_bad", o.skip_bad);
   visit("tokenize", o.tokenization, kTokenizations);
   visit("vocab", o.subwords.vocabulary);
   visit("subword_model", o.subwords.algorithm, kSubwordAlgorithms);
@@ -135,6 +138,9 @@ struct Reader {
     } else {
       value = held<double>(name, "a number");
     }
+  }
+  void operator()(const char* name, bool& value) const {
+    value = held<bool>(name, "true or false");
   }
   void operator()(const char* name, LetterCase& value) const {
     value = held<bool>(name, "true or false") ? LetterCase::kLower : LetterCase::kKept;

@@ -14,7 +14,9 @@
 #include <qkv/error.h>
 
 #include "core/integers.h"
+#include "files/bad_lines.h"
 #include "files/parallel_text.h"
+#include "text/text.h"
 #include "translator/data/numbered_tokens.h"
 #include "translator/passes/parallel.h"
 
@@ -53,7 +55,16 @@ struct TextPairs {
   std::string name{};  // the file's name in messages
   std::vector<TextLine> pairs{};
   DataFacts facts{};
+  Index lines = 0;  // of the file
+  BadLines bad{};   // the lines that --skip-bad leaves out
 };
+
+InputError no_text(const std::string& name, Index line, Index column) {
+  return InputError::at_line(name, line,
+                             fmt::format("expected text in column {}, got nothing", column));
+}
+
+std::string skipped(const TextPairs& read) { return read.bad.summary(read.lines, "skipped"); }
 
 TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
                      const std::atomic<bool>* stop) {
@@ -62,7 +73,18 @@ TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
   ParallelTextOptions rows;
   rows.columns = {options.source_column, options.target_column};
   rows.stop = stop;
+  rows.bad_line = [&](const InputError& error) {
+    if (!options.skip_bad) throw error;
+    read.lines = error.line();
+    read.bad.add(error);
+  };
   for_each_row(path, rows, [&](std::span<const std::string_view> fields, Index line) {
+    read.lines = line;
+    for (std::size_t n = 0; n < fields.size(); ++n) {
+      if (!is_blank(fields[n])) continue;
+      rows.bad_line(no_text(read.name, line, rows.columns[n]));
+      return true;
+    }
     hash.add(fields[0]);
     hash.add("\t");
     hash.add(fields[1]);
@@ -71,6 +93,9 @@ TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
     return true;
   });
   read.facts.hash = hash.text();
+  if (read.pairs.empty()) {
+    throw InputError(read.name, "expected sentence pairs, got none: " + skipped(read));
+  }
   return read;
 }
 
@@ -81,7 +106,8 @@ struct SplitBlock {
   NumberedTexts source{};
   NumberedTexts target{};
   std::optional<TextStyleBuilder> style{};  // style of the targets, if requested
-  std::vector<bool> left_out{};             // true for each line whose sentence pair is too long
+  std::vector<bool> left_out{};             // true for each line that is too long or bad
+  std::vector<InputError> bad{};            // the errors of lines with an empty text
 };
 
 // The sentence pairs of a file as token numbers.
@@ -106,8 +132,8 @@ class PairSplitter {
                const std::atomic<bool>* stop)
       : tokenizer_(tokenizer), options_(options), stop_(stop) {}
 
-  // Removes the sentence pairs that are too long from `read`. Adds the targets of the others to
-  // `style`, which may be null.
+  // Removes the sentence pairs that are too long or bad from `read`. Adds the targets of the others
+  // to `style`, which may be null.
   SplitPairs split(TextPairs& read, TextStyleBuilder* style) const {
     const auto lines = static_cast<Index>(read.pairs.size());
     std::vector<SplitBlock> blocks(static_cast<std::size_t>(core::divide_up(lines, kLines)));
@@ -122,14 +148,17 @@ class PairSplitter {
     });
     SplitPairs all;
     std::vector<bool> left_out;
+    std::vector<InputError> bad;
     for (SplitBlock& block : blocks) {
       all.source.append(std::move(block.source));
       all.target.append(std::move(block.target));
       if (style != nullptr) style->add(*block.style);
       left_out.insert(left_out.end(), block.left_out.begin(), block.left_out.end());
+      bad.insert(bad.end(), block.bad.begin(), block.bad.end());
       block = {};
     }
-    leave_out(left_out, read);
+    for (const InputError& error : bad) read.bad.add(error);
+    leave_out(left_out, std::ssize(bad), read);
     return all;
   }
 
@@ -142,8 +171,10 @@ class PairSplitter {
     const Tokens target = tokenizer_.split(line.target);
     if (source.empty() || target.empty()) {
       const Index column = source.empty() ? options_.source_column : options_.target_column;
-      throw InputError::at_line(name, line.line,
-                                fmt::format("expected text in column {}, got nothing", column));
+      if (!options_.skip_bad) throw no_text(name, line.line, column);
+      block.bad.push_back(no_text(name, line.line, column));
+      block.left_out.push_back(true);
+      return;
     }
     const Index longest = std::max(std::ssize(source), std::ssize(target));
     block.left_out.push_back(longest > options_.max_length);
@@ -153,17 +184,21 @@ class PairSplitter {
     if (block.style) block.style->add(line.target);
   }
 
-  void leave_out(const std::vector<bool>& left_out, TextPairs& read) const {
+  // Removes the pairs that are left out, of which `bad` are not just too long.
+  void leave_out(const std::vector<bool>& left_out, Index bad, TextPairs& read) const {
     std::size_t kept = 0;
     for (std::size_t n = 0; n < read.pairs.size(); ++n) {
       if (left_out[n]) continue;
       if (kept != n) read.pairs[kept] = std::move(read.pairs[n]);
       ++kept;
     }
-    read.facts.left_out = static_cast<Index>(read.pairs.size() - kept);
+    read.facts.left_out = static_cast<Index>(read.pairs.size() - kept) - bad;
     read.facts.pairs = static_cast<Index>(kept);
     read.pairs.resize(kept);
     if (kept > 0) return;
+    if (read.facts.left_out == 0) {
+      throw InputError(read.name, "expected sentence pairs, got none: " + skipped(read));
+    }
     throw InputError(read.name, fmt::format("expected pairs of at most {} tokens, got none",
                                             options_.max_length));
   }
@@ -229,13 +264,19 @@ std::vector<PairLength> EncodedPairs::lengths() const {
 
 TranslationData read_translation_data(const TrainingOptions& options,
                                       const std::optional<Subwords>& subwords,
-                                      const std::atomic<bool>* stop) {
+                                      const TrainingHooks& hooks) {
+  const std::atomic<bool>* const stop = hooks.stop;
+  const auto warn_of_skipped = [&](const TextPairs& read) {
+    if (read.bad.count() == 0 || !hooks.warning) return;
+    hooks.warning(fmt::format("{}: {}", read.name, skipped(read)));
+  };
   TranslationData data;
   TextPairs train = read_pairs(options.data, options, stop);
   data.tokenizer = Tokenizer(units_of(train.pairs, options, subwords, stop), options.letters);
   const PairSplitter splitter(data.tokenizer, options, stop);
   TextStyleBuilder style(options.tokenization, options.letters);
   SplitPairs split = splitter.split(train, &style);
+  warn_of_skipped(train);
   data.style = style.build();
   if (const auto* pieces = std::get_if<Subwords>(&data.tokenizer.units())) {
     data.source = data.target = pieces->vocabulary();
@@ -248,6 +289,7 @@ TranslationData read_translation_data(const TrainingOptions& options,
   if (options.valid.empty()) return data;
   TextPairs valid = read_pairs(options.valid, options, stop);
   split = splitter.split(valid, nullptr);
+  warn_of_skipped(valid);
   data.valid = split.encode(valid, data);
   data.valid.sentences = first_sentences(valid.pairs, options.valid_translate);
   return data;

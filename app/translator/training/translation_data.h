@@ -55,11 +55,11 @@ struct TranslationData {
 
 // Reads the training and validation data. Subwords are learned from both texts of all training
 // sentence pairs unless they are given. Throws InputError for files without a usable sentence pair,
-// with the line for an empty field; Error if too many or too few subwords are requested; Cancelled
-// if the flag (which may be null) becomes true.
+// with the line for one that is not a pair unless bad lines are skipped; Error if too many or too
+// few subwords are requested; Cancelled if the flag of `hooks` becomes true. Calls hooks.warning.
 TranslationData read_translation_data(const TrainingOptions& options,
                                       const std::optional<Subwords>& subwords,
-                                      const std::atomic<bool>* stop);
+                                      const TrainingHooks& hooks);
 
 }  // namespace qkv::app
 

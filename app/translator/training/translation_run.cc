@@ -134,7 +134,7 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   const LockedFolder folder(folder_path);
   check_folder(folder);
   const TranslationData data =
-      read_translation_data(options, kept_subwords(folder, options), hooks.stop);
+      read_translation_data(options, kept_subwords(folder, options), hooks);
   RunConfig config{options, data.train.facts, data.valid.facts, data.subword_hash};
   config.options.data = kept_path(options.data);
   config.options.valid = kept_path(options.valid);

@@ -61,6 +61,9 @@ struct TrainingOptions {
   std::string valid{};      // path of the validation data; empty: none
   Index source_column = 0;  // index of the source's column, from 0
   Index target_column = 1;  // index of the target's column, from 0
+  // True if lines of the data that are no sentence pairs (not UTF-8, too few columns, an empty
+  // text) are left out; false if they are errors.
+  bool skip_bad = false;
   Tokenization tokenization = Tokenization::kCharacter;
   SubwordOptions subwords{};  // for Tokenization::kSubword
   LetterCase letters = LetterCase::kKept;
@@ -138,6 +141,8 @@ struct TrainingValidation {
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
   std::function<void(const TrainingValidation&)> validation{};
+  // Called with a sentence on each data file of which lines were skipped.
+  std::function<void(const std::string&)> warning{};
   // If it becomes true, the run is saved and ends. It may be null and must outlive the call.
   const std::atomic<bool>* stop = nullptr;
 };
@@ -178,9 +183,9 @@ class QKV_API RunMismatch : public std::runtime_error {
 };
 
 // Trains in the folder until a budget is used up, resuming from its checkpoint if there is one.
-// Throws InputError for data or a folder's files that cannot be read (an empty field is an error of
-// its line), OutputError if the folder cannot be written or another process holds it, Error for
-// invalid options, RunMismatch, Diverged.
+// Throws InputError for data or a folder's files that cannot be read (a line that is no sentence
+// pair is an error unless skip_bad is set), OutputError if the folder cannot be written or another
+// process holds it, Error for invalid options, RunMismatch, Diverged.
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
 

@@ -72,6 +72,27 @@ class Score(Model):
     def translations(self, sources):
         return self.translate(lines="".join(f"{source}\n" for source in sources))
 
+    def test_lines_that_are_no_pairs(self):
+        want = self.score("--json")
+        lines = (self.dir / "d.tsv").read_bytes()
+        self.file("d.tsv", lines + b"\n\r\n")
+        self.assertEqual(self.run_qkv("score", "m.safetensors", "d.tsv", "--json").out, want)
+        self.file("d.tsv", lines + b"a\n\tx\n" + b"a" * 5000 + b"\tx\n")
+        done = self.run_qkv("score", "m.safetensors", "d.tsv", "--json", "--skip-bad")
+        self.assertEqual(done.out, want)
+        self.assertEqual(done.err, "qkv: d.tsv: 3 of 8 lines skipped: 6, 7, 8; the first: expected 2 "
+                                   "or more columns, got 1\n")
+        self.file("d.tsv", "a\n")
+        self.assertIn("d.tsv: expected sentence pairs, got none: 1 of 1 lines skipped: 1; ",
+                      self.refuse(3, "score", "m.safetensors", "d.tsv", "--skip-bad"))
+
+    def test_a_blank_last_line_is_no_translation(self):
+        self.score()
+        theirs = self.file("t.txt", "x\ny\nz\nx\n")  # four different sources
+        want = self.run_qkv("score", "--hypotheses", theirs, "d.tsv").out
+        self.file("t.txt", "x\ny\nz\nx\n\n\n")
+        self.assertEqual(self.run_qkv("score", "--hypotheses", theirs, "d.tsv").out, want)
+
     def test_numpy_agrees(self):
         report = json.loads(self.score("--json"))
         total = sum(self.model.log_probability(s, t) for s, t in self.PAIRS)

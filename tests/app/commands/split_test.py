@@ -45,6 +45,25 @@ class Split(Case):
     def parts(self, folder="S"):
         return {path.stem: lines_of(path) for path in sorted((self.dir / folder).iterdir())}
 
+    def test_lines_that_are_no_pairs(self):
+        self.split("--hold-out", 9, "--valid", 9, folder="WHOLE")
+        data = (self.dir / "t.tsv").read_bytes()
+        self.file("blank.tsv", data + b"\n\xe2\x80\x8b\n")
+        self.split("--hold-out", 9, "--valid", 9, table="blank.tsv")
+        self.assertEqual(self.parts(), self.parts("WHOLE"))
+        self.file("bad.tsv", b"only\n\xff\tx\n" + data + b" \tx\n")
+        arguments = ("split", "bad.tsv", "-o", "S", "--hold-out", 9, "--valid", 9)
+        self.assertIn("bad.tsv:1: expected 2 or more columns, got 1", self.refuse(3, *arguments))
+        done = self.run_qkv(*arguments, "--skip-bad")
+        lines = len(data.splitlines()) + 3
+        self.assertEqual(done.err, f"qkv: bad.tsv: 3 of {lines} lines skipped: 1, 2, {lines}; the "
+                                   "first: expected 2 or more columns, got 1\n")
+        self.assertEqual(self.parts(), self.parts("WHOLE"))
+        self.file("bad.tsv", "a\nb\n")
+        self.assertEqual(self.refuse(3, *arguments, "--skip-bad"),
+                         "qkv: bad.tsv: expected sentence pairs, got none: 2 of 2 lines skipped: 1, "
+                         "2; the first: expected 2 or more columns, got 1\n")
+
     def check(self, parts, table, report, columns=(0, 1)):
         """No text is in two parts; each line is in one, in order; the counts are as reported."""
         texts = {name: [{folded(line.split("\t")[column]) for line in lines} for column in columns]

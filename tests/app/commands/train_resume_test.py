@@ -81,7 +81,7 @@ class GoesOn(TrainCase):
         """Another value of any option in --help is refused with the option's name."""
         self.begin("RUN", "1u", "--valid", "valid.tsv")
         others = {"N": "12", "X": "0.125", "BUDGET": "7u", "S,T": "1,0", "": None}
-        may_change = {"--output", "--valid", "--after", "--save-freq", "--keep"}
+        may_change = {"--output", "--valid", "--after", "--save-freq", "--keep", "--skip-bad"}
         options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(?: ([A-Z,]+|[a-z_|]+\|[a-z_|]+))?(?: |$)",
                              self.run_qkv("train", "--help").out, re.MULTILINE)
         checked = []

@@ -16,6 +16,58 @@ from program import PATIENCE
 from train_runs import ENDLESS, FILES, SIZES, TrainCase, changed, limited_to, safetensors
 
 
+BAD = b"no tab\n\xff\ty\n\n\tx\nz\t \n\xe2\x80\x8b\n"  # six lines that are no pairs
+
+
+class BadLines(TrainCase):
+    """Tests lines that are no pairs, and `--skip-bad`, which leaves them out."""
+
+    MORE = ("--valid", "valid.tsv", "--seed", "5")
+
+    def add_bad(self, name, at):
+        lines = (self.dir / name).read_bytes().splitlines(keepends=True)
+        (self.dir / name).write_bytes(b"".join([*lines[:at], BAD, *lines[at:]]))
+
+    def test_they_are_skipped_and_named(self):
+        self.train("WHOLE", "--after", "6u", *self.MORE)
+        self.add_bad("data.tsv", 7)
+        self.add_bad("valid.tsv", 30)
+        self.assertEqual(self.refuse(3, *self.arguments("RUN", "--after", "3u", *self.MORE)),
+                         "qkv: data.tsv:8: expected 2 or more columns, got 1\n")
+        done = self.train("RUN", "--after", "3u", "--skip-bad", *self.MORE)
+        self.assertEqual(
+            done.err,
+            "qkv: data.tsv: 6 of 206 lines skipped: 8, 9, 10, 11, 12, 13; the first: expected 2 or "
+            "more columns, got 1\n"
+            "qkv: valid.tsv: 5 of 35 lines skipped: 31, 32, 33, 34, 35; the first: expected 2 or "
+            "more columns, got 1\n")
+        self.assertIn("RUN: 200 pairs (0 left out)", done.out)
+        resumed = self.run_qkv("train", "RUN", "--after", "6u")  # the run knows that it skips lines
+        self.assertIn("6 of 206 lines skipped", resumed.err)
+        self.same_run("RUN", "WHOLE")
+
+    def test_a_run_may_begin_to_skip(self):
+        self.train("RUN", "--after", "1u")
+        self.run_qkv("train", "RUN", "--after", "2u", "--skip-bad")
+        self.assertTrue(json.loads(self.path("RUN", "config.json").read_text())["skip_bad"])
+
+    def test_no_pair_is_left(self):
+        self.file("bad.tsv", BAD * 2)
+        for more in ((), ("--tokenize", "subword")):
+            self.assertRegex(
+                self.refuse(3, "train", "bad.tsv", "-o", "RUN", "--skip-bad", *more),
+                "^qkv: bad.tsv: expected sentence pairs, got none: 11 of 11 lines skipped: 1, 2, ")
+
+    def test_blank_lines_at_the_end(self):
+        self.train("WHOLE", "--after", "2u")
+        data = (self.dir / "data.tsv").read_bytes()
+        for n, end in enumerate((b"\n", b"\r\n \n", b"\xe2\x80\x8b")):
+            self.file("data.tsv", data + end)
+            done = self.train(f"RUN{n}", "--after", "2u")
+            self.assertEqual(done.err, "")
+            self.same_run(f"RUN{n}", "WHOLE")
+
+
 class Folder(TrainCase):
     """Tests the contents of the folder."""
 

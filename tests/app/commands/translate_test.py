@@ -147,7 +147,8 @@ class Translate(Model):
         self.file("in.txt", "".join(line + "\n" for line in lines))
         each = [f"in.txt:{line}: expected at most {most} tokens, got {tokens}" for line, tokens in
                 ((2, most + 1), (4, most + 9))]
-        summary = "in.txt: 2 of 6 lines left empty, too long: 2, 4"
+        summary = ("in.txt: 2 of 6 lines left empty: 2, 4; the first: expected at most 4096 tokens, "
+                   "got 4097")
         for options, code, errors in (((), 3, [*each, summary]), (["--skip-bad"], 0, [summary]),
                                       (["--skip-bad", "--quiet"], 0, [])):
             for forms in ((), ("-o", "all.json", "-o", "all.npz")):
@@ -164,17 +165,25 @@ class Translate(Model):
         self.file("in.txt", "".join("ab" * most + "\n" for _ in range(30)) + "abc")
         done = self.run_qkv("translate", "m.safetensors", "in.txt", "--skip-bad")
         self.assertEqual(done.out, "\n" * 30 + want[0] + "\n")
-        self.assertRegex(done.err, "^qkv: in.txt: 30 of 31 lines left empty, too long: "
-                                   "1, 2, .*, 20 and 10 more\n$")
+        self.assertRegex(done.err, "^qkv: in.txt: 30 of 31 lines left empty: 1, 2, .*, 20 and 10 "
+                                   "more; the first: expected at most 4096 tokens, got 8192\n$")
         self.assertIn("TEXT:1: expected at most", self.refuse(3, "translate", "m.safetensors",
                                                               "ab" * most))
 
     def test_a_malformed_line_ends_it(self):
         self.file("in.txt", b"abc\n" + b"a" * 5000 + b"\n\xff\nabc\n")
-        done = self.run_qkv("translate", "m.safetensors", "in.txt", "--skip-bad", code=3)
+        done = self.run_qkv("translate", "m.safetensors", "in.txt", code=3)
         self.assertEqual(done.out.splitlines(), [self.expected()[0], ""])
-        self.assertRegex(done.err, "^qkv: in.txt: 1 of 2 lines left empty, too long: 2\n"
+        self.assertRegex(done.err, "^qkv: in.txt:2: expected at most 4096 tokens, got 5000\n"
                                    "qkv: in.txt:3: expected UTF-8, ")
+
+    def test_a_malformed_line_may_be_skipped(self):
+        self.file("in.txt", b"abc\n\xff\nabc\n" + b"a\0b\n" + b"x" * 2_000_000 + b"\nabc\n")
+        done = self.run_qkv("translate", "m.safetensors", "in.txt", "--skip-bad")
+        abc = self.expected()[0]
+        self.assertEqual(done.out.splitlines(), [abc, "", abc, "", "", abc])
+        self.assertEqual(done.err, "qkv: in.txt: 3 of 6 lines left empty: 2, 4, 5; the first: "
+                                   'expected UTF-8, got "\\xff" at byte 0 of the line\n')
 
     def test_input_as_it_comes(self):
         self.assertEqual(self.translate(lines="\ufeffabc\tx\ty\r\na"),

@@ -57,8 +57,10 @@ TEST(ParallelText, RefusalsNameTheLine) {
   EXPECT_EQ(refusal("a\tb\nc\n", {.least_columns = 2}),
             "a.tsv:2: expected 2 or more columns, got 1");
   EXPECT_EQ(refusal(""), "a.tsv:1: expected 1 or more columns, got an empty file");
-  EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 or more columns, got an empty line");
-  EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 or more columns, got an empty line");
+  EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 or more columns, got a blank line");
+  EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 or more columns, got a blank line");
+  EXPECT_EQ(refusal("a\n\n\n\xFF\n"), "a.tsv:2: expected 1 or more columns, got a blank line");
+  EXPECT_EQ(refusal("\n\n"), "a.tsv:1: expected 1 or more columns, got a blank line");
   EXPECT_EQ(refusal(std::string_view("a\tb\nc\t\0\n", 8)),
             "a.tsv:2: expected UTF-8 text, got a NUL byte (a binary file?)");
   EXPECT_EQ(refusal("a\nb\xC3\n"), "a.tsv:2: expected UTF-8, got \"\\xc3\" at byte 1 of the line");
@@ -70,6 +72,46 @@ TEST(ParallelText, EmptyLinesMayBeSkipped) {
   const ParallelTextOptions options{.empty_lines = EmptyLines::kSkipped};
   EXPECT_EQ(read("\na\n\r\nb\n\n", options), (Rows{{"a"}, {"b"}}));
   EXPECT_EQ(read("\n", options), Rows{});
+}
+
+TEST(ParallelText, BlankLinesAtTheEndAreNoError) {
+  for (const std::string_view bytes :
+       {"a\n\n", "a\n\r\n\n\n", "a\n \n", "a\n\xE2\x80\x8B\n", "a\n\xEF\xBB\xBF"}) {
+    EXPECT_EQ(read(bytes), Rows{{"a"}}) << bytes;
+  }
+  EXPECT_EQ(refusal("a\tb\n\t\n\xE2\x80\x8B\n\xC3\xA9\tb\n", {.least_columns = 2}),
+            "a.tsv:3: expected 2 or more columns, got a blank line");
+}
+
+// A zero-width space makes no difference to a blank line.
+TEST(ParallelText, LinesOfNoWidthAreBlank) {
+  const ParallelTextOptions options{.empty_lines = EmptyLines::kSkipped};
+  EXPECT_EQ(read("\xE2\x80\x8B\na\n \xE2\x80\x8D \nb\n", options), (Rows{{"a"}, {"b"}}));
+}
+
+TEST(ParallelText, BadLinesMayBeLeftOut) {
+  const std::string mebibyte(std::size_t{1} << 20, 'x');
+  std::string bytes = "a\tb\nc\n\n\nd\xFF\tf\ng\th\n";
+  bytes += std::string_view("\0i\0\tj\0\n", 7);
+  bytes += "k\tl\n" + mebibyte + mebibyte;
+  bytes += std::string_view("\0\n", 2);
+  bytes += "m\tn\n" + mebibyte;
+  std::vector<std::string> errors;
+  ParallelTextOptions options{.least_columns = 2};
+  options.bad_line = [&](const InputError& error) {
+    const std::string text = error.what();
+    errors.push_back(text.substr(text.find("a.tsv:") + 6));
+  };
+  EXPECT_EQ(read(bytes, options), (Rows{{"a", "b"}, {"g", "h"}, {"k", "l"}, {"m", "n"}}));
+  EXPECT_EQ(errors, (std::vector<std::string>{
+                        "2: expected 2 or more columns, got 1",
+                        "3: expected 2 or more columns, got a blank line",
+                        "4: expected 2 or more columns, got a blank line",
+                        "5: expected UTF-8, got \"\\xff\" at byte 1 of the line",
+                        "7: expected UTF-8 text, got a NUL byte (a binary file?)",
+                        "9: expected a line of at most 1 MiB",
+                        "11: expected a line of at most 1 MiB",
+                    }));
 }
 
 TEST(ParallelText, EmptyLinesMayBeKept) {

@@ -59,7 +59,7 @@ std::string lines(Index count) {
 }
 
 TranslationData data_of(const app::TrainingOptions& options) {
-  return read_translation_data(options, std::nullopt, nullptr);
+  return read_translation_data(options, std::nullopt, {});
 }
 
 TEST(TranslationData, IsTheSameOnAnyThreads) {
