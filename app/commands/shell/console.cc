@@ -81,6 +81,15 @@ std::string input_name(const std::string& path) { return path == "-" ? "<stdin>"
 
 std::string shown_name(const std::string& path) { return qkv::app::on_one_line(input_name(path)); }
 
+std::string in_shell(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+,:=@%-";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return std::string(word);
+  std::string quoted = "'";
+  for (const char letter : word) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return quoted + '\'';
+}
+
 void print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());

@@ -35,6 +35,9 @@ std::string input_name(const std::string& path);
 // input_name() with control characters escaped, so that printing it on a terminal neither moves the
 // cursor nor ends the line.
 std::string shown_name(const std::string& path);
+// A word of a command line as a shell reads it: quoted if it has other characters than letters,
+// digits and those of plain file names.
+std::string in_shell(std::string_view word);
 
 // Prints results on standard output. Throws ClosedPipe, or OutputError if writing fails.
 void print(std::string_view text);

@@ -52,7 +52,8 @@ qkv train RUN resumes a run: its settings and the paths of its data are in the f
 the limit of all training in the folder together, in e (epochs), u (updates), or s, m, h (time);
 the first limit reached ends the run. Other settings that are given must be those of the run; only
 --after, --save-freq, --keep, --skip-bad and --threads may change. If the data has moved:
-qkv train DATA -o RUN, and --valid FILE.
+qkv train DATA -o RUN --valid FILE. Files that have moved together with RUN are found, and the error
+of qkv train RUN is the whole command.
 
 With --skip-bad, lines of DATA and of --valid that are no pairs (too few columns, an empty text, not
 UTF-8) are left out; a warning counts and names them. Blank lines at the end of a file are no error.
@@ -132,7 +133,7 @@ std::vector<std::string> settings_given(const Command& command) {
 // The command that resumes the run.
 std::string resuming(const TrainOptions& options) {
   const bool is_piped = options.training.data == "-";
-  return fmt::format("qkv train {}{}", is_piped ? "- -o " : "", options.folder);
+  return fmt::format("qkv train {}{}", is_piped ? "- -o " : "", in_shell(options.folder));
 }
 
 // Reports why training cannot begin without -o: the named path is not a folder with a run.
@@ -152,16 +153,81 @@ std::string resuming(const TrainOptions& options) {
                    "resumed with qkv train FOLDER");
 }
 
-// Checks that a data file of the run still exists. `moved` is the command to use if it has moved.
-void check_kept(const std::string& path, const char* what, const std::string& moved) {
-  if (path.empty()) return;
-  if (path == "-") {
-    throw UsageError(
-        fmt::format("{} came from standard input, so it must be given again: {}", what, moved));
+// A file of the run's data, as config.json names it.
+struct KeptFile {
+  std::string path{};
+  bool is_given = false;  // whether the command line names it again
+
+  bool is_piped() const { return !is_given && path == "-"; }
+  bool is_missing() const {
+    std::error_code failed;  // if this fails, reading the file reports why
+    return !is_given && !path.empty() && path != "-" && !std::filesystem::exists(path, failed) &&
+           !failed;
   }
+};
+
+// Looks for a file that has moved together with the run: the last parts of its old path, as many as
+// possible, below the nearest folder above the run. Empty if there is none.
+std::string moved_with(const std::string& run, const std::string& old) {
+  namespace fs = std::filesystem;
   std::error_code failed;
-  if (std::filesystem::exists(path, failed) || failed) return;  // reading it reports the failure
-  throw InputError(path, fmt::format("{} is not there any more; if it has moved: {}", what, moved));
+  const fs::path start = fs::weakly_canonical(run, failed);
+  for (fs::path above = start.parent_path();; above = above.parent_path()) {
+    const fs::path relative = fs::path(old).relative_path();
+    for (auto first = relative.begin(); first != relative.end(); ++first) {
+      fs::path candidate = above;
+      for (auto part = first; part != relative.end(); ++part) candidate /= *part;
+      if (fs::is_regular_file(candidate, failed)) return fs::proximate(candidate, failed).string();
+    }
+    if (above == above.parent_path()) return {};
+  }
+}
+
+// The command that resumes the run if the files that are missing have moved: with the files that
+// lie where the run would have taken them along, else with DATA and FILE in their place.
+std::string resuming_moved(const TrainOptions& options, const KeptFile& data, const KeptFile& valid,
+                           const std::vector<std::string>& given) {
+  const auto place = [&](const std::string& old, const char* name) {
+    const std::string moved = moved_with(options.folder, old);
+    return moved.empty() ? name : in_shell(moved);
+  };
+  std::string command = resuming(options);
+  if (data.is_missing()) {
+    command = fmt::format("qkv train {} -o {}", place(data.path, "DATA"), in_shell(options.folder));
+  } else if (data.is_given && options.training.data != "-") {
+    command = fmt::format("qkv train {} -o {}", in_shell(options.training.data),
+                          in_shell(options.folder));
+  }
+  if (valid.is_missing()) {
+    command += fmt::format(" --valid {}", place(valid.path, "FILE"));
+  } else if (valid.is_given) {
+    command += fmt::format(" --valid {}", in_shell(options.training.valid));
+  }
+  const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+  if (is_given("after")) command += fmt::format(" --after {}", to_string(options.training.after));
+  if (is_given("save_every")) {
+    command += fmt::format(" --save-freq {}", to_string(options.training.save_every));
+  }
+  if (is_given("keep")) command += fmt::format(" --keep {}", options.training.keep);
+  if (data.is_piped()) command += " < DATA";
+  return command;
+}
+
+// Checks that the run's data can be read again: all that is missing is reported at once, with the
+// whole command to use if it has moved.
+void check_kept(const TrainOptions& options, const KeptFile& data, const KeptFile& valid,
+                const std::vector<std::string>& given) {
+  const std::string moved = resuming_moved(options, data, valid, given);
+  if (data.is_piped()) {
+    throw UsageError(fmt::format(
+        "the data of the run came from standard input, so it must be given again: {}", moved));
+  }
+  if (!data.is_missing() && !valid.is_missing()) return;
+  const char* const what = !data.is_missing()    ? "the validation data of the run is"
+                           : !valid.is_missing() ? "the data of the run is"
+                                                 : "the data and validation data of the run are";
+  throw InputError(data.is_missing() ? data.path : valid.path,
+                   fmt::format("{} not there any more; if moved: {}", what, moved));
 }
 
 // Checks that no given option applies only to other kinds of tokens.
@@ -199,17 +265,8 @@ void resolve(TrainOptions& options, const Command& command) {
   } else {
     options.training = options_of_run(options.folder, options.training, given);
     const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
-    const std::string& folder = options.folder;
-    if (!is_given("data")) {
-      const bool is_piped = options.training.data == "-";
-      check_kept(options.training.data, "the data of the run",
-                 is_piped ? fmt::format("{} < DATA", resuming(options))
-                          : fmt::format("qkv train DATA -o {}", folder));
-    }
-    if (!is_given("valid")) {
-      check_kept(options.training.valid, "the validation data of the run",
-                 fmt::format("{} --valid FILE", resuming(options)));
-    }
+    check_kept(options, {options.training.data, is_given("data")},
+               {options.training.valid, is_given("valid")}, given);
   }
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");

@@ -8,6 +8,7 @@ usage: train_resume_test.py PROGRAM [TEST ...]
 import json
 import os
 import re
+import shlex
 import unittest
 
 from train_runs import SIZES, TrainCase
@@ -121,15 +122,37 @@ class GoesOn(TrainCase):
             (self.dir / f"{name}.tsv").rename(self.dir / f"{name}2.tsv")
         self.assertEqual(
             self.refuse(3, "train", "RUN", "--after", "7u"),
-            f"qkv: {self.dir}/data.tsv: the data of the run is not there any more; if it has moved: "
-            "qkv train DATA -o RUN\n")
+            f"qkv: {self.dir}/data.tsv: the data and validation data of the run are not there any "
+            "more; if moved: qkv train DATA -o RUN --valid FILE --after 7u\n")
+        self.assertEqual(
+            self.refuse(3, "train", "RUN", "--valid", "valid2.tsv"),
+            f"qkv: {self.dir}/data.tsv: the data of the run is not there any more; if moved: "
+            "qkv train DATA -o RUN --valid valid2.tsv\n")
         self.assertEqual(
             self.refuse(3, "train", "data2.tsv", "-o", "RUN", "--after", "7u"),
             f"qkv: {self.dir}/valid.tsv: the validation data of the run is not there any more; if "
-            "it has moved: qkv train RUN --valid FILE\n")
+            "moved: qkv train data2.tsv -o RUN --valid FILE --after 7u\n")
         self.assertEqual(self.files("RUN"), before)
         self.resume("data2.tsv", "-o", "RUN", "--valid", "valid2.tsv", "--after", "5u")
         self.resume("RUN", "--after", "7u")  # it has learned where they are
+        self.same_run("RUN", "WHOLE")
+
+    def test_a_run_that_moved_with_its_data(self):
+        """The command in the message goes on."""
+        self.begin("WHOLE", "5u", *MORE)
+        os.makedirs(self.dir / "old" / "its data" / "more")
+        for name in ("data", "valid"):
+            (self.dir / f"{name}.tsv").rename(self.dir / "old" / "its data" / "more" / f"{name}.tsv")
+        self.run_qkv("train", "old/its data/more/data.tsv", "-o", "old/R N", *SIZES, "--after", "3u",
+                     *MORE[:1], "old/its data/more/valid.tsv", *MORE[2:])
+        (self.dir / "old").rename(self.dir / "new")
+        line = self.refuse(3, "train", "new/R N", "--after", "5u", "--keep", 2, "--save-freq", "3u")
+        command = line.split("if moved: ")[1]
+        self.assertEqual(
+            command, "qkv train 'new/its data/more/data.tsv' -o 'new/R N' --valid "
+                     "'new/its data/more/valid.tsv' --after 5u --save-freq 3u --keep 2\n")
+        self.run_qkv(*shlex.split(command)[1:-2])
+        (self.dir / "new" / "R N").rename(self.dir / "RUN")
         self.same_run("RUN", "WHOLE")
 
     def test_data_from_standard_input(self):
