@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@
 namespace qkv::app::picture {
 namespace {
 
-constexpr int kDecades = 4;  // powers of ten on the logarithmic bar
+constexpr int kDecades = 4;  // powers of ten on the logarithmic bar whose low end is not set
 
 template <class T>
 double element(const ConstView& view, Index offset) {
@@ -66,7 +67,8 @@ Model::Model(const Picture& picture, std::string_view function)
       quantity_(printable(picture.quantity)),
       scale_(picture.scale),
       range_(picture.range),
-      palette_(palette_of(picture.colours)) {
+      palette_(palette_of(picture.colours)),
+      decades_(kDecades) {
   check_shapes(function);
   queries_ = axis_of(function, "queries", picture.queries, panels_[0].weights.size(0));
   keys_ = axis_of(function, "keys", picture.keys, panels_[0].weights.size(1));
@@ -135,7 +137,7 @@ Cell Model::unplaced(Index panel, Index query, Index key) const {
   }
   if (!std::isfinite(value)) return {CellKind::kNotFinite, value};
   // If there are negative numbers, 0 is a number like the others.
-  return {value == 0 && all_.lowest == 0 ? CellKind::kZero : CellKind::kNumber, value};
+  return {value == 0 && all_.lowest >= 0 ? CellKind::kZero : CellKind::kNumber, value};
 }
 
 std::size_t Model::range_of(Index panel, Index query) const {
@@ -146,8 +148,10 @@ std::size_t Model::range_of(Index panel, Index query) const {
 
 void Model::find_ranges(const Picture& picture, std::string_view function) {
   if (range_ == ColourRange::kMap && panels() == 1) range_ = ColourRange::kAll;
-  if (picture.highest && range_ != ColourRange::kAll) {
-    throw Error(function, "highest", "must not be given if each map or row has its own range");
+  for (const auto& [end, name] :
+       {std::pair{picture.highest, "highest"}, {picture.lowest, "lowest"}}) {
+    if (!end || range_ == ColourRange::kAll) continue;
+    throw Error(function, name, "must not be given if each map or row has its own range");
   }
   if (range_ != ColourRange::kAll) {
     ranges_.assign(range_of(panels() - 1, queries_.size() - 1) + 1, Range{0, -HUGE_VAL});
@@ -161,6 +165,7 @@ void Model::find_ranges(const Picture& picture, std::string_view function) {
         has_infinity_ =
             has_infinity_ || (one.kind == CellKind::kNotFinite && std::isinf(one.value));
         if (one.kind != CellKind::kNumber && one.kind != CellKind::kZero) continue;
+        if (one.kind == CellKind::kNumber) smallest_ = std::min(smallest_, one.value);
         for (Range* range : {&found_, ranges_.empty() ? &found_ : &ranges_[range_of(p, i)]}) {
           range->lowest = std::min(range->lowest, one.value);
           range->highest = std::max(range->highest, one.value);
@@ -171,10 +176,20 @@ void Model::find_ranges(const Picture& picture, std::string_view function) {
   if (!std::isfinite(found_.highest)) found_.highest = 0;  // there is no number
   for (Range& range : ranges_) set_ends(range);
   all_ = found_;
+  set_ends(picture, function);
+  bool& zero = has_[static_cast<std::size_t>(CellKind::kZero)];
+  if (all_.lowest < 0 && zero) {
+    zero = false;
+    has_[static_cast<std::size_t>(CellKind::kNumber)] = true;
+  }
+}
+
+// Sets the ends of the bar of all numbers.
+void Model::set_ends(const Picture& picture, std::string_view function) {
   if (picture.highest) {
     if (palette_.centred) all_.lowest = -*picture.highest;
     all_.highest = *picture.highest;
-    if (!std::isfinite(all_.highest) || all_.highest <= all_.lowest) {
+    if (!std::isfinite(all_.highest) || (!picture.lowest && all_.highest <= all_.lowest)) {
       throw Error(function, "highest",
                   fmt::format("must be finite and above {}, the low end, got {}",
                               palette_.centred ? 0 : all_.lowest, all_.highest));
@@ -182,11 +197,18 @@ void Model::find_ranges(const Picture& picture, std::string_view function) {
   } else {
     set_ends(all_);
   }
-  bool& zero = has_[static_cast<std::size_t>(CellKind::kZero)];
-  if (all_.lowest < 0 && zero) {
-    zero = false;
-    has_[static_cast<std::size_t>(CellKind::kNumber)] = true;
+  if (!picture.lowest) return;
+  has_set_low_end_ = true;
+  all_.lowest = *picture.lowest;
+  const auto refuse = [&](const std::string& rule) { throw Error(function, "lowest", rule); };
+  if (palette_.centred) refuse("must not be given with colours that are centred at 0");
+  if (!std::isfinite(all_.lowest) || all_.lowest >= all_.highest) {
+    refuse(fmt::format("must be finite and below {}, the high end, got {}", all_.highest,
+                       all_.lowest));
   }
+  if (scale_ != ColourScale::kLog) return;
+  if (all_.lowest <= 0) refuse(fmt::format("must be above 0 on a log scale, got {}", all_.lowest));
+  decades_ = std::log10(all_.highest) - std::log10(all_.lowest);
 }
 
 // Turns a range from the smallest to the largest number into the ends of a bar.
@@ -210,7 +232,7 @@ double Model::place_in(const Range& range, double value) const {
   }
   if (scale_ == ColourScale::kLog) {
     if (value <= 0 || range.highest <= 0) return 0;
-    return std::clamp(1 + std::log10(value / range.highest) / kDecades, 0.0, 1.0);
+    return std::clamp(1 + std::log10(value / range.highest) / decades_, 0.0, 1.0);
   }
   // Halves are used where the difference of two finite numbers overflows.
   const double half = std::isfinite(range.highest - range.lowest) ? 1 : 0.5;
@@ -237,9 +259,9 @@ std::vector<double> Model::round_numbers() const {
     if (power > 0) values = {-near, 0, near};
   } else if (scale_ == ColourScale::kLog && highest > 0) {
     const double top = std::floor(std::log10(highest) + 1e-9);
-    for (int decade = kDecades; decade >= 0; --decade) {
+    for (int decade = static_cast<int>(decades_) + 1; decade >= 0; --decade) {
       const double value = std::pow(10.0, top - decade);
-      if (value >= highest * 0.999e-4) values.push_back(value);
+      if (value >= highest * 0.999 * std::pow(10.0, -decades_)) values.push_back(value);
     }
   } else if (scale_ == ColourScale::kSqrt && lowest == 0) {
     // The ticks are evenly spaced, each moved to the nearest round number.
@@ -282,7 +304,7 @@ std::vector<Tick> Model::ticks() const {
   // Ticks keep a distance from the ends, except a 0 or a power of ten at the low end.
   constexpr double kNear = 0.12;
   std::vector<Tick> ticks;
-  if (lowest < 0 && (palette_.centred || scale_ != ColourScale::kLog)) {
+  if (has_set_low_end_ || (lowest < 0 && (palette_.centred || scale_ != ColourScale::kLog))) {
     ticks.push_back({0, short_number(lowest, digits)});
   }
   for (const double value : values) {
@@ -314,7 +336,8 @@ std::string Model::remarks(std::string label) const {
   if (range_ == ColourRange::kRow) add("each row has its own range");
   if (range_ == ColourRange::kMap) add("each map has its own range");
   if (range_ != ColourRange::kAll) return label;
-  if (found_.lowest < all_.lowest) add("down to " + short_number(found_.lowest, 3));
+  const double smallest = has_set_low_end_ ? smallest_ : found_.lowest;
+  if (smallest < all_.lowest) add("down to " + short_number(smallest, 3));
   if (found_.highest > all_.highest) add("up to " + short_number(found_.highest, 3));
   return label;
 }

@@ -2,6 +2,7 @@
 #ifndef QKV_PICTURE_MODEL_H_
 #define QKV_PICTURE_MODEL_H_
 
+#include <cmath>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,8 +60,8 @@ class Model {
   Cell cell(Index panel, Index query, Index key) const;
   // The place of a finite number on a bar of all numbers, in [0,1].
   double place(double value) const { return place_in(all_, value); }
-  // The ends of a bar of all numbers: the smallest number or 0, and the largest. If 0 is the middle
-  // of the bar, both ends are as far from it as the farthest number.
+  // The ends of a bar of all numbers: the smallest number or 0, and the largest, unless the picture
+  // sets them. If 0 is the middle of the bar, both ends are as far from it as the farthest number.
   double lowest() const { return all_.lowest; }
   double highest() const { return all_.highest; }
   // Whether all maps and rows share the bar of all numbers.
@@ -89,6 +90,7 @@ class Model {
   std::size_t range_of(Index panel, Index query) const;
   void check_shapes(std::string_view function) const;
   void find_ranges(const Picture& picture, std::string_view function);
+  void set_ends(const Picture& picture, std::string_view function);
   void set_ends(Range& range) const;
   std::vector<double> round_numbers() const;
   std::string ends_of(double end, bool low) const;
@@ -106,8 +108,11 @@ class Model {
   ColourRange range_;
   Palette palette_;
   Range all_{};
-  std::vector<Range> ranges_{};  // of each map or of each row; empty if all_ is the only range
-  Range found_{};                // the smallest number or 0, and the largest; may be outside all_
+  std::vector<Range> ranges_{};   // of each map or of each row; empty if all_ is the only range
+  Range found_{};                 // the smallest number or 0, and the largest; may be outside all_
+  double smallest_ = HUGE_VAL;    // the smallest number
+  bool has_set_low_end_ = false;  // whether the picture sets the low end
+  double decades_;                // powers of ten on the logarithmic bar
   bool has_[4] = {};
   bool has_infinity_ = false;
 };

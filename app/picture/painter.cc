@@ -80,7 +80,8 @@ Line Painter::take() {
 
 CellPainter::CellPainter(const Model& model, const TerminalStyle& style)
     : model_(model), style_(style) {
-  if (coloured() || model.palette().centred || model.lowest() < 0 || !model.has_one_range()) return;
+  if (coloured() || model.palette().centred || model.lowest() != 0 || !model.has_one_range())
+    return;
   const double least = least_notable(model);
   if (least > 0 && step_of(model.place(least)) == 0) faintest_ = least;
 }

@@ -131,6 +131,7 @@ void run(const ViewOptions& options, const Common& common) {
   const AttentionFile* subtracted = other ? &*other : nullptr;
   if (wants_picture(options.outputs)) {
     shown = show(file, subtracted, options);
+    check_lowest(options.style, shown->weights, shown->allowed);
     // Without outputs, the drawing has the notes.
     if (!options.outputs.paths.empty() || options.outputs.json) {
       warn_of(shown->notes, options, common);

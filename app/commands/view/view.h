@@ -61,7 +61,8 @@ struct PictureStyle {
   qkv::app::ColourScale scale = qkv::app::ColourScale::kLinear;
   qkv::app::ColourRange range = qkv::app::ColourRange::kAll;
   std::optional<qkv::app::Colours> colours{};  // none: red-blue for differences, else blue
-  std::optional<double> highest{};             // the number at the top of the colours
+  std::optional<double> highest{};             // the numbers at the ends of the colours
+  std::optional<double> lowest{};
   qkv::app::CellTitles cell_titles = qkv::app::CellTitles::kUsual;
   bool notes_drawn = true;  // whether notes are drawn under the map
   std::string font{};       // "": the default
@@ -71,6 +72,9 @@ struct PictureStyle {
 void add_style(const Command& command, PictureStyle& style);
 // Throws UsageError for options that contradict each other.
 void check_style(const PictureStyle& style, bool is_difference);
+// Throws UsageError if all numbers that are shown lie below the low end of the colours.
+void check_lowest(const PictureStyle& style, const qkv::Tensor& weights,
+                  const qkv::Tensor& allowed);
 // Warns if the font of --font is not installed, so that a .png or .pdf is drawn in another one.
 void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common);
 

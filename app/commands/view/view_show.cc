@@ -233,6 +233,7 @@ void set_style(const PictureStyle& style, const std::string& quantity, Shown& sh
   picture.colours =
       style.colours.value_or(quantity == "difference" ? Colours::kRedBlue : Colours::kBlue);
   picture.highest = style.highest;
+  picture.lowest = style.lowest;
   picture.cell_titles = style.cell_titles;
   picture.notes_drawn = style.notes_drawn;
   picture.font = style.font;

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The options of `qkv view` for the looks of pictures, and the check of their combinations.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
 #include <fmt/format.h>
+
+#include <qkv/tensor.h>
 
 #include "commands/shell/exit_codes.h"
 #include "commands/view/view.h"
@@ -29,6 +35,22 @@ void add_highest(const Command& command, std::optional<double>& highest) {
             }
           },
           "the number at the top of the colour range (default: the largest shown)")
+      .type_name("X");
+}
+
+void add_lowest(const Command& command, std::optional<double>& lowest) {
+  command
+      .add_parsed(
+          "--min",
+          [&lowest](const std::string& text) {
+            lowest = qkv::app::parse_number<double>(text);
+            if (!lowest) {
+              throw BadValue("--min",
+                             fmt::format("expected a number, got {}", qkv::app::quoted(text)));
+            }
+          },
+          "the number at the bottom of the colour range (default: 0, or the smallest if any is "
+          "negative)")
       .type_name("X");
 }
 
@@ -75,6 +97,7 @@ void add_style(const Command& command, PictureStyle& style) {
              "how numbers map to colours (default linear; log: four decades)");
   add_choice(command, "--range", style.range, kRanges,
              "colour range: one per row, one per head (map), or one for all maps (default all)");
+  add_lowest(command, style.lowest);
   add_highest(command, style.highest);
   add_choice(command, "--colours", style.colours, kColours,
              "colours (default blue; for differences red-blue, which is centred at 0)");
@@ -92,11 +115,40 @@ void check_style(const PictureStyle& style, bool is_difference) {
   if (style.highest && style.range != qkv::app::ColourRange::kAll) {
     throw UsageError("--max requires --range all: it is the end of one common range");
   }
+  if (style.lowest && style.range != qkv::app::ColourRange::kAll) {
+    throw UsageError("--min requires --range all: it is the end of one common range");
+  }
+  if (style.lowest && (is_difference || style.colours == Colours::kRedBlue)) {
+    throw UsageError("--min does not apply to colours that are centred at 0; --max sets both ends");
+  }
+  if (style.lowest && style.scale == qkv::app::ColourScale::kLog && *style.lowest <= 0) {
+    throw UsageError(
+        fmt::format("--min: expected a number above 0 with --scale log, got {}", *style.lowest));
+  }
+  if (style.lowest && style.highest && *style.lowest >= *style.highest) {
+    throw UsageError(fmt::format("--min: expected a number below --max {}, got {}", *style.highest,
+                                 *style.lowest));
+  }
   if (is_difference && style.colours.value_or(Colours::kRedBlue) != Colours::kRedBlue) {
     throw UsageError(fmt::format(
         "--colours {}: a difference has both signs and needs colours centred at 0; valid: red-blue",
         name_of(*style.colours)));
   }
+}
+
+void check_lowest(const PictureStyle& style, const qkv::Tensor& weights,
+                  const qkv::Tensor& allowed) {
+  if (!style.lowest || style.highest) return;
+  const qkv::Tensor numbers = qkv::convert(weights.view(), qkv::DType::kFloat64);
+  double most = -HUGE_VAL;
+  for (std::size_t n = 0; n < numbers.values<double>().size(); ++n) {
+    const double value = numbers.values<double>()[n];
+    const bool is_masked = allowed.given() && !allowed.values<bool>()[n];
+    if (!is_masked && std::isfinite(value)) most = std::max(most, value);
+  }
+  if (!std::isfinite(most) || *style.lowest < most) return;
+  throw UsageError(fmt::format("--min: expected a number below {:g}, the largest shown, got {}",
+                               most, *style.lowest));
 }
 
 void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common) {

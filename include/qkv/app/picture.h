@@ -52,8 +52,13 @@ struct Picture {
   ColourScale scale = ColourScale::kLinear;
   ColourRange range = ColourRange::kAll;
   Colours colours = Colours::kBlue;
-  std::optional<double> highest{};  // top of the range kAll; none: the largest finite weight
-  int columns = 0;                  // panels in a row; 0: automatic (terminals: as many as fit)
+  // The ends of the range kAll. None: the largest finite weight; 0, or the smallest negative
+  // weight. Numbers outside have the colour of the nearer end, and the legend says how far they go.
+  // `lowest` must be absent for kRedBlue, which is centred at 0, and above 0 on a logarithmic
+  // scale.
+  std::optional<double> highest{};
+  std::optional<double> lowest{};
+  int columns = 0;  // panels in a row; 0: automatic (terminals: as many as fit)
   CellTitles cell_titles = CellTitles::kUsual;
   // The font of SVG, PNG and PDF; empty: DejaVu Sans Mono, for whose widths the layout is made.
   std::string font{};

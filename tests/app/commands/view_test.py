@@ -303,6 +303,17 @@ class Outputs(View):
         out = self.run_qkv("view", "a.npz", "--max", "0.125", "--layers", 0).out
         self.assertRegex(out, r"\n0 .*\] 0\.125")
 
+    def test_the_low_end_of_the_colours(self):
+        self.save(attn=np.array([[0.25, 0.75], [0.5, 0.5]]), scores=np.array([[-2.0, 1.0], [0.0, 3.0]]))
+        out = self.run_qkv("view", "a.npz", "--min", "0.5").out
+        self.assertIn("\n0.5 [ ░▒▓█] 0.75   down to 0.25\n", out)
+        self.assertRegex(out, "(?m)^0   ██$")
+        out = self.run_qkv("view", "a.npz:scores", "--min", "-4", "--max", "4").out
+        self.assertIn("\n-4 [ ░▒▓█] 4   score\n", out)
+        svg = self.run_qkv("view", "a.npz", "--min", "0.5", "--scale", "log", "-o", "-").out
+        self.assertIn(">0.5</text>", svg)
+        self.assertIn("weight, log scale, down to 0.25</text>", svg)
+
     def test_columns_of_the_terminal(self):
         self.save(attn=weights(60, 60))
         for columns in (40, 100):

@@ -168,6 +168,10 @@ TEST(PictureRange, AHighestNumberIsForOneRange) {
     EXPECT_EQ(complaint<Error>([&] { draw_svg(picture); }),
               "draw_svg: highest must not be given if each map or row has its own range");
   }
+  picture.highest.reset();
+  picture.lowest = 0;
+  EXPECT_EQ(complaint<Error>([&] { draw_svg(picture); }),
+            "draw_svg: lowest must not be given if each map or row has its own range");
 }
 
 // ---- numbers of both signs ------------------------------------------------------------------

@@ -283,6 +283,43 @@ TEST(PictureModel, ScalesPlaceNumbers) {
   EXPECT_EQ(place(ColourScale::kLinear, 0.25), 0.5);
   EXPECT_EQ(place(ColourScale::kLinear, 0.75), 1);
   EXPECT_EQ(picture::Model(picture, "test").bar_remark(), "up to 1");
+  picture.lowest = 0.1;
+  EXPECT_NEAR(place(ColourScale::kLinear, 0.3), 0.5, 1e-12);
+  EXPECT_EQ(place(ColourScale::kLinear, 0.05), 0);
+  EXPECT_NEAR(place(ColourScale::kSqrt, 0.2), 0.5, 1e-12);
+  picture.lowest = 0.005;
+  EXPECT_NEAR(place(ColourScale::kLog, 0.05), 0.5, 1e-12);
+  EXPECT_EQ(place(ColourScale::kLog, 0.004), 0);
+  picture.lowest = -1.5;
+  EXPECT_EQ(place(ColourScale::kLinear, -0.5), 0.5);
+}
+
+TEST(PictureScale, ALowestNumberEndsTheBar) {
+  Tensor weights(DType::kFloat32, {1, 4});
+  const float values[] = {0, 0.125, 0.25, 1};
+  std::copy(std::begin(values), std::end(values), weights.values<float>().begin());
+  Picture picture = one_number(weights);
+  picture.lowest = 0.25;
+  const picture::Model model(picture, "test");
+  EXPECT_EQ(model.lowest(), 0.25);
+  EXPECT_EQ(model.highest(), 1);
+  EXPECT_EQ(model.bar_remark(), "down to 0.125");
+  EXPECT_EQ(model.ticks().front().text, "0.25");
+  EXPECT_EQ(model.cell(0, 0, 0).kind, picture::CellKind::kZero);  // not a number below the end
+  EXPECT_EQ(model.cell(0, 0, 1).place, 0);
+  const auto refusal = [&](double lowest) {
+    picture.lowest = lowest;
+    return complaint<Error>([&] { draw_table(picture); });
+  };
+  for (const double lowest : {1.0, 2.0, std::nan(""), -HUGE_VAL}) {
+    EXPECT_TRUE(refusal(lowest).starts_with("draw_table: lowest must be finite and below 1, "))
+        << refusal(lowest);
+  }
+  picture.scale = ColourScale::kLog;
+  EXPECT_EQ(refusal(0), "draw_table: lowest must be above 0 on a log scale, got 0");
+  picture.colours = Colours::kRedBlue;
+  EXPECT_EQ(refusal(0.5),
+            "draw_table: lowest must not be given with colours that are centred at 0");
 }
 
 }  // namespace
