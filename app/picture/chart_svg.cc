@@ -65,7 +65,7 @@ class ChartDrawing {
       }
       y += 8;
     }
-    y = legend(y);
+    y = note(legend(y));
     for (std::size_t p = 0; p < chart_.panels.size(); ++p) {
       y += p == 0 ? 28 : kBetweenPanels;
       plots_[p].box = {left_, y, right_ - left_, panel_height(p)};
@@ -130,6 +130,19 @@ class ChartDrawing {
                 "the best");
     }
     return x > kMargin ? y + kSmallSize * kLine : y;
+  }
+
+  // Draws the note. Returns the y of its end.
+  double note(double y) {
+    if (chart_.note.empty()) return y;
+    int n = 0;
+    for (const std::string& line : wrapped_ems(printable(chart_.note), text_ems(kSmallSize))) {
+      svg_.text(fmt::format("note{}", n == 0 ? "" : fmt::format("-{}", n)),
+                {kMargin, y + kSmallSize * kLine, kSmallSize, Anchor::kStart, kFaint}, line);
+      y += kSmallSize * kLine;
+      ++n;
+    }
+    return y;
   }
 
   void sample(double middle, std::size_t run, ChartStroke kind, double x) {
@@ -238,6 +251,7 @@ class ChartDrawing {
     for (const ChartRun& run : chart_.runs) {
       text += '\n' + printable(run.name) + (run.remark.empty() ? "" : ": " + printable(run.remark));
     }
+    if (!chart_.note.empty()) text += '\n' + printable(chart_.note);
     return text;
   }
 

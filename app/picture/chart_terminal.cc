@@ -136,6 +136,7 @@ class ChartScreen {
     for (std::size_t r = 0; r < chart_.runs.size(); ++r) legend(r);
     for (std::size_t p = 0; p < chart_.panels.size(); ++p) panel(p);
     x_labels();
+    note();
     return text_;
   }
 
@@ -212,6 +213,15 @@ class ChartScreen {
     const std::string kinds =
         fmt::format("lines: {}; marks: {}", chart_.thin_name, chart_.marked_name);
     text_ += indent + shown(kinds, width_) + '\n';
+  }
+
+  void note() {
+    const auto columns = [](const Cluster& cluster) { return static_cast<double>(cluster.width); };
+    const std::string indent(static_cast<std::size_t>(labels_ + 2), ' ');
+    if (chart_.note.empty()) return;
+    for (const std::string& line : wrapped(chart_.note, width_, columns)) {
+      text_ += indent + shown(line, width_) + '\n';
+    }
   }
 
   const Chart& chart_;

@@ -191,6 +191,12 @@ Chart chart_of(const std::vector<Curve>& curves, CurveAxis axis) {
   const bool validated = have(curves, &CurvePoint::valid_loss);
   if (have(curves, &CurvePoint::loss)) chart.thin_name = "training";
   if (validated) chart.marked_name = "validation";
+  if (validated && have(curves, &CurvePoint::loss)) {
+    chart.note =
+        "Training loss includes dropout and label smoothing, validation loss does not: training "
+        "may "
+        "lie above validation.";
+  }
   qkv::app::ChartPanel losses{"loss per target token", {}};
   make.add(losses, &CurvePoint::loss, ChartStroke::kThin, "training loss");
   make.add(losses, &CurvePoint::valid_loss, ChartStroke::kMarked, "loss");

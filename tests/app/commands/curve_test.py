@@ -117,6 +117,18 @@ class Written(Case):
         self.assertEqual(colours["p0-s1"], colours["p1-s1"])
         self.assertNotEqual(colours["p0-s0"], colours["p0-s1"])
 
+    def test_a_note_says_why_training_may_lie_above(self):
+        why = ("Training loss includes dropout and label smoothing, validation loss does not: training "
+               "may lie above validation.")
+        picture = self.drawing("RUN")
+        self.assertEqual(picture.text("note"), why)
+        self.assertIn(why, picture.root.find(f"{SVG}desc").text)
+        for columns in (80, 200):
+            drawn = self.run_qkv("curve", "RUN", "--color", "never", env={"COLUMNS": str(columns)}).out
+            self.assertIn(why, " ".join(drawn.split()))
+        self.log("BARE", entry(100, 0, 4.5) + entry(200, 1, 3.5))
+        self.assertIsNone(self.drawing("BARE").text("note"))
+
     def test_without_validation(self):
         self.log("RUN", entry(100, 1, 4.0) + entry(200, 2, 3.0))
         picture = self.drawing("RUN")
