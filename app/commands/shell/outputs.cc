@@ -2,7 +2,9 @@
 #include "commands/shell/outputs.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <list>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -105,6 +107,14 @@ void write(const Format& format, const std::string& path, const Results& results
   qkv::app::write_text(path, format.bytes(results));
 }
 
+bool is_picture(const Format& format) { return format.has == has_picture; }
+
+// The file of one of several pictures: "x-2.svg" for x.svg.
+std::string numbered(const std::string& path, std::string_view format, qkv::Index number) {
+  const std::string stem = path.substr(0, path.size() - format.size() - 1);
+  return fmt::format("{}-{}.{}", stem, number, format);
+}
+
 // The text for standard output if "-" is not among the outputs.
 std::string report(const OutputOptions& options, const Results& results) {
   if (options.json) return json_text(results.json());
@@ -185,12 +195,46 @@ bool wants(const OutputOptions& options, std::string_view format) {
   });
 }
 
+bool wants_picture_file(const OutputOptions& options) {
+  return std::ranges::any_of(options.paths, [&](const std::string& path) {
+    const Format* found = find(options, path);
+    return path != "-" && found != nullptr && is_picture(*found);
+  });
+}
+
+void check_numbered(const OutputOptions& options, qkv::Index number) {
+  for (const std::string& path : options.paths) {
+    const Format* format = find(options, path);
+    if (path == "-" || format == nullptr || !is_picture(*format)) continue;
+    const std::string file = numbered(path, format->name, number);
+    std::error_code failed;
+    const bool is_named = std::ranges::any_of(options.paths, [&](const std::string& other) {
+      return other != "-" && is_same_file(other, file);
+    });
+    if (!is_named && !std::filesystem::exists(file, failed)) continue;
+    throw UsageError(fmt::format("{}: a picture of each line would replace {}; {}",
+                                 output_name(path), qkv::app::quoted(file),
+                                 is_named ? "name another" : "remove it, or name another"));
+  }
+}
+
 void write_outputs(const OutputOptions& options, const Results& results, const Common&) {
   std::list<StagedFile> files;
+  const auto stage = [&](const std::string& path, const Format& format, const Results& some) {
+    files.emplace_back(path, [&](const std::string& place) { write(format, place, some); });
+  };
   for (const std::string& path : options.paths) {
     if (path == "-") continue;
-    files.emplace_back(
-        path, [&](const std::string& place) { write(*find(options, path), place, results); });
+    const Format& format = *find(options, path);
+    const bool may_be_several = is_picture(format) && results.pictures;
+    const auto several = may_be_several ? results.pictures() : std::vector<NumberedFigure>();
+    if (several.empty()) stage(path, format, results);
+    for (const NumberedFigure& one : several) {
+      check_numbered(options, one.number);
+      Results single;
+      single.picture = [&] { return one.figure; };
+      stage(numbered(path, format.name, one.number), format, single);
+    }
   }
   const bool piped = names_stdout(options);
   const Format* pipe = piped ? find(options, "-") : nullptr;

@@ -18,6 +18,12 @@
 
 // Writing a command's results to standard output, and to files whose extensions select the format.
 
+// One of several pictures, with the number that its file gets: -o x.svg writes x-2.svg.
+struct NumberedFigure {
+  qkv::Index number = 0;
+  Figure figure{};
+};
+
 // Functions that return a command's results in the forms that the formats need; each is called only
 // if its form is written. A function that is not set is a form that the command does not support.
 struct Results {
@@ -25,7 +31,10 @@ struct Results {
   std::function<qkv::app::ArrayView()> array{};                // .npy: the main array
   std::function<Figure()> picture{};                           // .svg .png .pdf
   std::function<std::string()> page{};                         // .html
-  std::function<std::string()> text{};                         // .txt, and standard output
+  // Several pictures, each for a file of its own, in place of `picture`; none: there is one
+  // picture.
+  std::function<std::vector<NumberedFigure>()> pictures{};
+  std::function<std::string()> text{};             // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
   std::function<std::string()> brief{};            // replaces the screen when files are written
   std::function<nlohmann::ordered_json()> json{};  // .json, --json
@@ -53,6 +62,12 @@ void check_inputs(const OutputOptions& options, const std::vector<std::string>& 
 
 // Whether an output has this format, such as "npy".
 bool wants(const OutputOptions& options, std::string_view format);
+// Whether an output other than standard output is a picture.
+bool wants_picture_file(const OutputOptions& options);
+
+// Checks that the picture of this number may be written for each output that is a picture: no file
+// is replaced that the command line does not name. Throws UsageError if it would be.
+void check_numbered(const OutputOptions& options, qkv::Index number);
 
 // Writes all outputs. All files are written before the first is renamed into place, so that if one
 // fails, none appears. Standard output comes last, so that a reader that closes the pipe early does

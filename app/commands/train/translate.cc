@@ -53,8 +53,11 @@ that the model does not know are read as <unk>; where it writes <unk>, a word is
 
 -o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
 of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,
-translation and log_probability (qkv view FILE --example N draws them); an .svg, .png or .pdf shows
-one line; a .txt has the translations.)";
+translation and log_probability (qkv view FILE --example N draws them); a .txt has the translations.
+An .svg, .png or .pdf shows one line: of several, -o x.svg writes x-1.svg, x-2.svg and so on, with
+the numbers of the lines, and replaces no file. --show draws on the terminal as well.
+
+A warning names lines with more tokens than every source that the model was trained on.)";
 
 constexpr Choice<qkv::app::UnknownTokens> kUnknownTokens[] = {
     {"copy", qkv::app::UnknownTokens::kCopied}, {"keep", qkv::app::UnknownTokens::kKept}};
@@ -76,9 +79,23 @@ class LineTranslator {
 
   // Adds a line. Throws InputError for a line that is too long.
   void add(std::string_view text, const std::string& file, Index line) {
-    tokens_ += count_tokens(model_, text, file, line);
+    const std::size_t tokens = count_tokens(model_, text, file, line);
+    const bool is_known = model_.longest_source > 0;  // models of earlier versions do not know it
+    if (is_known && static_cast<Index>(tokens) > model_.longest_source) longer_.add(line);
+    tokens_ += tokens;
     texts_.emplace_back(text);
     if (is_full(Batch::kSearch, texts_.size(), tokens_)) flush();
+  }
+
+  // Warns of the lines of a file that are longer than all sources that the model was trained on; an
+  // empty name stands for the text of the command line.
+  void warn_of_longer(const std::string& file, const Common& common) const {
+    if (longer_.count() == 0) return;
+    const std::string lines = file.empty() ? "" : fmt::format(": line {}", longer_.text());
+    warn(common,
+         fmt::format("{}: longer than every source in training, of at most {} tokens, so the "
+                     "translation may be poor{}",
+                     file.empty() ? "TEXT" : file, model_.longest_source, lines));
   }
 
   void flush() {
@@ -100,6 +117,7 @@ class LineTranslator {
   Take take_;
   std::vector<std::string> texts_{};
   std::size_t tokens_ = 0;
+  qkv::app::LineNumbers longer_{};  // the lines that are longer than every source in training
 };
 
 // True if standard input has nothing to read at present: whoever writes it may be waiting for an
@@ -141,13 +159,28 @@ class Untranslated {
   qkv::app::BadLines lines_{};
 };
 
+// Checks, when a line is read, that a picture can be written for each line so far.
+void check_pictures(const OutputOptions& outputs, Index line) {
+  constexpr Index kMostPictures = 1000;
+  if (line < 2) return;  // the picture of a single line has the output's own name
+  if (line > kMostPictures && wants_picture_file(outputs)) {
+    throw UsageError(
+        fmt::format("a picture shows one line, and at most {} are written; an .npz "
+                    "holds all lines, and qkv view --example N draws one of them",
+                    kMostPictures));
+  }
+  if (line == 2) check_numbered(outputs, 1);
+  check_numbered(outputs, line);
+}
+
 // Translates all lines of the source, and calls done() when they are translated.
 void translate_all(const Source& source, const TranslateOptions& options, const Common& common,
                    LineTranslator& lines, const std::function<void()>& done) {
   if (source.file.empty()) {
     lines.add(source.text, "TEXT", 1);
     lines.flush();
-    return done();
+    done();
+    return lines.warn_of_longer("", common);
   }
   qkv::app::ParallelTextOptions reading;
   reading.columns = {0};
@@ -170,6 +203,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
   try {
     qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
       count = line;
+      check_pictures(options.outputs, line);
       try {
         lines.add(fields[0], name, line);
       } catch (const qkv::app::InputError& error) {
@@ -185,6 +219,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
   }
   lines.flush();
   done();
+  lines.warn_of_longer(name, common);
   bad.warn_of_skipped(count);
   bad.check(count);
 }
@@ -214,6 +249,18 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
          "\n";
 }
 
+// Warns of lines among several that have no attention and therefore no picture.
+void warn_of_undrawn(const std::vector<TranslatedLine>& lines, const TranslateOptions& options,
+                     const Common& common) {
+  if (lines.size() < 2 || !wants_picture_file(options.outputs)) return;
+  qkv::app::LineNumbers undrawn;
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    if (!has_attention(lines[n])) undrawn.add(static_cast<Index>(n) + 1);
+  }
+  if (undrawn.count() == 0 || undrawn.count() == std::ssize(lines)) return;
+  warn(common, fmt::format("nothing to draw for empty lines: {}", undrawn.text()));
+}
+
 // Adds "--attn FILE": an output that holds the attention of all lines.
 void add_attention_file(const Command& command, OutputOptions& outputs) {
   command
@@ -233,15 +280,25 @@ void add_attention_file(const Command& command, OutputOptions& outputs) {
 
 void check(const TranslateOptions& options) {
   check_search(options.search);
-  const bool wants_files = !options.outputs.paths.empty() || options.outputs.json;
-  if (options.show && wants_files) throw UsageError("--show excludes -o and --json");
+  const bool is_piped = std::ranges::count(options.outputs.paths, "-") > 0;
+  if (options.show && (is_piped || options.outputs.json)) {
+    throw UsageError(
+        fmt::format("--show and {} both write to standard output", is_piped ? "-o -" : "--json"));
+  }
   check_model_choice(options);
 }
 
 void run(const TranslateOptions& options, const Common& common) {
   check(options);
   std::vector<TranslatedLine> kept;
-  const Results results = translate_forms(kept, options);
+  Results results = translate_forms(kept, options);
+  if (options.show) {
+    results.screen = [&] {
+      std::string text;
+      for (const TranslatedLine& line : kept) text += shown(line, options, common);
+      return text;
+    };
+  }
   check_outputs(options.outputs, results);
   const Source source = source_of(options);
   if (options.skip_bad && source.file.empty()) {
@@ -270,6 +327,7 @@ void run(const TranslateOptions& options, const Common& common) {
   LineTranslator lines(model, search, options.unknown, common, take);
   translate_all(source, options, common, lines, [&] {
     progress.reset();
+    if (keeps) warn_of_undrawn(kept, options, common);
     if (keeps) write_outputs(options.outputs, results, common);
   });
 }

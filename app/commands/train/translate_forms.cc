@@ -135,16 +135,33 @@ std::vector<NamedView> arrays_of(const Maps& maps) {
           {"log_probability", maps.log_probability.view()}};
 }
 
+// The picture of a line in a file, where it has both sentences as its title.
+qkv::app::Picture titled(const TranslatedLine& line) {
+  qkv::app::Picture picture = alignment(line);
+  picture.title = fmt::format("{} → {}", line.line, line.translation.text);
+  return picture;
+}
+
 // The picture of the only line. Throws UsageError for several lines.
 qkv::app::Picture picture_of(const std::vector<TranslatedLine>& lines) {
   if (lines.size() != 1) {
-    throw UsageError(
-        fmt::format("a picture shows one line, got {}; an .npz holds all, and qkv view --example N "
-                    "draws one of them",
-                    lines.size()));
+    throw UsageError(fmt::format(
+        "-o -: one picture shows one line, got {}; -o FILE writes one for each", lines.size()));
   }
   check_attention(lines);
-  return alignment(lines[0]);
+  return titled(lines[0]);
+}
+
+// A picture of each line that has attention, numbered as the line is. None for a single line.
+std::vector<NumberedFigure> pictures_of(const std::vector<TranslatedLine>& lines) {
+  std::vector<NumberedFigure> pictures;
+  if (lines.size() < 2) return pictures;
+  check_attention(lines);
+  for (std::size_t n = 0; n < lines.size(); ++n) {
+    if (!has_attention(lines[n])) continue;
+    pictures.push_back({static_cast<Index>(n) + 1, titled(lines[n])});
+  }
+  return pictures;
 }
 
 Json json_of(const TranslatedLine& line) {
@@ -189,6 +206,7 @@ Results translate_forms(const std::vector<TranslatedLine>& lines, const Translat
     return arrays_of(*maps);
   };
   results.picture = [&lines] { return picture_of(lines); };
+  results.pictures = [&lines] { return pictures_of(lines); };
   results.text = [&] {
     std::string text;
     for (const TranslatedLine& line : lines) text += line_of(line, options);

@@ -34,6 +34,7 @@ struct ModelSettings {
   TranslatorConfig config{};
   Tokenization tokenization = Tokenization::kCharacter;
   LetterCase letters = LetterCase::kKept;
+  Index longest_source = 0;
 };
 
 // The array of a subword model: SentencePiece's model file as uint8 numbers, instead of two
@@ -51,7 +52,8 @@ struct ImpliedSetting {
   std::string_view name;
   std::string_view value;
 };
-constexpr ImpliedSetting kImplied[] = {{"encoder_layers", "1"}, {"tied_embeddings", "none"}};
+constexpr ImpliedSetting kImplied[] = {
+    {"encoder_layers", "1"}, {"tied_embeddings", "none"}, {"longest_source", "0"}};
 
 // The style's array [rules, 2]: each row is a rule's name and the mark, word or value that it is
 // about.
@@ -80,6 +82,7 @@ void for_each_setting(AnySettings& settings, const Visit& visit) {
   visit("dtype", settings.config.dtype, kTypes);
   visit("tokenize", settings.tokenization, kTokenizations);
   visit("letters", settings.letters, kCases);
+  visit("longest_source", settings.longest_source);
 }
 
 // ---- writing ------------------------------------------------------------------------------------
@@ -425,8 +428,13 @@ TranslationModel model_from(Contents& contents) {
   settings.config.source_tokens = source.size();
   settings.config.target_tokens = target.size();
   check_sizes(contents, settings.config);
-  TranslationModel model{Translator(settings.config), std::move(source), std::move(target),
-                         std::move(tokenizer), take_style(contents)};
+  if (settings.longest_source < 0) {
+    contents.fail(
+        fmt::format("longest_source: expected a number from 0, got {}", settings.longest_source));
+  }
+  TranslationModel model{Translator(settings.config), std::move(source),
+                         std::move(target),           std::move(tokenizer),
+                         take_style(contents),        settings.longest_source};
   take_parameters(contents, model.translator);
   contents.check_empty();
   return model;
@@ -454,7 +462,7 @@ void expect_safetensors(const std::string& path, const std::atomic<bool>* stop) 
 void write_model_file(const std::string& path, const TranslationModel& model,
                       const ModelFileOptions& options) {
   const ModelSettings settings{model.translator.config(), model.tokenizer.tokenization(),
-                               model.tokenizer.letters()};
+                               model.tokenizer.letters(), model.longest_source};
   Strings text;
   for_each_setting(settings, WriteSetting{text});
   text.shape = Dims(static_cast<Index>(text.values.size()) / 2, 2);

@@ -26,7 +26,7 @@ using Arrays = std::map<std::string, Array>;
 // The array of a model's settings, rows of name and value, and the settings that only training
 // reads.
 constexpr const char* kSettings = "settings";
-constexpr std::string_view kOfTraining[] = {"dropout", "label_smoothing"};
+constexpr std::string_view kOfTraining[] = {"dropout", "label_smoothing", "longest_source"};
 
 Arrays arrays_of(const std::string& file, const std::atomic<bool>* stop) {
   Arrays arrays;

@@ -286,6 +286,9 @@ TranslationData read_translation_data(const TrainingOptions& options,
     data.target = split.target.vocabulary(options.min_count);
   }
   data.train = split.encode(train, data);
+  for (const auto& ids : data.train.source) {
+    data.longest_source = std::max(data.longest_source, std::ssize(ids) - 1);
+  }
   if (options.valid.empty()) return data;
   TextPairs valid = read_pairs(options.valid, options, stop);
   split = splitter.split(valid, nullptr);

@@ -50,7 +50,8 @@ struct TranslationData {
   // The vocabularies of the training data; with subwords both are those of all pieces.
   Vocabulary source{};
   Vocabulary target{};
-  TextStyle style{};  // of the target texts
+  TextStyle style{};         // of the target texts
+  Index longest_source = 0;  // the most source tokens of a training pair, without the end token
 };
 
 // Reads the training and validation data. Subwords are learned from both texts of all training

@@ -37,7 +37,8 @@ Training::Training(const TrainingOptions& options, const TranslationData& data,
       folder_(folder),
       hooks_(hooks),
       lengths_(data.train.lengths()),
-      state_({Translator(options.model), data.source, data.target, data.tokenizer, data.style},
+      state_({Translator(options.model), data.source, data.target, data.tokenizer, data.style,
+              data.longest_source},
              options.adam, EarlyStopping(options.patience, options.best), !options.valid.empty()),
       gradients_(state_.model.translator, options.executor, hooks.stop) {}
 

@@ -25,6 +25,8 @@ struct TranslationModel {
   Vocabulary target{};
   Tokenizer tokenizer{};  // of both languages; with subwords it determines both vocabularies
   TextStyle style{};      // of the target language
+  // The most source tokens of a sentence pair in training, without the end token; 0: unknown.
+  Index longest_source = 0;
 };
 
 // The text that replaces "<unk>" in a translation.

@@ -99,6 +99,21 @@ class Folder(TrainCase):
                 np.testing.assert_array_equal(array, best[name])  # the latest was the best
         self.assertTrue(np.all(np.diff([line["update"] for line in log]) > 0))
 
+    def test_models_know_the_longest_source(self):
+        """It is that of the pairs that --max-length keeps."""
+        sources = [line.split("\t")[0] for line in (self.dir / "data.tsv").read_text().splitlines()]
+        longest = max(map(len, sources))
+        for folder, *more in (("ALL",), ("SHORT", "--max-length", longest - 1)):
+            self.train(folder, "--after", "2u", *more)
+            most = longest - len(more) // 2
+            done = self.run_qkv("translate", folder, input=b"a" * most + b"\n" + b"a" * (most + 1))
+            self.assertEqual(done.err, "qkv: <stdin>: longer than every source in training, of at most "
+                                       f"{most} tokens, so the translation may be poor: line 2\n")
+        self.run_qkv("train", "ALL", "--after", "3u", "--keep", "2", "--quiet")
+        self.run_qkv("average", "ALL/model.safetensors", "ALL/best.safetensors", "-o", "m.safetensors")
+        done = self.run_qkv("translate", "m.safetensors", "a" * (longest + 1))
+        self.assertIn(f"of at most {longest} tokens", done.err)
+
     def test_best_is_the_best_validation(self):
         """The learning rate is so large that training makes the parameters worse."""
         self.train("RUN", "--after", "3e", "--valid", "valid.tsv", "--best", "loss", "--lr", "1", "--clip", "100",

@@ -8,6 +8,7 @@ usage: translate_test.py PROGRAM [TEST ...]
 import json
 import os
 import pathlib
+import re
 import select
 import signal
 import subprocess
@@ -110,14 +111,72 @@ class Translate(Model):
         self.assertEqual(drawn[0], drawn[1])
         self.assertNotIn("warning: ", self.run_qkv("stats", "a.npz", "--example", 3).out)
 
+    def title(self, name):
+        text = (self.dir / name).read_text(encoding="utf-8")
+        return re.search(r"<title>([^<]*)</title>", text)[1].replace("&gt;", ">")
+
     def test_pictures_show_one_line(self):
         self.translate("-o", "a.svg", lines="abc\n")
-        self.assertIn("<svg", (self.dir / "a.svg").read_text())
-        done = self.run_qkv("translate", "m.safetensors", "-o", "b.svg", code=2, input=b"a\nb\n")
-        self.assertIn("a picture shows one line, got 2", done.err)
+        self.assertEqual(self.title("a.svg"), f"abc → {self.translate(lines='abc')[0]}")
         done = self.run_qkv("translate", "m.safetensors", "--attn", "b.svg", code=2, input=b"a\n")
         self.assertIn("--attn: expected a .npz or .safetensors file, got \"b.svg\"", done.err)
         self.assertEqual(self.names(), ["a.svg", "m.safetensors"])
+
+    def test_several_lines_are_several_pictures(self):
+        done = self.run_qkv("translate", "m.safetensors", "-o", "a.svg", "-o", "a.npz", "-o", "b.svg",
+                            input=b"abc\n\nb\n")
+        self.assertEqual(done.err, "qkv: nothing to draw for empty lines: 2\n")
+        self.assertEqual(self.names(), ["a-1.svg", "a-3.svg", "a.npz", "b-1.svg", "b-3.svg",
+                                        "m.safetensors"])
+        self.translate("-o", "c.svg", lines="b\n")
+        self.assertEqual((self.dir / "a-3.svg").read_bytes(), (self.dir / "c.svg").read_bytes())
+        self.assertTrue(self.title("a-1.svg").startswith("abc → "))
+
+    def test_pictures_replace_no_other_file(self):
+        arguments = ("translate", "m.safetensors", "-o", "a.svg")
+        self.file("a-2.svg", "mine")
+        self.assertEqual(
+            self.refuse(2, *arguments, input=b"a\nb\n"),
+            'qkv: -o a.svg: a picture of each line would replace "a-2.svg"; remove it, or name '
+            "another\n")
+        self.assertEqual(self.names(), ["a-2.svg", "m.safetensors"])
+        self.run_qkv(*arguments, input=b"a\n")
+        self.assertEqual(
+            self.refuse(2, *arguments, "-o", "a-1.svg", input=b"a\nb\n"),
+            'qkv: -o a.svg: a picture of each line would replace "a-1.svg"; name another\n')
+        self.assertEqual((self.dir / "a-2.svg").read_text(), "mine")
+        self.assertIn("a picture shows one line, and at most 1000 are written; ",
+                      self.refuse(2, "translate", "m.safetensors", "-o", "b.svg", "--most-tokens", 1,
+                                  input=b"a\n" * 1001))
+        self.assertIn("one picture shows one line, got 2",
+                      self.refuse(2, "translate", "m.safetensors", "-o", "-", "--format", "svg",
+                                  input=b"a\nb\n"))
+
+    def test_show_with_files(self):
+        want = self.run_qkv("translate", "m.safetensors", "--show", input=b"abc\n\nab\n")
+        done = self.run_qkv("translate", "m.safetensors", "--show", "-o", "a.npz", "-o", "a.svg",
+                            input=b"abc\n\nab\n")
+        self.assertEqual(done.out, want.out)
+        self.assertIn(want.err, done.err)
+        self.assertEqual(self.names(), ["a-1.svg", "a-3.svg", "a.npz", "m.safetensors"])
+
+    def test_lines_longer_than_in_training(self):
+        self.model.settings["longest_source"] = 3
+        self.file("m.safetensors", self.model.file())
+        done = self.run_qkv("translate", "m.safetensors", input=b"abc\nabca\n\nabcab\n")
+        self.assertEqual(done.out.splitlines(),
+                         [self.text_of(self.model.translate(line)[0]) if line else ""
+                          for line in ("abc", "abca", "", "abcab")])
+        self.assertEqual(done.err, "qkv: <stdin>: longer than every source in training, of at most 3 "
+                                   "tokens, so the translation may be poor: line 2, 4\n")
+        self.assertEqual(self.run_qkv("translate", "m.safetensors", "abca").err,
+                         "qkv: TEXT: longer than every source in training, of at most 3 tokens, so "
+                         "the translation may be poor\n")
+        self.assertEqual(self.run_qkv("translate", "m.safetensors", "abca", "--quiet").err, "")
+        self.model.settings["longest_source"] = -1
+        self.file("m.safetensors", self.model.file())
+        self.assertIn("longest_source: expected a number from 0, got -1",
+                      self.refuse(3, "translate", "m.safetensors", "a"))
 
     def test_show_draws_below_each_line(self):
         done = self.run_qkv("translate", "m.safetensors", "--show", input=b"abc\n\nab\n")
