@@ -88,16 +88,20 @@ run ended), checkpoint-N.safetensors (with --keep).)";
 struct TrainOptions {
   TrainingOptions training{};
   std::string folder{};
+  std::vector<std::string> given{};  // the settings that the command line gives, as in config.json
+  bool resumes = false;              // whether the other settings are those of a run, or defaults
 };
 
 // The text of a library's error about an option: "--lr: must be positive, got -1".
-std::string said_of_option(const qkv::Error& error) {
-  const std::string& argument = error.argument();
-  const std::string option = qkv::app::option_of(argument == "rate" ? "learning_rate" : argument);
+std::string said_of_option(const qkv::Error& error, const TrainOptions& options) {
+  const std::string setting = error.argument() == "rate" ? "learning_rate" : error.argument();
+  const std::string option = qkv::app::option_of(setting);
   const std::string_view text = error.what();
   const std::size_t rule = text.find("must ");
-  return rule == text.npos || option.empty() ? std::string(text)
-                                             : fmt::format("{}: {}", option, text.substr(rule));
+  if (rule == text.npos || option.empty()) return std::string(text);
+  const bool is_default = !options.resumes && std::ranges::count(options.given, setting) == 0;
+  return fmt::format("{}: {}{}", option, text.substr(rule),
+                     is_default ? fmt::format(" (the default of {})", option) : "");
 }
 
 // Adds an option whose value is a budget such as "10e,5000u,30m".
@@ -260,7 +264,9 @@ void resolve(TrainOptions& options, const Command& command) {
     std::erase(given, "data");
   }
   if (options.folder.empty()) refuse_without_folder(named);
-  if (!qkv::app::holds_run(options.folder)) {
+  options.given = given;
+  options.resumes = qkv::app::holds_run(options.folder);
+  if (!options.resumes) {
     check_tokens(options.training, given);
   } else {
     options.training = options_of_run(options.folder, options.training, given);
@@ -284,9 +290,8 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
                              report.spent.updates));
   }
   if (report.end == TrainingEnd::kBudget) {
-    warn(common, fmt::format("nothing was trained: the budget of {} is used up; to resume: {} "
-                             "--after {}",
-                             to_string(options.training.after), resuming(options),
+    warn(common, fmt::format("nothing was trained: {} is used up; to resume: {} --after {}",
+                             budget_text(options.training.after), resuming(options),
                              longer(options.training.after, report.spent)));
   }
 }
@@ -300,9 +305,12 @@ void check_memory(const qkv::app::TranslatorConfig& model) {
   const auto direction = [H](double input) { return 3 * H * (input + H); };
   const double first = 2 * direction(static_cast<double>(model.embedding));
   const double parameters = first + (layers - 1) * 2 * direction(2 * H);
+  const qkv::app::TranslatorConfig usual;
+  const auto or_default = [](bool is_default) { return is_default ? " (the default)" : ""; };
   ::check_memory(kBytes * parameters,
-                 fmt::format("an encoder of --hidden {} and --encoder-layers {}", model.hidden,
-                             model.encoder_layers),
+                 fmt::format("an encoder of --hidden {}{} and --encoder-layers {}{}", model.hidden,
+                             or_default(model.hidden == usual.hidden), model.encoder_layers,
+                             or_default(model.encoder_layers == usual.encoder_layers)),
                  "smaller ones take less");
 }
 
@@ -316,7 +324,7 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   try {
     return train_translation(options.training, options.folder, hooks);
   } catch (const qkv::Error& error) {
-    throw UsageError(said_of_option(error));
+    throw UsageError(said_of_option(error, options));
   }
 }
 
@@ -330,7 +338,7 @@ void run(TrainOptions options, const Command& command, const Common& common) {
                              resuming(options)));
     throw qkv::Cancelled("train");
   }
-  print(text_of(report, options.folder));
+  print(text_of(report, options.folder, options.training.after));
   warn_if_idle(options, report, common);
 }
 

@@ -80,10 +80,18 @@ std::string text_of(const qkv::app::TrainingValidation& validation) {
   return text;
 }
 
-std::string text_of(const qkv::app::TrainingReport& report, const std::string& folder) {
-  const char* why = report.end == TrainingEnd::kPatience  ? "validation stopped improving"
-                    : report.end == TrainingEnd::kStopped ? "stopped"
-                                                          : "the budget is used up";
+std::string budget_text(const qkv::app::Budget& after) {
+  const std::string text = to_string(after);
+  const bool is_default = text == to_string(qkv::app::TrainingOptions{}.after);
+  return fmt::format("the budget of {}{}", text, is_default ? ", the default of --after," : "");
+}
+
+std::string text_of(const qkv::app::TrainingReport& report, const std::string& folder,
+                    const qkv::app::Budget& after) {
+  const std::string why = report.end == TrainingEnd::kPatience ? "validation stopped improving"
+                          : report.end == TrainingEnd::kStopped
+                              ? "stopped"
+                              : fmt::format("{} is used up", budget_text(after));
   std::string text =
       fmt::format("{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n",
                   shown_name(folder), report.pairs, report.left_out, report.source_tokens,

@@ -199,8 +199,10 @@ class PairSplitter {
     if (read.facts.left_out == 0) {
       throw InputError(read.name, "expected sentence pairs, got none: " + skipped(read));
     }
-    throw InputError(read.name, fmt::format("expected pairs of at most {} tokens, got none",
-                                            options_.max_length));
+    const bool is_default = options_.max_length == TrainingOptions{}.max_length;
+    throw InputError(read.name,
+                     fmt::format("expected pairs of at most {} tokens ({}--max-length), got none",
+                                 options_.max_length, is_default ? "the default of " : ""));
   }
 
   const Tokenizer& tokenizer_;

@@ -181,7 +181,7 @@ class Log(TrainCase):
         more = (*VALID, "--valid-freq", "4u", "--patience", "2", "--lr", "0")
         for end in (3, 5, 6, 7, 9, 10):
             done = self.train("RUN", "--after", f"{end}u", *more)
-            self.assertIn("the budget is used up", done.out)
+            self.assertIn(f"the budget of {end}u is used up", done.out)
         done = self.train("RUN", "--after", "40u", *more)
         self.assertIn("updates 12, ", done.out)
         self.assertIn("validation stopped improving", done.out)
