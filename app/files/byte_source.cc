@@ -14,8 +14,10 @@ namespace qkv::files {
 
 void ByteSource::read_all(void* target, std::size_t bytes) {
   const std::size_t got = read(target, bytes);
+  const Index expected = position + static_cast<Index>(bytes);
   position += static_cast<Index>(got);
-  if (got < bytes) fail(fmt::format("expected {} more bytes, got the end", bytes - got));
+  if (got == bytes) return;
+  fail(fmt::format("{}expected at least {} bytes, got {}", kTruncated, expected, position));
 }
 
 void ByteSource::skip(Index bytes) {

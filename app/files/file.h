@@ -18,6 +18,10 @@
 // with these classes.
 namespace qkv::files {
 
+// How errors begin about a file that ends too early. The number of bytes (or of words, in text)
+// that is expected follows, and the number that came.
+inline constexpr std::string_view kTruncated = "the file is truncated: ";
+
 // The system's message for an errno value.
 std::string system_message(int error);
 

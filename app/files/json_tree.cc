@@ -10,6 +10,7 @@
 
 #include <qkv/app/utf8.h>
 
+#include "files/file.h"
 #include "files/text_file.h"
 
 namespace qkv::files {
@@ -23,7 +24,8 @@ JsonTree json_tree(std::string_view text, const JsonBounds& most, const JsonRefu
   const auto not_json = [&](Index byte) {
     const std::string_view rest =
         text.substr(std::min(static_cast<std::size_t>(byte), text.size()));
-    refuse(byte, "expected JSON, got " + (rest.empty() ? "the end" : app::quoted(rest, 20)));
+    refuse(byte,
+           rest.empty() ? std::string(kEndOfJson) : "expected JSON, got " + app::quoted(rest, 20));
   };
   const auto too_much = [&](const std::string& got) {
     refuse(position(), fmt::format("expected {}, got {}", most.what, got));
@@ -79,12 +81,18 @@ JsonTree read_json_tree(const std::string& path, const JsonBounds& most) {
     const auto end = text.begin() + std::min(byte, static_cast<Index>(text.size()));
     throw app::InputError::at_line(path, 1 + std::count(text.begin(), end, '\n'), detail);
   };
+  const auto refuse_truncated = [&](Index byte, const std::string& detail) {
+    const bool is_cut =
+        !text.empty() && byte >= static_cast<Index>(text.size()) && detail == kEndOfJson;
+    refuse(byte,
+           is_cut ? fmt::format("{}{} after {} bytes", kTruncated, detail, text.size()) : detail);
+  };
   app::for_each_block(path, [&](std::string_view block) {
     text += block;
     if (text.size() <= most.bytes) return;
     refuse(0, fmt::format("expected {}, got more than {} bytes", most.what, most.bytes));
   });
-  return json_tree(text, most, refuse);
+  return json_tree(text, most, refuse_truncated);
 }
 
 }  // namespace qkv::files

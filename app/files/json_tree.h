@@ -16,6 +16,9 @@ namespace qkv::files {
 
 using Json = nlohmann::json;
 
+// The detail with which a text is refused that ends within its JSON.
+inline constexpr std::string_view kEndOfJson = "expected JSON, got the end";
+
 // Limits on a document. They bound the memory and time that a file can take.
 struct JsonBounds {
   const char* what = "";   // name of the document in messages

@@ -65,6 +65,7 @@ bool LineReader::next(std::string_view& line) {
     fail("expected a line of at most 1 MiB");
   }
   line = rest.substr(0, end);
+  is_open_ = end == rest.npos;
   const bool has_nul = nul_ >= 0 && nul_ - blocks_.position() < static_cast<Index>(line.size());
   blocks_.consume(line.size() + (end == rest.npos ? 0 : 1));
   if (has_nul) {

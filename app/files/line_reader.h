@@ -23,6 +23,8 @@ class LineReader {
   bool next(std::string_view& line);
   // The number of the line that next() returned last, from 1.
   Index number() const noexcept { return number_; }
+  // Whether that line ended with the file, without a line end.
+  bool is_open() const noexcept { return is_open_; }
   const std::string& name() const noexcept { return blocks_.file().name(); }
   [[noreturn]] void fail(std::string_view detail) const;
 
@@ -34,6 +36,7 @@ class LineReader {
   BlockReader blocks_;
   Index nul_ = -1;  // file offset of the first NUL byte that was read and not consumed; -1 for none
   Index number_ = 0;
+  bool is_open_ = false;
   bool is_within_line_ = false;  // true after the error of a line that fills a block
 };
 

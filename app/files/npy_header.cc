@@ -169,6 +169,9 @@ class Dictionary {
 NpyHeader read_npy_header(ByteSource& source) {
   std::string magic(kMagic.size() + 2, '\0');
   const std::size_t got = source.read(magic.data(), magic.size());
+  if (got >= kMagic.size() && got < magic.size() && magic.starts_with(kMagic)) {
+    source.fail(fmt::format("{}expected at least {} bytes, got {}", kTruncated, magic.size(), got));
+  }
   if (got < magic.size() || !magic.starts_with(kMagic)) {
     source.fail("expected a .npy file, got " + app::quoted(magic.substr(0, got)));
   }
@@ -192,7 +195,8 @@ NpyHeader read_npy_header(ByteSource& source) {
   const auto bytes = byte_count(header.shape, header.item_size);
   source.look_ahead(bytes.value_or(0));
   if (!bytes || *bytes != source.left()) {
-    source.fail(fmt::format("expected {} bytes of data for shape {}, got {}",
+    source.fail(fmt::format("{}expected {} bytes of data for shape {}, got {}",
+                            bytes && *bytes > source.left() ? kTruncated : "",
                             bytes ? fmt::to_string(*bytes) : "more than 2^63",
                             to_string(header.shape), source.left()));
   }

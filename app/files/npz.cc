@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <unistd.h>
 #include <zip.h>
 
 #include <qkv/app/utf8.h>
@@ -12,6 +13,7 @@
 #include "files/array_formats.h"
 #include "files/file.h"
 #include "files/npy.h"
+#include "files/zip_length.h"
 
 namespace qkv::app {
 namespace {
@@ -78,6 +80,26 @@ zip_t* open_whole(const std::string& whole, int flags, int& code) {
   return archive;
 }
 
+// Throws InputError if the archive, of which a pipe's bytes are in `whole`, is known to be
+// truncated.
+void check_length(files::InputFile& file, const std::string& whole) {
+  const Index size = file.size().value_or(std::ssize(whole));
+  const files::Descriptor copy(file.size() ? file.duplicate() : -1);
+  const auto read = [&](Index offset, void* target, std::size_t bytes) -> std::size_t {
+    if (offset >= size) return 0;
+    if (!copy.is_open()) {
+      return whole.copy(static_cast<char*>(target), bytes, static_cast<std::size_t>(offset));
+    }
+    const ssize_t got = ::pread(copy.get(), target, bytes, offset);
+    return got < 0 ? 0 : static_cast<std::size_t>(got);
+  };
+  const auto least = files::least_zip_length(read, size);
+  if (!least) return;
+  throw InputError(file.name(),
+                   fmt::format("{}expected an .npz archive of at least {} bytes, got {}",
+                               files::kTruncated, *least, size));
+}
+
 // Opens a file as an archive; a pipe is first read into `whole`.
 Archive open_archive(files::InputFile& file, std::string& whole) {
   constexpr int kFlags = ZIP_RDONLY | ZIP_CHECKCONS;
@@ -91,8 +113,9 @@ Archive open_archive(files::InputFile& file, std::string& whole) {
     whole = file.read_rest();
     archive.reset(open_whole(whole, kFlags, code));
   }
-  // The file starts like an archive, so most likely it is truncated.
   if (!archive) {
+    check_length(file, whole);
+    // The file starts like an archive, so most likely it is truncated.
     throw InputError(
         file.name(),
         fmt::format("expected an .npz archive: {} (truncated .npz archive?)", message_of(code)));

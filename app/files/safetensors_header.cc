@@ -45,6 +45,12 @@ constexpr UnreadType kUnreadTypes[] = {
     {"F8_E8M0", 8}, {"C64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 };
 
+// The sum, or the largest number if there is none.
+Index add(Index a, Index b) {
+  Index sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Index>::max() : sum;
+}
+
 Index size_from(const std::array<unsigned char, kLengthBytes>& bytes) {
   std::uint64_t size = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) size = size << 8 | bytes[i];
@@ -194,9 +200,10 @@ void check_layout(SafetensorsHeader& header, ByteSource& source) {
     }
     source.look_ahead(entry.end);
     if (entry.end > source.left()) {
-      fail(entry,
-           fmt::format("data that ends at {} (the end of the file) or earlier", source.left()),
-           entry.end);
+      throw app::InputError::at_byte(
+          source.name, entry.byte,
+          fmt::format("{}expected at least {} bytes, the end of {}, got {}", kTruncated,
+                      add(source.position, entry.end), app::quoted(entry.name), source.size));
     }
     end = entry.end;
   }
@@ -217,9 +224,12 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   source.read_all(length.data(), length.size());
   const Index size = size_from(length);
   source.look_ahead(std::min(size, kLongestHeader));
-  const Index most = std::min(kLongestHeader, source.left());
-  if (size > most) {
-    source.fail(fmt::format("expected a header of at most {} bytes, got {}", most, size));
+  if (size > kLongestHeader) {
+    source.fail(fmt::format("expected a header of at most {} bytes, got {}", kLongestHeader, size));
+  }
+  if (size > source.left()) {
+    source.fail(fmt::format("{}expected at least {} bytes, got {}", kTruncated,
+                            source.position + size, source.size));
   }
   std::string text(static_cast<std::size_t>(size), '\0');
   const Index start = source.position;

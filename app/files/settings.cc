@@ -88,7 +88,8 @@ Settings settings_of_line(const std::string& path, Index line, std::string_view 
   constexpr files::JsonBounds kMost{
       .what = "a JSON object", .depth = 2, .values = 10000, .bytes = 1 << 20};
   const auto refuse = [&](Index, const std::string& detail) {
-    throw InputError::at_line(path, line, detail);
+    const bool is_cut = !text.empty() && detail == files::kEndOfJson;
+    throw InputError::at_line(path, line, (is_cut ? "the line is truncated: " : "") + detail);
   };
   const files::JsonTree tree = files::json_tree(text, kMost, refuse);
   if (!tree.root.is_object()) {

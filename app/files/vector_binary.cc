@@ -79,9 +79,15 @@ void VectorBinary::read_header(Index width) {
   blocks_.consume(line.size() + 1);
   const auto size = blocks_.file().size();
   const Index least = 4 * header_.width + 2;  // bytes of the smallest record
-  if (size && header_.count > (*size - blocks_.position()) / least) {
-    fail(0, fmt::format("expected a word count of at most {} (width {}) in {} bytes, got {}",
-                        (*size - blocks_.position()) / least, header_.width, *size, header_.count));
+  const Index most = size ? (*size - blocks_.position()) / least : header_.count;
+  Index bytes = 0;
+  if (header_.count > most && !__builtin_mul_overflow(header_.count, least, &bytes)) {
+    fail(0, fmt::format("{}expected at least {} bytes of {} words (width {}), got {}", kTruncated,
+                        bytes, header_.count, header_.width, *size - blocks_.position()));
+  }
+  if (header_.count > most) {
+    fail(0, fmt::format("expected a word count of at most {} (width {}) in {} bytes, got {}", most,
+                        header_.width, *size, header_.count));
   }
 }
 
@@ -102,16 +108,18 @@ bool VectorBinary::next(Record& record) {
   const std::string_view rest = blocks_.rest();
   const std::size_t start = rest.starts_with('\n') ? 1 : 0;  // the end of the previous record
   if (blank == rest.npos || blank - start > kLongestWord || blank <= start) {
+    const bool is_cut = blank == rest.npos && blocks_.ended();
     fail(blocks_.position(),
-         fmt::format("expected word {} of {} and a space, got {}", given_ + 1, header_.count,
+         fmt::format("{}expected word {} of {} and a space, got {}", is_cut ? kTruncated : "",
+                     given_ + 1, header_.count,
                      rest.empty() ? "the end" : app::quoted(rest.substr(0, 80), 20)));
   }
   record.word = rest.substr(start, blank - start);
   record.numbers = rest.substr(blank + 1, bytes);
   record.byte = blocks_.position() + static_cast<Index>(blank) + 1;
   if (record.numbers.size() < bytes) {
-    fail(record.byte, fmt::format("expected {} bytes of numbers after {}, got {}", bytes,
-                                  app::quoted(record.word), record.numbers.size()));
+    fail(record.byte, fmt::format("{}expected {} bytes of numbers after {}, got {}", kTruncated,
+                                  bytes, app::quoted(record.word), record.numbers.size()));
   }
   to_consume_ = blank + 1 + bytes;
   ++given_;

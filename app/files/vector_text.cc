@@ -119,7 +119,8 @@ void VectorText::expect_all() const {
   if (header_ && header_->count != given_) {
     throw app::InputError::at_line(
         lines_.name(), 1,
-        fmt::format("expected a word count of {}, got {}", header_->count, given_));
+        fmt::format("{}expected a word count of {}, got {}",
+                    given_ < header_->count ? kTruncated : "", header_->count, given_));
   }
 }
 
@@ -144,15 +145,15 @@ VectorText::Cut VectorText::cut(std::string_view line) const {
   Cut result{line, {}};
   // The width may be a header's wrong claim; no line has more fields than bytes.
   if (width_ > static_cast<Index>(line.size())) {
-    lines_.fail(fmt::format("expected a word and a vector of width {}, got a line of {} bytes",
-                            width_, line.size()));
+    lines_.fail(fmt::format("{}expected a word and a vector of width {}, got a line of {} bytes",
+                            lines_.is_open() ? kTruncated : "", width_, line.size()));
   }
   result.numbers.resize(static_cast<std::size_t>(width_));
   for (auto number = result.numbers.rbegin(); number != result.numbers.rend(); ++number) {
     *number = take_last_field(result.word);
     if (result.word.empty()) {
-      lines_.fail(fmt::format("expected a word and a vector of width {}, got a field count of {}",
-                              width_,
+      lines_.fail(fmt::format("{}expected a word and a vector of width {}, got a field count of {}",
+                              lines_.is_open() ? kTruncated : "", width_,
                               number - result.numbers.rbegin() + (number->empty() ? 0 : 1)));
     }
   }
@@ -165,8 +166,10 @@ void VectorText::parse(const Cut& line, std::vector<float>& numbers) const {
   for (std::size_t i = 0; i < line.numbers.size(); ++i) {
     const auto value = parse_number<double>(line.numbers[i]);
     if (!value) {
-      lines_.fail(fmt::format("expected a vector of width {} after {}, got {} as number {}", width_,
-                              quoted(line.word), quoted(line.numbers[i]), i + 1));
+      const bool is_cut = lines_.is_open() && i + 1 == line.numbers.size();
+      lines_.fail(fmt::format("{}expected a vector of width {} after {}, got {} as number {}",
+                              is_cut ? kTruncated : "", width_, quoted(line.word),
+                              quoted(line.numbers[i]), i + 1));
     }
     if (std::abs(*value) > static_cast<double>(std::numeric_limits<float>::max())) {
       lines_.fail(fmt::format("expected numbers that float32 can hold after {}, got {}",

@@ -49,6 +49,9 @@ class Taker {
  public:
   explicit Taker(std::string_view bytes) : rest_(bytes) {}
 
+  // The number of bytes that were not taken.
+  std::size_t left() const { return rest_.size(); }
+
   std::optional<std::uint64_t> varint() {
     std::uint64_t value = 0;
     for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {

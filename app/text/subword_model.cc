@@ -94,6 +94,12 @@ std::string normalizer_spec() {
   refuse_model("must be a SentencePiece model as qkv trains it, got something else");
 }
 
+// Refuses bytes that are the beginning of a model of at least `expected` bytes.
+[[noreturn]] void refuse_truncated(std::size_t expected, std::size_t got) {
+  refuse_model(fmt::format("must be a whole model, but are truncated: expected at least {}, got {}",
+                           expected, got));
+}
+
 LearnedPiece piece_from(std::string_view message) {
   Taker taker(message);
   if (!taker.tag(kPieceText, Wire::kBytes)) refuse_other();
@@ -108,6 +114,8 @@ LearnedPiece piece_from(std::string_view message) {
 // piece of a million characters would end the process, as SentencePiece builds its tables by
 // recursion.
 constexpr std::size_t kLongestPiece = 16;
+// The most bytes of a piece's message: its text, its score, and a few bytes for tags and its type.
+constexpr std::size_t kLongestMessage = 4 * kLongestPiece + 16;
 
 void check_piece(const LearnedPiece& piece, std::unordered_set<std::string>& seen) {
   const auto letters = from_utf8(piece.text);
@@ -161,6 +169,12 @@ SubwordModel parse_subword_model(std::string_view bytes) {
   Taker taker(bytes);
   int given = 0;
   for (; taker.tag(kPieces, Wire::kBytes); ++given) {
+    Taker after_size = taker;
+    const std::uint64_t size = after_size.varint().value_or(1);
+    if (size > after_size.left()) {
+      if (size > kLongestMessage) refuse_other();
+      refuse_truncated(bytes.size() - after_size.left() + size, bytes.size());
+    }
     const auto message = taker.bytes();
     if (!message) refuse_other();
     LearnedPiece piece = piece_from(*message);
@@ -169,12 +183,16 @@ SubwordModel parse_subword_model(std::string_view bytes) {
     check_piece(piece, seen);
     if (is_learned) model.pieces.push_back(std::move(piece));
   }
-  if (given > 0 && model.pieces.empty()) refuse_model("must have learned pieces, got none");
+  if (given >= Vocabulary::kSpecials + kByteCount && model.pieces.empty()) {
+    refuse_model("must have learned pieces, got none");
+  }
   // The types of the pieces and all other parts must equal those that bytes_of() writes for the
   // learned pieces, so that no part that was not parsed here reaches SentencePiece.
   for (const SubwordAlgorithm algorithm : {SubwordAlgorithm::kUnigram, SubwordAlgorithm::kBpe}) {
     model.algorithm = algorithm;
-    if (bytes_of(model) == bytes) return model;
+    const std::string whole = bytes_of(model);
+    if (whole == bytes) return model;
+    if (given > 0 && whole.starts_with(bytes)) refuse_truncated(whole.size(), bytes.size());
   }
   refuse_other();
 }

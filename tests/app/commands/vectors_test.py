@@ -60,7 +60,7 @@ class NearSpellings(Case):
     def test_a_header_of_another_count(self):
         text = "9 2\n" + "".join(f"{word} 1 2\n" for word in WORDS)
         for unknown in ("error", "skip"):
-            self.assertEqual("qkv: v:1: expected a word count of 9, got 6\n",
+            self.assertEqual("qkv: v:1: the file is truncated: expected a word count of 9, got 6\n",
                              self.refuse(3, "words", "candles fiddle", "--vectors",
                                          self.file("v", text), "--unknown", unknown))
 

@@ -172,7 +172,11 @@ TEST(Npy, RefusalsNameTheByte) {
   EXPECT_EQ(refusal(std::string("\x93NUMPY\2\0\xFF\xFF\xFF\x7F", 12)),
             ": byte 12: expected a header of at most 1 MiB, got 2147483647 bytes");
   EXPECT_EQ(refusal(npy(with("<f4", "(3,)"), "12345678")),
-            ": byte 68: expected 12 bytes of data for shape [3], got 8");
+            ": byte 68: the file is truncated: expected 12 bytes of data for shape [3], got 8");
+  EXPECT_EQ(refusal(std::string("\x93NUMPY\1", 7)),
+            ": byte 0: the file is truncated: expected at least 8 bytes, got 7");
+  EXPECT_EQ(refusal(npy(with("<f4", "(3,)"), "").substr(0, 40)),
+            ": byte 40: the file is truncated: expected at least 68 bytes, got 40");
   EXPECT_EQ(refusal(npy(with("<f4", "(1,)"), "12345678")),
             ": byte 68: expected 4 bytes of data for shape [1], got 8");
   EXPECT_EQ(refusal(npy(with("<f4", "(4611686018427387904, 4)"))),
@@ -255,7 +259,16 @@ TEST(Npz, DamagedArchivesAreReadOrRefused) {
     write_npz(directory / "a.npz", views(arrays), compression);
     const std::string whole = test::read(directory / "a.npz");
     for (std::size_t length = 0; length < whole.size(); ++length) {
-      EXPECT_THROW(read_npz(directory.write("b.npz", whole.substr(0, length))), InputError);
+      const std::string path = directory.write("b.npz", whole.substr(0, length));
+      const std::string text = complaint<InputError>([&] { read_npz(path); });
+      if (length < 4) continue;  // the first bytes do not say that it is an archive
+      EXPECT_TRUE(
+          text.starts_with(path + ": the file is truncated: expected an .npz archive of at least "))
+          << text;
+      EXPECT_TRUE(text.ends_with(" bytes, got " + std::to_string(length))) << text;
+      const std::size_t expected = std::stoul(text.substr(text.find("least ") + 6));
+      EXPECT_GT(expected, length);
+      EXPECT_LE(expected, whole.size());
     }
     int refused = 0;
     for (std::size_t at = 0; at < whole.size(); ++at) {

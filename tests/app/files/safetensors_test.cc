@@ -199,17 +199,17 @@ std::string refusal(const std::string& bytes) {
 
 TEST(Safetensors, RefusalsNameTheByte) {
   const std::string good = entry("x", "U8", "[2]", "[0,2]");
-  EXPECT_EQ(refusal(""), ": byte 0: expected 8 more bytes, got the end");
+  EXPECT_EQ(refusal(""), ": byte 0: the file is truncated: expected at least 8 bytes, got 0");
   EXPECT_EQ(
       refusal(safetensors("{" + good + "}", "1")),
-      ": byte 12: expected data that ends at 1 (the end of the file) or earlier for \"x\", got 2");
+      ": byte 12: the file is truncated: expected at least 63 bytes, the end of \"x\", got 62");
   EXPECT_EQ(refusal(safetensors("{" + good + "}", "123")),
             ": byte 61: expected 2 bytes of data, got 3");
   EXPECT_EQ(refusal(safetensors("{}", "1")), ": byte 10: expected 0 bytes of data, got 1");
   EXPECT_EQ(refusal(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
-            ": byte 8: expected a header of at most 2 bytes, got 16");
+            ": byte 8: the file is truncated: expected at least 24 bytes, got 10");
   EXPECT_EQ(refusal(std::string(8, '\xFF') + "{}"),
-            ": byte 8: expected a header of at most 2 bytes, got 9223372036854775807");
+            ": byte 8: expected a header of at most 100000000 bytes, got 9223372036854775807");
   EXPECT_EQ(refusal(safetensors("[]")),
             ": byte 8: expected a header that is a JSON object, got \"[]\"");
   EXPECT_EQ(refusal(safetensors(" {}")),
@@ -242,7 +242,7 @@ TEST(Safetensors, LayoutsWithHolesOrOverlapAreRefused) {
   has(one("F6_E2M3", "[5]", "[0,4]"),
       "expected whole bytes of data for shape [5] for \"a\", got 4");
   has(one("F4", "[9223372036854775807]", "[0,4]"), "expected more than 2^63 bytes of data");
-  has(one("I128", "[1]", "[0,5]"), "expected data that ends at 4 (the end of the file) or earlier");
+  has(one("I128", "[1]", "[0,5]"), "the file is truncated: expected at least ");
   has(one("I128", "[1]", "[0,3]"), "expected 3 bytes of data, got 4");
   has(refusal(safetensors(
           "{" + entry("a", "U8", "[2]", "[0,2]") + "," + entry("b", "I128", "[1]", "[2,1]") + "}",

@@ -84,7 +84,8 @@ TEST(Settings, FilesThatAreNone) {
   EXPECT_EQ(refused(R"({"a": {"b": 1}})"), member + "got an object");
   EXPECT_EQ(refused(R"({"a": null})"), member + "got null");
   EXPECT_EQ(refused("{\"a\": 1,\n\"a\": 2}"), ":2: expected distinct names, got \"a\" twice");
-  EXPECT_EQ(refused(R"({"a": 1)"), ":1: expected JSON, got the end");
+  EXPECT_EQ(refused(R"({"a": 1)"),
+            ":1: the file is truncated: expected JSON, got the end after 7 bytes");
   EXPECT_EQ(refused(""), ":1: expected JSON, got the end");
   EXPECT_EQ(refused(R"({"a": 1e999})"), ":1: expected JSON, got a number out of range");
   EXPECT_EQ(complaint<InputError>([&] { read_settings(directory / "none"); }),

@@ -116,13 +116,18 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
   const std::string good = binary("2 2", {{"the", {1, 2}}, {"dog", {3, 4}}});
   EXPECT_EQ(read_refusal(good), "no exception");
   for (const auto& refuse : {read_refusal, check_refusal}) {
-    EXPECT_EQ(refuse(good.substr(0, good.size() - 2), {}),
-              "v: byte 21: expected 8 bytes of numbers after \"dog\", got 7");
+    EXPECT_EQ(
+        refuse(good.substr(0, good.size() - 2), {}),
+        "v: byte 21: the file is truncated: expected 8 bytes of numbers after \"dog\", got 7");
     EXPECT_EQ(refuse(good + "x", {}), "v: byte 29: expected the end after word 2, got \"\\x0ax\"");
     EXPECT_EQ(refuse(good, {.width = 3}),
               "v: byte 0: expected vectors of width 3, got a header that says 2");
     EXPECT_EQ(refuse(binary("9 2", {{"the", {1, 2}}}), {}),
-              "v: byte 0: expected a word count of at most 1 (width 2) in 17 bytes, got 9");
+              "v: byte 0: the file is truncated: expected at least 90 bytes of 9 words (width 2), "
+              "got 13");
+    EXPECT_EQ(refuse(binary("9223372036854775807 2", {{"the", {1, 2}}}), {}),
+              "v: byte 0: expected a word count of at most 1 (width 2) in 35 bytes, got "
+              "9223372036854775807");
     EXPECT_EQ(refuse(binary("1 9999999", {{"the", {1, 2}}}), {}),
               "v: byte 0: expected a count and a width of 1 to 131072, got \"1 9999999\"");
     EXPECT_EQ(refuse(binary("2 1", {{"the", {1}}, {"", {2}}, {"x", {1}}}), {}),
@@ -191,7 +196,15 @@ TEST(CheckWordVectors, ReadsEveryLine) {
             "v:5001: expected a word and a vector of width 2, got a field count of 2");
   EXPECT_EQ(check_refusal(bytes + "bad 1 1e39\n"),
             "v:5001: expected numbers that float32 can hold after \"bad\", got \"1e39\"");
-  EXPECT_EQ(check_refusal("5001 2\n" + bytes), "v:1: expected a word count of 5001, got 5000");
+  EXPECT_EQ(check_refusal("5001 2\n" + bytes),
+            "v:1: the file is truncated: expected a word count of 5001, got 5000");
+  EXPECT_EQ(
+      check_refusal("the 1 2\ncat 1"),
+      "v:2: the file is truncated: expected a word and a vector of width 2, got a field count of "
+      "2");
+  EXPECT_EQ(check_refusal("the 1 2\ncat 1 2e"),
+            "v:2: the file is truncated: expected a vector of width 2 after \"cat\", got \"2e\" as "
+            "number 2");
   EXPECT_EQ(check_refusal("1 999999999999\nthe 1\n"),
             "v:2: expected a word and a vector of width 999999999999, got a line of 5 bytes");
   EXPECT_EQ(check_refusal(""), "v:1: expected a word and its numbers, got an empty file");

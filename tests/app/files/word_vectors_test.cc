@@ -176,9 +176,11 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
 // missing.
 TEST(WordVectors, AHeaderCountsTheWords) {
   const std::string two = "the 1 2\ncat 3 4\n";
-  EXPECT_EQ(refusal("9 2\n" + two, {"dog"}), "v.txt:1: expected a word count of 9, got 2");
+  EXPECT_EQ(refusal("9 2\n" + two, {"dog"}),
+            "v.txt:1: the file is truncated: expected a word count of 9, got 2");
   EXPECT_EQ(refusal("1 2\n" + two, {"dog"}), "v.txt:1: expected a word count of 1, got 2");
-  EXPECT_EQ(refusal("3 2\n" + two + "\n", {"dog"}), "v.txt:1: expected a word count of 3, got 2");
+  EXPECT_EQ(refusal("3 2\n" + two + "\n", {"dog"}),
+            "v.txt:1: the file is truncated: expected a word count of 3, got 2");
   EXPECT_EQ(refusal("2 2\n" + two, {"dog"}), "no exception");
   EXPECT_EQ(refusal("9 2\n" + two, {"cat"}), "no exception");
 }

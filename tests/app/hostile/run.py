@@ -40,7 +40,7 @@ READ = {
 # How the message may name the place: a line, a byte, an archive or its member.
 PLACE = {
     "arrays": r": byte \d+: ",
-    "npz": r"(: byte \d+: |\(.*\.npy\): |: expected an \.npz archive: )",
+    "npz": r"(: byte \d+: |\(.*\.npy\): |: (the file is truncated: )?expected an \.npz archive)",
     "vectors": r"(:\d+: |: byte \d+: )",
     "rows": r":\d+: ",
     "stdin": r"<stdin>: (byte \d+: expected |expected words, got none)",

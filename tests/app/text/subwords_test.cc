@@ -242,6 +242,21 @@ TEST(SubwordModel, OnlyWhatIsTrainedHereIsRead) {
   }
 }
 
+TEST(SubwordModel, TruncationIsRecognised) {
+  const std::string good = small().bytes();
+  for (std::size_t length = 1; length < good.size(); ++length) {
+    const std::string text = refusal_of(good.substr(0, length));
+    if (text == "Subwords: bytes must have learned pieces, got none") continue;
+    const std::string begin =
+        "Subwords: bytes must be a whole model, but are truncated: expected at least ";
+    ASSERT_TRUE(text.starts_with(begin)) << length << ' ' << text;
+    EXPECT_TRUE(text.ends_with(", got " + std::to_string(length))) << text;
+    const std::size_t expected = std::stoul(text.substr(begin.size()));
+    EXPECT_GT(expected, length);
+    EXPECT_LE(expected, good.size());
+  }
+}
+
 TEST(SubwordModel, PiecesAreChecked) {
   const auto refusal = [](const std::function<void(std::vector<LearnedPiece>&)>& change) {
     SubwordModel model = model_of(small());
