@@ -2,11 +2,11 @@
 """Entry point of `python -m qkv` and of the script `qkv`; runs the executable in the package."""
 
 import os
-import pathlib
 import signal
 import sys
 
-PROGRAM = pathlib.Path(__file__).with_name("bin") / "qkv"
+from ._program import PROGRAM
+
 NOT_IN_THIS_BUILD = 7  # the executable's own exit status for a feature that the build lacks
 
 

@@ -13,8 +13,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from .__main__ import PROGRAM
 from ._files import Path, replaced
+from ._program import PROGRAM
 
 # The extensions that save() takes, and what it writes.
 FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")

@@ -82,6 +82,7 @@ class _Show:
         reduce: Union[str, Sequence[str]] = (),
         scale: str = "linear",
         range: str = "all",
+        min: Optional[float] = None,
         max: Optional[float] = None,
         colours: Optional[str] = None,
         font: Optional[str] = None,
@@ -118,7 +119,8 @@ class _Show:
             reduce: "mean-heads", "max-heads", "mean-layers" or "max-layers", or several in order.
             scale: how numbers map to colours: "linear", "sqrt", or "log" over four decades.
             range: what has a range of colours of its own: each "row", each "head", or "all".
-            max: the number at the top of the range "all"; by default the largest shown.
+            min, max: the numbers at the ends of the range "all"; by default 0 and the largest
+                shown. min is for pictures, not for pages (`.html`).
             colours: "blue", "grey", "viridis", "cividis" or "red-blue", which is centred at 0.
             font: the font of `.svg`, `.png` and `.pdf`.
             notes: "under" the picture, or "aside": only in the SVG's description.
@@ -156,7 +158,8 @@ class _Show:
             *(f"--reduce={one}" for one in _chosen("reduce", _texts("reduce", reduce))),
             *_choice_option("scale", scale),
             *_choice_option("range", range),
-            *_max_option(max),
+            *_end_option("min", min),
+            *_end_option("max", max),
             *_choice_option("colours", colours),
             *_text_option("font", font),
             *_choice_option("notes", notes),
@@ -531,9 +534,12 @@ def _choice_option(name: str, value: Any) -> List[str]:
     return [f"--{name.replace('_', '-')}={one}" for one in _chosen(name, _texts(name, value))]
 
 
-def _max_option(value: Any) -> List[str]:
+def _end_option(name: str, value: Any) -> List[str]:
+    """The option of an end of the colours: any number for min, one above 0 for max."""
     if value is None:
         return []
-    if isinstance(value, (bool, str)) or not float(value) > 0 or not np.isfinite(float(value)):
-        raise ValueError(f"show: max must be a number above 0, got {value!r}")
-    return [f"--max={float(value)!r}"]
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not np.isfinite(value) or (name == "max" and value <= 0):
+        above = " above 0" if name == "max" else ""
+        raise ValueError(f"show: {name} must be a number{above}, got {value!r}")
+    return [f"--{name}={float(value)!r}"]

@@ -41,7 +41,8 @@ OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
 OTHERS |= {"score_mod", "mask_mod", "ScoreMod", "MaskMod", "At", "captured"}
 OTHERS |= {"Expression", "where", "minimum", "maximum"}
-OTHERS |= {"show", "Picture", "Row", "Steps"}
+OTHERS |= {"show", "Picture", "Row", "Steps"} | {"Translator", "Translation"}
+OTHERS |= {"WordVectors", "read_word_vectors"}
 OTHERS |= {"EmbeddingGradients", "GRUGradients", "GRUCellGradients", "LinearGradients"}
 
 METHODS = ["forward", "backward", "parameters", "initialise", "save", "load", "load_torch"]

@@ -139,7 +139,7 @@ def test_styles_are_those_of_the_program():
         assert found[1].rstrip(".").split("|") == list(values), name
     W = weights(2, 3, 3)
     usual = qkv.show(W).svg
-    for options in ({"scale": "log"}, {"range": "row"}, {"max": 2}, {"colours": "grey"},
+    for options in ({"scale": "log"}, {"range": "row"}, {"max": 2}, {"min": 0.1}, {"colours": "grey"},
                     {"font": "Arial"}, {"axes": ("from", "to")}, {"title": "--x"},
                     {"cell_titles": "never"}, {"heads": 0}, {"example": 0}):  # fmt: skip
         assert (qkv.show(W, **options).svg != usual) == (options != {"example": 0}), options
@@ -305,6 +305,8 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"reduce": ["mean"]}, "reduce must be one of mean-heads"),
         ({"max": 0}, "max must be a number above 0, got 0"),
         ({"max": "1"}, "max must be a number above 0, got '1'"),
+        ({"min": "0"}, "min must be a number, got '0'"),
+        ({"min": float("nan")}, "min must be a number, got nan"),
     ],
 )
 def test_refused(options, message):

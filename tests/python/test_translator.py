@@ -104,20 +104,21 @@ def test_alignments_equal_the_file(tmp_path, demo):
             assert one.weights.tobytes() == file["attn"][n, 0, 0, :rows, :columns].tobytes()
             arrays = one._attention_arrays_()
             assert arrays["attn"] is one.weights
-            assert (arrays["tgt"], arrays["src"]) == (one.target, one.source)
-            assert (arrays["line"], arrays["translation"]) == (one.line, one.text)
+            assert arrays["tgt"].tolist() == one.target and arrays["src"].tolist() == one.source
+            assert (arrays["line"], arrays["translation"]) == ([one.line], [one.text])
 
 
-def test_arrays_make_an_attention_file(tmp_path, demo):
+def test_are_drawn_as_by_the_program(tmp_path, demo):
     one = demo.translate("I am hungry.")
-    arrays = one._attention_arrays_()
-    for name in ("line", "translation"):  # of a file's examples, here one
-        arrays[name] = [arrays[name]]
-    np.savez(tmp_path / "one.npz", **arrays)
-    shown = run(tmp_path, "view", "one.npz", "--color", "never").decode()
+    shown = qkv.show(one).text(80)
     wanted = run(tmp_path, "translate", "--demo", one.line, "--show", "--color", "never").decode()
     rows = [line for line in wanted.splitlines() if "▁faim" in line]
     assert rows and rows[0] in shown.splitlines()
+    forms = one._repr_mimebundle_()
+    assert forms["text/plain"] == repr(one) and "▁faim" in forms["image/svg+xml"]
+    assert set(demo.translate("")._repr_mimebundle_()) == {"text/plain"}
+    with pytest.raises(ValueError, match="^show: keys are for arrays; a Translation has its own"):
+        qkv.show(one, keys=["a"])
 
 
 def test_translations_are_values(demo):
@@ -132,8 +133,8 @@ def test_translations_are_values(demo):
         one.text = "x"
     absent = demo.translate("I am hungry.", return_weights=False)
     assert absent.weights is None and absent.text == "J'ai faim."
-    with pytest.raises(ValueError, match="^Translation: weights are absent"):
-        absent._attention_arrays_()
+    with pytest.raises(ValueError, match="^show: the Translation has no weights"):
+        qkv.show(absent)
 
 
 def test_texts_may_be_any_iterable(dates):

@@ -120,6 +120,9 @@ void run(const ViewOptions& options, const Common& common) {
   results.screen = [&] { return screen(*shown, options, common); };
   results.brief = [] { return std::string(); };  // the files are the result
   check_style(options.style, options.is_difference());
+  if (options.style.lowest && wants(options.outputs, "html")) {
+    throw UsageError("--min is not for a page (.html), whose colours begin at 0");
+  }
   check_outputs(options.outputs, results);
   check_inputs(options.outputs,
                {split_spec(options.input.spec).file, split_spec(options.minus).file});
