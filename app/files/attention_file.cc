@@ -54,6 +54,7 @@ class Reader {
     set_order(options.order);
     take_mask();
     take_rows();
+    take_entropy();
     result_.src = tokens("src", "keys", result_.attn.size(4));
     result_.tgt = tokens("tgt", "queries", result_.attn.size(3));
     const bool square = result_.attn.size(3) == result_.attn.size(4);
@@ -171,6 +172,34 @@ class Reader {
       result_.rows.push_back(query);
     }
     if (all) result_.rows.clear();
+  }
+
+  // Reads the array `entropy` of a file with pooled maps: the entropies of the rows before pooling,
+  // in the order of attn's maps. An array that does not have more rows than attn, or not those
+  // maps, is ignored, since it is not meant for this reader.
+  void take_entropy() {
+    Array* found = find("entropy");
+    const auto* entropy = found == nullptr ? nullptr : std::get_if<Tensor>(found);
+    if (entropy == nullptr || !is_real(entropy->dtype()) || entropy->rank() < 1) return;
+    const Index rows = entropy->size(-1);
+    if (rows <= result_.attn.size(3) ||
+        maps_of(entropy->shape(), 1) != maps_of(stored_shape(), 2)) {
+      return;
+    }
+    Dims shape = stored_shape();
+    shape[shape.rank() - 2] = 1;
+    shape[shape.rank() - 1] = rows;
+    result_.entropy_memory = convert(entropy->view(), DType::kFloat64);
+    result_.row_entropy = arranged(reshape(result_.entropy_memory.view(), shape));
+  }
+
+  const Dims& stored_shape() const { return result_.attn_memory.shape(); }
+
+  // The sizes above 1 of the axes that number maps: all but the last `others`.
+  static std::vector<Index> maps_of(const Dims& shape, int others) {
+    std::vector<Index> sizes(shape.begin(), shape.end() - others);
+    std::erase(sizes, 1);
+    return sizes;
   }
 
   // Reads the token lists in the array `name`: one list of `length` tokens for each example. A

@@ -140,7 +140,7 @@ function noteGrid(source, all) {
   const {queries, keys} = current();
   let text = source === DIFFERENCE ? "Differences of the two files. " : "";
   if (all === null) {
-    text = state.measure === "entropy" ? "Mean entropy of the rows in nats: small if they attend to few keys."
+    text = state.measure === "entropy" ? `Mean entropy of the rows${page.pooled ? " before pooling" : ""} in nats: small if they attend to few keys.`
       : `Mean weight that the rows give to the first key, ${tokenOf(keys, 0)}.`;
   } else if (queries.size > all.height || keys.size > all.width) {
     text += `A cell of these ${all.height} \u00d7 ${all.width} is the largest number among those it covers.`;

@@ -81,6 +81,7 @@ void check_example(const Page& page, std::size_t n) {
   }
   check_count(example.queries.size(), shape[2], name_of(n, "queries"), "tokens");
   check_count(example.keys.size(), shape[3], name_of(n, "keys"), "tokens");
+  check_count(example.entropies.size(), shape[0] * shape[1], name_of(n, "entropies"), "numbers");
   check_count(example.query_indices.size(), shape[2], name_of(n, "query_indices"), "indices");
   check_count(example.key_indices.size(), shape[3], name_of(n, "key_indices"), "indices");
 }
@@ -176,7 +177,11 @@ class Writer {
       for (std::size_t source = 0; source < sources(); ++source) {
         for_each_map([&](Index layer, Index head) {
           const Map map = map_of(example, source, layer, head);
-          facts_[n][source].push_back(facts_of(map));
+          MapFacts facts = facts_of(map);
+          if (source == kOwn && !example.entropies.empty()) {
+            facts.entropy = example.entropies[static_cast<std::size_t>(layer * heads() + head)];
+          }
+          facts_[n][source].push_back(facts);
           mask_numbers_[n][source].push_back(mask_number(map, masks));
         });
       }
@@ -413,6 +418,7 @@ std::string Writer::header() const {
                         {"step", json_of(code_.step)},
                         {"signs", truth(code_.signs)},
                         {"error", json_of(code_.error())}})},
+       {"pooled", truth(!page_.examples[0].entropies.empty())},
        {"magnitudes", json_list(std::vector<std::string>{json_of(magnitude_), json_of(magnitude_),
                                                          json_of(difference_magnitude_)})},
        {"palettes", palettes_json()},

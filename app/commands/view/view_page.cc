@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page that `qkv view -o FILE.html` writes: everything that is selected, of all examples.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -72,6 +73,30 @@ std::vector<Index> unusual(const std::vector<Index>& indices) {
   return usual ? std::vector<Index>() : indices;
 }
 
+// The mean entropies of the rows that the selected maps pool; none if they are not known, or not of
+// the whole maps as they are in the file.
+std::vector<double> entropies_of(const AttentionFile& file, const Selection& part,
+                                 const ViewOptions& options) {
+  std::vector<double> means;
+  const bool whole = std::ssize(part.queries) == file.attn.size(3) &&
+                     std::ssize(part.keys) == file.attn.size(4) && options.reductions.empty();
+  if (!file.row_entropy.given() || !whole) return means;
+  for (const Index layer : part.layers) {
+    for (const Index head : part.heads) {
+      double sum = 0;
+      Index rows = 0;
+      for (Index row = 0; row < file.row_entropy.size(4); ++row) {
+        const double entropy = file.row_entropy.at<double>({part.example, layer, head, 0, row});
+        if (!std::isfinite(entropy)) continue;  // a row without keys
+        sum += entropy;
+        ++rows;
+      }
+      means.push_back(rows > 0 ? sum / static_cast<double>(rows) : 0);
+    }
+  }
+  return means;
+}
+
 std::string name_of(const std::string& spec) {
   return split_spec(spec).file == "-" ? "" : shown_name(spec);
 }
@@ -101,6 +126,7 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
     one.keys = shown.src.values;
     one.query_indices = unusual(shown.selection.named);
     one.key_indices = unusual(shown.selection.keys);
+    one.entropies = entropies_of(file, shown.selection, options);
     if (minus == nullptr) continue;
     ViewOptions both = own;
     both.minus = options.minus;

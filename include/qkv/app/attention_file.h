@@ -33,6 +33,9 @@ struct AttentionFileOptions {
 struct AttentionFile {
   ConstView attn{};  // [N,L,H,Tq,Tk]; a real dtype, as stored
   ConstView mask{};  // bool [N,L,H,Tq,Tk], false where masked; absent if the file has none
+  // Of pooled maps: float64 [N,L,H,1,T], the entropies in nats of the T rows before pooling; absent
+  // if the file lacks them, and if its maps are not pooled.
+  ConstView row_entropy{};
   std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
   std::vector<Tokens> src{};         // tokens of the keys: none, or N lists of Tk
   std::vector<Tokens> tgt{};         // tokens of the queries: none, or N lists of Tq
@@ -44,6 +47,7 @@ struct AttentionFile {
   std::string quantity{};           // the name of the numbers, such as "score"; "": none is stored
   Tensor attn_memory{};             // memory of the views; both move with the struct
   Tensor mask_memory{};
+  Tensor entropy_memory{};
 
   Index query_of(Index row) const {
     return rows.empty() ? row : rows[static_cast<std::size_t>(row)];
@@ -60,8 +64,8 @@ QKV_API bool has_attention(std::span<const NamedArray> arrays);
 // its axes as in the file. `axes` is text [2]: the names of rows and columns. `rows`, ascending
 // integers [Tq] from 0 or more, are the query indices of a file that does not hold all queries.
 // `line` and `translation` are text [N]. `quantity`, text [1], is the name of the numbers in `attn`
-// if they are not weights. Other arrays are ignored. Throws InputError that names the
-// file, the array and the rule.
+// if they are not weights. `entropy`, with more rows than `attn` has, says that attn's rows are
+// pooled. Other arrays are ignored. Throws InputError that names the file, the array and the rule.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});
 

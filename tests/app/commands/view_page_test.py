@@ -136,6 +136,20 @@ class Page(Case):
         self.assertTrue(policy.startswith("default-src 'none'; "))
         self.assertNotIn("unsafe", policy)
 
+    def test_pooled_maps(self):
+        q, k = np.random.default_rng(0).normal(size=(2, 1, 2, 300, 8)).astype(np.float32)
+        np.save(self.dir / "q.npy", q)
+        np.save(self.dir / "k.npy", k)
+        self.run_qkv("attend", "q.npy", "k.npy", "--causal", "--pool", "8,16", "--save", "entropy", "-o", "pooled.npz")
+        rows = np.load(self.dir / "pooled.npz")["entropy"].reshape(2, 300)
+        _, header = self.page("pooled.npz")
+        self.assertTrue(header["pooled"])
+        self.assertEqual([header["examples"][0][name]["size"] for name in ("queries", "keys")], [8, 16])
+        self.near([facts[2] for facts in header["examples"][0]["facts"][0]], rows.mean(-1), 1e-5)
+        _, header = self.page("pooled.npz", "--heads", 1, "--queries", "0-3")
+        self.assertFalse(header["pooled"])  # the entropies are those of all rows
+        self.assertFalse(self.page("a.npz")[1]["pooled"])
+
     def test_tokens_of_any_kind(self):
         tokens = ["</script>", "<!--", '"\\', "\u202e\x07"]
         self.save("a.npz", attn=self.a[0], src=tokens)
