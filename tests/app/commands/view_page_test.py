@@ -155,7 +155,7 @@ class Page(Case):
         self.save("a.npz", attn=self.a[0], src=tokens)
         document, header = self.page("a.npz", "--title", "</title>")
         self.assertEqual(header["examples"][0]["keys"]["tokens"], [*tokens[:3], "\ufffd"])
-        self.assertEqual(document.count("</script>"), document.count("<script"))
+        self.assertEqual(document.count("</script"), document.count("<script"))
         self.assertIn("<title>&lt;/title&gt;</title>", document)
 
 
