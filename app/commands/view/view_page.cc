@@ -119,6 +119,12 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
     qkv::app::PageExample& one = page.examples.emplace_back();
     const Shown& shown = parts.shown.emplace_back(show(file, nullptr, own));
     add_notes(shown.notes, "", one.notes);
+    if (file.row_entropy.given()) {
+      one.notes.push_back(
+          fmt::format("pooled: {} rows stand for {} queries; a cell is the weight of its keys, "
+                      "averaged over its queries",
+                      file.attn.size(3), file.row_entropy.size(4)));
+    }
     one.title = shown.picture.title;
     one.weights = shown.weights.view();
     if (shown.allowed.given()) one.allowed = shown.allowed.view();

@@ -144,6 +144,7 @@ class Page(Case):
         rows = np.load(self.dir / "pooled.npz")["entropy"].reshape(2, 300)
         _, header = self.page("pooled.npz")
         self.assertTrue(header["pooled"])
+        self.assertIn("pooled: 8 rows stand for 300 queries", header["examples"][0]["notes"][0])
         self.assertEqual([header["examples"][0][name]["size"] for name in ("queries", "keys")], [8, 16])
         self.near([facts[2] for facts in header["examples"][0]["facts"][0]], rows.mean(-1), 1e-5)
         _, header = self.page("pooled.npz", "--heads", 1, "--queries", "0-3")

@@ -57,6 +57,21 @@ TEST_F(AttentionFiles, MissingAxesHaveSizeOne) {
   }
 }
 
+TEST_F(AttentionFiles, EntropiesAreThoseOfPooledRows) {
+  const Tensor attn = counting({2, 3, 4, 4});
+  const auto read = [&](const Dims& shape) {
+    const Tensor entropy = counting(shape);
+    return read_attention_file(save({{"attn", attn.view()}, {"entropy", entropy.view()}}));
+  };
+  const AttentionFile file = read({2, 3, 9});
+  ASSERT_EQ(file.row_entropy.shape(), Dims(1, 2, 3, 1, 9));
+  EXPECT_EQ(file.row_entropy.at<double>({0, 1, 2, 0, 8}), 53);
+  EXPECT_EQ(read({2, 1, 3, 9}).row_entropy.shape(), Dims(1, 2, 3, 1, 9));
+  EXPECT_FALSE(read({2, 3, 4}).row_entropy.given());  // of the rows that attn has
+  EXPECT_FALSE(read({3, 2, 9}).row_entropy.given());
+  EXPECT_FALSE(read({9}).row_entropy.given());
+}
+
 TEST_F(AttentionFiles, ATypeThatIsNotReadIsNamed) {
   const Tensor x = counting({2, 3});
   const auto refused = [&](const std::string& name) {
