@@ -247,7 +247,7 @@ function showControls() {
   by("compare").parentElement.hidden = Object.keys(compareNames).length === 1;
   by("second-label").hidden = state.compare !== "map";
   by("special-label").hidden = page.examples.every(({queries, keys}) => queries.special.length + keys.special.length === 0);
-  by("measure").parentElement.hidden = page.quantity !== "weight" || overviewSource() === DIFFERENCE;
+  by("measure").parentElement.hidden = !areWeights || overviewSource() === DIFFERENCE;
   by("figure").classList.toggle("compared", state.compare !== "none");
   by("overview").hidden = mapNames.length === 1;
   by("zoom-label").hidden = state.view !== "map";
@@ -260,7 +260,7 @@ function aboutText() {
   const same = page.examples.every((one) => one.queries.size === queries.size && one.keys.size === keys.size);
   return [page.title ? page.name : "", page.other === null ? "" : `with ${page.other}`,
     page.examples.length > 1 ? plural(page.examples.length, "example") : "",
-    mapNames.length > 1 ? `${plural(page.layers.length, "layer")} \u00d7 ${plural(HEADS, "head")}` : "",
+    page.layers[0] && plural(page.layers.length, "layer"), page.heads[0] && plural(HEADS, "head"),
     same ? `${queries.size} ${page.rows} \u00d7 ${keys.size} ${page.columns}` : "",
     page.code.error > 0 ? `numbers within ${brief(page.code.error, 2)}` : "exact numbers"].filter(Boolean).join(" \u00b7 ");
 }

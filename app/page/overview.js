@@ -112,7 +112,7 @@ function overviewSource() {
 async function drawGrid() {
   const source = overviewSource();
   const drawnExample = state.example;
-  const isMaximum = state.measure === "maximum" || source === DIFFERENCE;
+  const isMaximum = state.measure === "maximum" || source === DIFFERENCE || !areWeights;
   const all = isMaximum ? await thumbnails(drawnExample, source) : null;
   if (drawnExample !== state.example) return;
   const values = gridButtons.map((_, map) =>
@@ -128,7 +128,7 @@ async function drawGrid() {
       drawMeasure(button, values[map], most);
     }
     const {entropy, first} = factsOf(drawnExample, source, map);
-    const facts = source === DIFFERENCE || page.quantity !== "weight" || entropy === null ? ""
+    const facts = source === DIFFERENCE || !areWeights || entropy === null ? ""
       : `: entropy ${brief(entropy)} nats, weight of the first key ${brief(first)}`;
     button.setAttribute("aria-label", mapNames[map] + facts);
     button.title = mapNames[map] + facts;

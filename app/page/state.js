@@ -6,6 +6,8 @@ const SCALES = {linear: "linear", sqrt: "square root", log: "log, four decades"}
 const RANGES = {all: "all maps", head: "each map", row: "each row"};
 const THEMES = {auto: "system", light: "light", dark: "dark"};
 const SPECIALS = {shown: "shown", hidden: "hidden", renormalised: "hidden, renormalised"};
+const areWeights = page.quantity === "weight";
+if (!areWeights) delete SPECIALS.renormalised;
 const MEASURES = {maximum: "largest numbers", entropy: "entropy", first: "weight of the first key"};
 const DIRECTIONS = {row: "what it attends to", column: "what attends to it"};
 const ZOOMS = {fit: "fitted", 2: "2 px", 4: "4 px", 8: "8 px", 14: "14 px", 20: "20 px", 36: "36 px"};

@@ -456,6 +456,19 @@ class Access(PageCase):
             self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 400, view)
 
 
+class Scores(PageCase):
+    def test_scores_are_no_weights(self):
+        scores = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+        np.savez(self.dir / "a.npz", scores=scores, src=["[CLS]", "a", "b"])
+        self.run_qkv("--quiet", "view", "a.npz:scores", "-o", "page.html")
+        page = self.open("special=renormalised&measure=entropy&query=1&key=2")
+        self.assertEqual(page.locator("#special option").all_inner_texts(), ["shown", "hidden"])
+        self.assertFalse(page.locator("#measure").is_visible())
+        self.assertEqual(page.locator("#grid canvas").count(), 2)
+        self.assertEqual(self.text(page, "#about"), "2 heads · 3 queries × 3 keys · exact numbers")
+        self.assertTrue(self.text(page, "#readout").startswith(f"a → b: {scores[0, 1, 2]!s}".replace("-", MINUS)))
+
+
 class Examples(PageCase):
     def test_examples_of_different_lengths(self):
         a = weights(3, 2, 4, 4)
