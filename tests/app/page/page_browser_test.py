@@ -42,11 +42,15 @@ def setUpModule():
     if program is None:
         raise unittest.SkipTest("there is no chromium")
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import Error, sync_playwright
     except ImportError:
         raise unittest.SkipTest("there is no playwright") from None
     playwright = sync_playwright().start()
-    browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    try:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    except Error as error:
+        playwright.stop()
+        raise unittest.SkipTest(f"chromium does not start: {error}") from None
 
 
 def tearDownModule():
