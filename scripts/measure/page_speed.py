@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the page of `qkv view -o x.html` for 12 layers x 12 heads of 512 tokens, in headless Chromium.
+"""Measures the page of `qkv view -o x.html` for 12 layers x 12 heads of 512 tokens, in Chromium.
 
 usage: page_speed.py QKV [--tokens N]
-Run it with .venv-python/bin/python, which has the packages of python/requirements-browser.txt; Debian's chromium must
-be installed. Weights are the softmax of normal numbers times 4. Prints the time to write the file, its size, the time
-from opening it to the first map, and the median of five switches to a head that was not shown before. Times of the
-browser end when the picture after drawing is on the screen.
+Run it with .venv-python/bin/python, which has the packages of python/requirements-browser.txt;
+Debian's chromium must be installed. Weights are the softmax of normal numbers times 4. Prints the
+time to write the file, its size, the time from opening it to the first map, and the median of five
+switches to a head that was not shown before. Times of the browser, which is headless, end when the
+picture after drawing is on the screen.
 """
 
 import argparse
@@ -25,7 +26,8 @@ OPENINGS = SWITCHES = 5
 # Resolves with the milliseconds from `begin` to the second frame after what was begun is drawn.
 DRAWN = """(begin) => new Promise((done) => {
     const look = () => {
-        if (Number(document.documentElement.dataset.drawn) !== draws || !isGridDrawn) return setTimeout(look, 1);
+        const isDrawn = Number(document.documentElement.dataset.drawn) === draws && isGridDrawn;
+        if (!isDrawn) return setTimeout(look, 1);
         requestAnimationFrame(() => setTimeout(() => done(performance.now() - begin), 0));
     };
     look();
@@ -34,9 +36,18 @@ DRAWN = """(begin) => new Promise((done) => {
 
 def write_maps(path: pathlib.Path, tokens: int) -> None:
     """Writes peaked maps, float32 [LAYERS, HEADS, tokens, tokens]."""
-    scores = 4 * np.random.default_rng(0).standard_normal((LAYERS, HEADS, tokens, tokens), np.float32)
+    scores = 4 * np.random.default_rng(0).standard_normal(
+        (LAYERS, HEADS, tokens, tokens), np.float32
+    )
     scores = np.exp(scores - scores.max(-1, keepdims=True))
-    np.savez(path, attn=scores / scores.sum(-1, keepdims=True), src=[f"token{n}" for n in range(tokens)])
+    np.savez(
+        path, attn=scores / scores.sum(-1, keepdims=True), src=[f"token{n}" for n in range(tokens)]
+    )
+
+
+def summary(times: list[float]) -> str:
+    median, largest = statistics.median(times), max(times)
+    return f"{median:.0f} ms (median of {len(times)}; largest {largest:.0f})"
 
 
 def main() -> None:
@@ -59,12 +70,12 @@ def main() -> None:
             page.goto(file.as_uri(), wait_until="commit")
             page.wait_for_load_state("load")
             opened.append(page.evaluate(DRAWN, 0))
-        print(f"opened in {statistics.median(opened):.0f} ms (median of {OPENINGS}; largest {max(opened):.0f})")
+        print(f"opened in {summary(opened)}")
         switched = []
         for n in range(SWITCHES):
             page.evaluate(f"window.begun = performance.now(), lockMap({13 * (n + 2)})")
             switched.append(page.evaluate(DRAWN, page.evaluate("begun")))
-        print(f"another head in {statistics.median(switched):.0f} ms (median of {SWITCHES}; largest {max(switched):.0f})")
+        print(f"another head in {summary(switched)}")
         browser.close()
 
 

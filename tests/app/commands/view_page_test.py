@@ -28,7 +28,13 @@ def elements(document):
 def stored(document, name, head):
     """The float32 numbers of a map."""
     packed = base64.b64decode(elements(document)[name].split("\n")[head])
-    return np.frombuffer(zlib.decompress(packed, -15), np.uint8).reshape(4, -1).T.copy().view(np.float32).ravel()
+    return (
+        np.frombuffer(zlib.decompress(packed, -15), np.uint8)
+        .reshape(4, -1)
+        .T.copy()
+        .view(np.float32)
+        .ravel()
+    )
 
 
 class Page(Case):
@@ -59,14 +65,22 @@ class Page(Case):
         self.assertEqual(header["examples"][0]["keys"]["special"], [0, 3])
         self.assertEqual(header["name"], "a.npz")
         for n, layer, head in ((0, 0, 0), (1, 1, 2)):
-            np.testing.assert_array_equal(stored(document, f"map-{n}-0-{layer}", head), self.a[n, layer, head].ravel())
+            np.testing.assert_array_equal(
+                stored(document, f"map-{n}-0-{layer}", head), self.a[n, layer, head].ravel()
+            )
 
     def test_selection(self):
-        document, header = self.page("a.npz", "--example", 1, "--layers", 1, "--heads", "2,0", "--keys", "1-2")
+        document, header = self.page(
+            "a.npz", "--example", 1, "--layers", 1, "--heads", "2,0", "--keys", "1-2"
+        )
         self.assertEqual([header["layers"], header["heads"]], [["layer 1"], ["head 2", "head 0"]])
         [example] = header["examples"]
-        self.assertEqual(example["keys"], {"size": 2, "tokens": ["b", "c"], "indices": [1, 2], "special": []})
-        np.testing.assert_array_equal(stored(document, "map-0-0-0", 1), self.a[1, 1, 0, :, 1:3].ravel())
+        self.assertEqual(
+            example["keys"], {"size": 2, "tokens": ["b", "c"], "indices": [1, 2], "special": []}
+        )
+        np.testing.assert_array_equal(
+            stored(document, "map-0-0-0", 1), self.a[1, 1, 0, :, 1:3].ravel()
+        )
         self.assertIn("2 of 4 keys not selected", example["notes"][0])
 
     def test_many_maps_are_all_there(self):
@@ -75,18 +89,34 @@ class Page(Case):
         self.assertEqual([len(header["layers"]), len(header["heads"])], [4, 20])
 
     def test_options_of_looks(self):
-        _, header = self.page("a.npz", "--title", "T", "--axes", "to,from", "--scale", "log", "--colours", "cividis",
-                              "--max", 0.5, "--hide-special")
-        self.assertEqual([header[name] for name in ("title", "rows", "columns", "scale", "colours", "top")],
-                         ["T", "to", "from", "log", "cividis", 0.5])
+        _, header = self.page(
+            "a.npz",
+            "--title",
+            "T",
+            "--axes",
+            "to,from",
+            "--scale",
+            "log",
+            "--colours",
+            "cividis",
+            "--max",
+            0.5,
+            "--hide-special",
+        )
+        self.assertEqual(
+            [header[name] for name in ("title", "rows", "columns", "scale", "colours", "top")],
+            ["T", "to", "from", "log", "cividis", 0.5],
+        )
         self.assertEqual(header["examples"][0]["keys"]["tokens"], ["the", "cat"])
 
     def test_reductions(self):
         document, header = self.page("a.npz", "--reduce", "mean-heads", "--reduce", "max-layers")
         self.assertEqual([header["layers"], header["heads"]], [[""], [""]])
         self.near(stored(document, "map-1-0-0", 0), self.a[1].mean(1).max(0).ravel())
-        self.assertEqual(header["examples"][0]["notes"][:2],
-                         ["mean of heads 0-2", "maximum of layers 0-1: rows need not sum to 1"])
+        self.assertEqual(
+            header["examples"][0]["notes"][:2],
+            ["mean of heads 0-2", "maximum of layers 0-1: rows need not sum to 1"],
+        )
 
     def test_two_files(self):
         b = weights(2, 2, 3, 4, 4, seed=1)
@@ -95,32 +125,57 @@ class Page(Case):
         document, header = self.page("a.npz", "--minus", "b.npz")
         self.assertEqual(header["other"], "b.npz")
         np.testing.assert_array_equal(stored(document, "map-0-1-1", 2), b[0, 1, 2].ravel())
-        self.assertEqual(header["examples"][0]["notes"],
-                         ["a.npz minus b.npz", 'tokens differ at 1 of 4 places, first at 0: "[CLS]" in a.npz, "x" in '
-                          "b.npz", "b.npz: example 0, layer 0, head 0: 1 of 4 rows do not sum to 1 (worst 2, query 0 \"x\")"])
+        self.assertEqual(
+            header["examples"][0]["notes"],
+            [
+                "a.npz minus b.npz",
+                'tokens differ at 1 of 4 places, first at 0: "[CLS]" in a.npz, "x" in b.npz',
+                "b.npz: example 0, layer 0, head 0: 1 of 4 rows do not sum to 1 "
+                '(worst 2, query 0 "x")',
+            ],
+        )
         most = max(abs(self.a - b).max(), 0)
         self.near(header["magnitudes"][2], most, 1e-6)
         self.save("b.npz", attn=b[:1])
-        self.assertIn("must have the same examples as a.npz: 1 against 2",
-                      self.refuse(3, "view", "a.npz", "--minus", "b.npz", "-o", "y.html"))
+        self.assertIn(
+            "must have the same examples as a.npz: 1 against 2",
+            self.refuse(3, "view", "a.npz", "--minus", "b.npz", "-o", "y.html"),
+        )
         self.assertNotIn("y.html", self.names())
 
     def test_notes_are_warnings(self):
         self.a[1, 0, 0, 0] = 1
         self.save("a.npz", attn=self.a)
         err = self.run_qkv("view", "a.npz", "-o", "x.html").err
-        self.assertEqual(err, "qkv: a.npz: example 1, layer 0, head 0: 1 of 4 rows do not sum to 1 (worst 4, query 0)\n")
+        self.assertEqual(
+            err,
+            "qkv: a.npz: example 1, layer 0, head 0: 1 of 4 rows do not sum to 1 "
+            "(worst 4, query 0)\n",
+        )
 
     def test_equal_bytes(self):
         document, _ = self.page("a.npz")
         self.assertEqual(self.page("a.npz")[0], document)
-        piped = self.run_qkv("--quiet", "view", "-", "-o", "-", "--format", "html",
-                             input=(self.dir / "a.npz").read_bytes())
-        self.assertEqual(piped.out.replace('"name":""', '"name":"a.npz"').replace(">Attention<", ">a.npz<"), document)
+        piped = self.run_qkv(
+            "--quiet",
+            "view",
+            "-",
+            "-o",
+            "-",
+            "--format",
+            "html",
+            input=(self.dir / "a.npz").read_bytes(),
+        )
+        self.assertEqual(
+            piped.out.replace('"name":""', '"name":"a.npz"').replace(">Attention<", ">a.npz<"),
+            document,
+        )
 
     def test_with_other_formats(self):
         self.run_qkv("--quiet", "view", "a.npz", "-o", "x.html", "-o", "x.svg", "-o", "x.json")
-        self.assertEqual(len(json.loads(elements((self.dir / "x.html").read_text())["page"])["examples"]), 2)
+        self.assertEqual(
+            len(json.loads(elements((self.dir / "x.html").read_text())["page"])["examples"]), 2
+        )
         self.assertEqual(json.loads((self.dir / "x.json").read_text())["example"], 0)
         self.assertIn("</svg>", (self.dir / "x.svg").read_text())
 
@@ -140,12 +195,25 @@ class Page(Case):
         q, k = np.random.default_rng(0).normal(size=(2, 1, 2, 300, 8)).astype(np.float32)
         np.save(self.dir / "q.npy", q)
         np.save(self.dir / "k.npy", k)
-        self.run_qkv("attend", "q.npy", "k.npy", "--causal", "--pool", "8,16", "--save", "entropy", "-o", "pooled.npz")
+        self.run_qkv(
+            "attend",
+            "q.npy",
+            "k.npy",
+            "--causal",
+            "--pool",
+            "8,16",
+            "--save",
+            "entropy",
+            "-o",
+            "pooled.npz",
+        )
         rows = np.load(self.dir / "pooled.npz")["entropy"].reshape(2, 300)
         _, header = self.page("pooled.npz")
         self.assertTrue(header["pooled"])
         self.assertIn("pooled: 8 rows stand for 300 queries", header["examples"][0]["notes"][0])
-        self.assertEqual([header["examples"][0][name]["size"] for name in ("queries", "keys")], [8, 16])
+        self.assertEqual(
+            [header["examples"][0][name]["size"] for name in ("queries", "keys")], [8, 16]
+        )
         self.near([facts[2] for facts in header["examples"][0]["facts"][0]], rows.mean(-1), 1e-5)
         _, header = self.page("pooled.npz", "--heads", 1, "--queries", "0-3")
         self.assertFalse(header["pooled"])  # the entropies are those of all rows

@@ -19,7 +19,11 @@ import xml.etree.ElementTree as ElementTree
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
 PYTHON = CHECKOUT / ".venv-python/bin/python"
-if importlib.util.find_spec("playwright") is None and PYTHON.exists() and sys.executable != str(PYTHON):
+if (
+    importlib.util.find_spec("playwright") is None
+    and PYTHON.exists()
+    and sys.executable != str(PYTHON)
+):
     os.execv(PYTHON, [str(PYTHON), *sys.argv])
 sys.path.append(str(CHECKOUT / "tests/app/commands"))
 
@@ -28,7 +32,18 @@ from png import pixels
 from program import Case
 from random_maps import weights
 
-HOSTILE = ["</script>", "<b>bold</b>", '"quoted"', "it's", "&amp;", "שלום", "日本語", "👩‍👩‍👧", "${x}", "-->"]
+HOSTILE = [
+    "</script>",
+    "<b>bold</b>",
+    '"quoted"',
+    "it's",
+    "&amp;",
+    "שלום",
+    "日本語",
+    "👩‍👩‍👧",
+    "${x}",
+    "-->",
+]
 ZERO, FULL, HALF, FAULT = (246, 246, 244), (26, 29, 64), (0, 135, 208), (213, 94, 0)
 MINUS = "\u2212"
 
@@ -96,7 +111,9 @@ class PageCase(Case):
 
     def settle(self, page):
         """Waits until everything that was begun is drawn."""
-        self.wait_for(page, "Number(document.documentElement.dataset.drawn) === draws && isGridDrawn")
+        self.wait_for(
+            page, "Number(document.documentElement.dataset.drawn) === draws && isGridDrawn"
+        )
 
     def wait_for(self, page, condition):
         self.wait_until(lambda: page.evaluate(condition))
@@ -127,9 +144,21 @@ class Cells(PageCase):
         image = pixels(page.locator(".stack").screenshot())
         box, cells = (page.locator(f".stack{name}").bounding_box() for name in ("", " canvas"))
         left, top, side = cells["x"] - box["x"], cells["y"] - box["y"], cells["width"] / 3
-        middle = [[tuple(int(c) for c in image[int(top + (i + 0.5) * side), int(left + (j + 0.5) * side), :3])
-                   for j in range(3)] for i in range(3)]
-        masked = image[int(top + 2 * side) + 2 : int(top + 3 * side) - 2, int(left) + 2 : int(left + side) - 2, :3]
+        middle = [
+            [
+                tuple(
+                    int(c)
+                    for c in image[int(top + (i + 0.5) * side), int(left + (j + 0.5) * side), :3]
+                )
+                for j in range(3)
+            ]
+            for i in range(3)
+        ]
+        masked = image[
+            int(top + 2 * side) + 2 : int(top + 3 * side) - 2,
+            int(left) + 2 : int(left + side) - 2,
+            :3,
+        ]
         return middle, masked.reshape(-1, 3)
 
     def test_colours(self):
@@ -143,7 +172,9 @@ class Cells(PageCase):
     def test_scales(self):
         linear = self.colours(self.open())[0]
         root = self.colours(self.open("scale=sqrt"))[0]
-        self.assertEqual(root[1][0], self.colours(self.open("scale=linear"))[0][0][2])  # sqrt(0.25) = 0.5
+        self.assertEqual(
+            root[1][0], self.colours(self.open("scale=linear"))[0][0][2]
+        )  # sqrt(0.25) = 0.5
         self.assertNotEqual(linear[1][0], root[1][0])
         page = self.open("scale=log")
         self.assertIn("log, four decades scale", self.text(page, "#notes"))
@@ -156,8 +187,13 @@ class Cells(PageCase):
         page = self.open()
         box = page.locator(".stack canvas").bounding_box()
         side = box["width"] / 3
-        for (i, j), want in {(0, 2): "a → c: 0.5", (1, 2): "b → c: NaN", (2, 0): "c → a: masked",
-                             (2, 1): "c → b: 0.1", (0, 1): "a → b: 0"}.items():
+        for (i, j), want in {
+            (0, 2): "a → c: 0.5",
+            (1, 2): "b → c: NaN",
+            (2, 0): "c → a: masked",
+            (2, 1): "c → b: 0.1",
+            (0, 1): "a → b: 0",
+        }.items():
             page.mouse.move(box["x"] + (j + 0.5) * side, box["y"] + (i + 0.5) * side)
             self.assertEqual(self.text(page, "#readout").splitlines()[0], want)
             self.assertIn(f"row {i} of queries, column {j} of keys", self.text(page, "#readout"))
@@ -167,15 +203,22 @@ class Exact(PageCase):
     """The numbers are those of the file."""
 
     def numbers(self, page, example=0, source=0, layer=0, head=0):
-        return np.array(page.evaluate(f"storedMap({example}, {source}, {layer}, {head}).then("
-                                      "({numbers}) => Array.from(numbers, String))"), float)
+        return np.array(
+            page.evaluate(
+                f"storedMap({example}, {source}, {layer}, {head}).then("
+                "({numbers}) => Array.from(numbers, String))"
+            ),
+            float,
+        )
 
     def test_float32(self):
         a = weights(2, 3, 5, 7)
         self.write(attn=a)
         page = self.open()
         for layer, head in ((0, 0), (1, 2)):
-            np.testing.assert_array_equal(self.numbers(page, layer=layer, head=head), a[layer, head].ravel())
+            np.testing.assert_array_equal(
+                self.numbers(page, layer=layer, head=head), a[layer, head].ravel()
+            )
 
     def test_float64(self):
         a = np.array([[0.1, 1e-300, -0.3], [np.inf, np.nan, 1 / 3]])
@@ -202,7 +245,9 @@ class Exact(PageCase):
         a = np.random.default_rng(0).normal(size=(5, 512, 512)).astype(np.float32)
         self.write(attn=a)
         got = self.numbers(self.open(), head=3)
-        self.assertLessEqual(np.abs(got - a[3].ravel()).max(), np.abs(a).max() / 65534 / 2 * (1 + 1e-6))
+        self.assertLessEqual(
+            np.abs(got - a[3].ravel()).max(), np.abs(a).max() / 65534 / 2 * (1 + 1e-6)
+        )
 
 
 class Hostile(PageCase):
@@ -234,7 +279,8 @@ class Hostile(PageCase):
 
     def test_the_policy_forbids_other_code(self):
         page = self.open()
-        self.assertEqual(page.evaluate("""() => {
+        self.assertEqual(
+            page.evaluate("""() => {
             const script = document.createElement("script");
             script.textContent = "window.hacked = 1";
             document.body.append(script);
@@ -243,13 +289,18 @@ class Hostile(PageCase):
             image.setAttribute("onclick", "window.hacked = 2");
             image.click();
             return window.hacked ?? null;
-        }"""), None)
+        }"""),
+            None,
+        )
         self.assertEqual(page.evaluate("fetch('data:,x').then(() => 1, () => 0)"), 0)
-        self.assertEqual(page.evaluate("""new Promise((done) => {
+        self.assertEqual(
+            page.evaluate("""new Promise((done) => {
             document.addEventListener("securitypolicyviolation", (event) => done(event.blockedURI));
             setTimeout("window.hacked = 3", 0);
             setTimeout(() => done("nothing is refused"), 2000);
-        })"""), "eval")
+        })"""),
+            "eval",
+        )
         self.assertTrue(self.said)  # the browser reports each refusal
         for line in self.said:
             self.assertIn("Content Security Policy", line)
@@ -285,10 +336,16 @@ class Walk(PageCase):
         self.reach(page, "#grid button")
         self.press(page, "ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft")
         self.assertEqual(self.text(page, "#figure-title"), "layer 1, head 1")
-        self.assertEqual(page.locator("#grid button[aria-pressed=true]").get_attribute("aria-label").split(":")[0],
-                         "layer 1, head 1")
+        self.assertEqual(
+            page.locator("#grid button[aria-pressed=true]")
+            .get_attribute("aria-label")
+            .split(":")[0],
+            "layer 1, head 1",
+        )
         self.press(page, "c", "[")
-        self.assertEqual(self.state(page), {"scale": "sqrt", "layer": "1", "compare": "map", "second": "4"})
+        self.assertEqual(
+            self.state(page), {"scale": "sqrt", "layer": "1", "compare": "map", "second": "4"}
+        )
         self.reach(page, "#views button")
         self.reach(page, ".scroll")
         self.press(page, "ArrowDown")
@@ -331,10 +388,20 @@ class Walk(PageCase):
         self.assertEqual([self.state(page)[name] for name in ("query", "key")], ["0", "0"])
 
     def test_address(self):
-        state = "layer=1&head=2&view=map&special=renormalised&query=1&key=2&theme=dark&nonsense=1&scale=cubic&second=99"
+        state = "layer=1&head=2&view=map&special=renormalised&query=1&key=2&theme=dark"
+        state += "&nonsense=1&scale=cubic&second=99"
         page = self.open(state)
-        self.assertEqual(self.state(page), {"layer": "1", "head": "2", "special": "renormalised", "theme": "dark",
-                                            "query": "1", "key": "2"})
+        self.assertEqual(
+            self.state(page),
+            {
+                "layer": "1",
+                "head": "2",
+                "special": "renormalised",
+                "theme": "dark",
+                "query": "1",
+                "key": "2",
+            },
+        )
         self.assertEqual(page.evaluate("document.documentElement.dataset.theme"), "dark")
         again = self.open(page.url.partition("#")[2])
         self.assertEqual(self.text(again, "#readout"), self.text(page, "#readout"))
@@ -345,10 +412,14 @@ class Walk(PageCase):
 
     def test_special_tokens(self):
         page = self.open("special=hidden&query=1&key=2")
-        self.assertIn("special tokens hidden: 2 of 4 queries, 2 of 4 keys; the other numbers are as stored",
-                      self.text(page, "#notes"))
+        self.assertIn(
+            "special tokens hidden: 2 of 4 queries, 2 of 4 keys; the other numbers are as stored",
+            self.text(page, "#notes"),
+        )
         self.choose(page, "special", "renormalised")
-        self.assertIn("each row is divided by the sum of its other numbers", self.text(page, "#notes"))
+        self.assertIn(
+            "each row is divided by the sum of its other numbers", self.text(page, "#notes")
+        )
         row = self.a[0, 0, 1].astype(float)
         first, second = self.text(page, "#readout").splitlines()[:2]
         self.near(float(first.removeprefix("one → two: ")), row[2] / (row[1] + row[2]), 1e-6)
@@ -356,7 +427,10 @@ class Walk(PageCase):
 
     def test_measures(self):
         page = self.open("measure=first")
-        self.assertEqual(self.text(page, "#overview-note"), "Mean weight that the rows give to the first key, [CLS].")
+        self.assertEqual(
+            self.text(page, "#overview-note"),
+            "Mean weight that the rows give to the first key, [CLS].",
+        )
         got = [float(text) for text in page.locator("#grid button").all_inner_texts()]
         self.near(got, self.a[..., 0].mean(-1).ravel(), 0.006)
         self.choose(page, "measure", "entropy")
@@ -374,11 +448,17 @@ class Compare(PageCase):
         self.write("--minus", "b.npz", attn=self.a, src=["x", "y", "z"])
         page = self.open("layer=1&query=0&key=2")
         titles = page.locator(".panel h3").all_inner_texts()
-        self.assertEqual(titles, ["A: layer 1, head 0, a.npz", "B: layer 1, head 0, b.npz", f"A {MINUS} B"])
+        self.assertEqual(
+            titles, ["A: layer 1, head 0, a.npz", "B: layer 1, head 0, b.npz", f"A {MINUS} B"]
+        )
         first, second, third = self.text(page, "#readout").splitlines()[0].split(" · ")
         one, other = self.a[1, 0, 0, 2], self.b[1, 0, 0, 2]
         self.assertEqual([first, second], [f"x → z: A {one!s}", f"B {other!s}"])
-        self.near(float(third.removeprefix(f"A {MINUS} B ").replace(MINUS, "-")), one.astype(float) - other, 1e-6)
+        self.near(
+            float(third.removeprefix(f"A {MINUS} B ").replace(MINUS, "-")),
+            one.astype(float) - other,
+            1e-6,
+        )
         self.assertIn("Differences of the two files.", self.text(page, "#overview-note"))
         self.assertIn("a.npz minus b.npz", self.text(page, "#notes"))
         self.choose(page, "source", "1")
@@ -389,8 +469,11 @@ class Compare(PageCase):
     def test_two_maps(self):
         self.write(attn=self.a)
         page = self.open("compare=map&second=3&query=1&key=1")
-        self.assertTrue(self.text(page, "#readout").startswith(
-            f"1 → 1: A {self.a[0, 0, 1, 1]!s} · B {self.a[1, 1, 1, 1]!s} · A {MINUS} B "))
+        self.assertTrue(
+            self.text(page, "#readout").startswith(
+                f"1 → 1: A {self.a[0, 0, 1, 1]!s} · B {self.a[1, 1, 1, 1]!s} · A {MINUS} B "
+            )
+        )
         self.assertEqual(page.locator("#legend svg").count(), 2)
 
 
@@ -415,8 +498,16 @@ class Files(PageCase):
         name, data = self.save(page, "svg")
         self.assertEqual(name, "a-head-1.svg")
         texts = list(ElementTree.fromstring(data).itertext())
-        self.assertTrue({*tokens, "head 1", "masked", "colours: square root scale",
-                         f"{tokens[1]} → {tokens[0]}: {a[1, 1, 0]!s}"} <= set(texts))
+        self.assertTrue(
+            {
+                *tokens,
+                "head 1",
+                "masked",
+                "colours: square root scale",
+                f"{tokens[1]} → {tokens[0]}: {a[1, 1, 0]!s}",
+            }
+            <= set(texts)
+        )
         name, data = self.save(page, "png")
         image = pixels(data)
         self.assertEqual(name, "a-head-1.png")
@@ -441,12 +532,23 @@ class Access(PageCase):
             self.skipTest("there is no axe_playwright_python")
         tokens = ["[CLS]", "one", "two", "</s>"]
         np.savez(self.dir / "b.npz", attn=weights(3, 2, 2, 4, 4, seed=1), src=[tokens] * 3)
-        self.write("--minus", "b.npz", attn=weights(3, 2, 2, 4, 4), src=[tokens] * 3,
-                   mask=np.tri(4, dtype=bool))
+        self.write(
+            "--minus",
+            "b.npz",
+            attn=weights(3, 2, 2, 4, 4),
+            src=[tokens] * 3,
+            mask=np.tri(4, dtype=bool),
+        )
         # The page's policy refuses axe as an added element, so it is given as a value to evaluate.
         axe = Axe().axe_script
-        for state in ("", "view=arcs&compare=none&query=1", "view=text&theme=dark&special=hidden", "theme=dark&query=1&key=0",
-                      "compare=none&measure=entropy", "compare=none&theme=dark&measure=first&view=text&colours=viridis"):
+        for state in (
+            "",
+            "view=arcs&compare=none&query=1",
+            "view=text&theme=dark&special=hidden",
+            "theme=dark&query=1&key=0",
+            "compare=none&measure=entropy",
+            "compare=none&theme=dark&measure=first&view=text&colours=viridis",
+        ):
             page = self.open(state)
             page.evaluate(axe)
             found = page.evaluate("axe.run()")["violations"]
@@ -470,7 +572,11 @@ class Scores(PageCase):
         self.assertFalse(page.locator("#measure").is_visible())
         self.assertEqual(page.locator("#grid canvas").count(), 2)
         self.assertEqual(self.text(page, "#about"), "2 heads · 3 queries × 3 keys · exact numbers")
-        self.assertTrue(self.text(page, "#readout").startswith(f"a → b: {scores[0, 1, 2]!s}".replace("-", MINUS)))
+        self.assertTrue(
+            self.text(page, "#readout").startswith(
+                f"a → b: {scores[0, 1, 2]!s}".replace("-", MINUS)
+            )
+        )
 
 
 class Examples(PageCase):
@@ -485,7 +591,10 @@ class Examples(PageCase):
         names = page.locator("#example option").all_inner_texts()
         self.assertEqual(names, ["0: a b c d", "1: e f"])  # the third is empty
         self.choose(page, "example", "1")
-        self.assertIn("2 rows", page.locator(".scroll").first.get_attribute("aria-label").replace("queries", "rows"))
+        self.assertIn(
+            "2 rows",
+            page.locator(".scroll").first.get_attribute("aria-label").replace("queries", "rows"),
+        )
         self.assertTrue(re.search("2 of 4 queries are padding", self.text(page, "#notes")))
 
 

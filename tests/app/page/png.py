@@ -15,8 +15,11 @@ def unfiltered(kind, line, above, size):
         corner = int(above[at - size]) if at >= size else 0
         up = int(above[at])
         if kind == 4:
-            near = min((abs(up - corner), 0, left), (abs(left - corner), 1, up),
-                       (abs(left + up - 2 * corner), 2, corner))
+            near = min(
+                (abs(up - corner), 0, left),
+                (abs(left - corner), 1, up),
+                (abs(left + up - 2 * corner), 2, corner),
+            )
             line[at] += near[2]
         else:
             line[at] += (0, left, up, (left + up) // 2)[kind]
