@@ -139,8 +139,9 @@ def test_styles_are_those_of_the_program():
         assert found[1].rstrip(".").split("|") == list(values), name
     W = weights(2, 3, 3)
     usual = qkv.show(W).svg
-    for options in ({"scale": "log"}, {"range": "row"}, {"max": 2}, {"min": 0.1}, {"colours": "grey"},
-                    {"font": "Arial"}, {"axes": ("from", "to")}, {"title": "--x"},
+    for options in ({"scale": "log"}, {"range": "row"}, {"max": 2}, {"min": 0.1},
+                    {"colours": "grey"}, {"font": "Arial"}, {"axes": ("from", "to")},
+                    {"title": "--x"},
                     {"cell_titles": "never"}, {"heads": 0}, {"example": 0}):  # fmt: skip
         assert (qkv.show(W, **options).svg != usual) == (options != {"example": 0}), options
     omitted = qkv.show(weights(20, 3, 3), notes="aside").svg

@@ -55,7 +55,7 @@ class Page(Case):
     def test_the_low_end_of_the_colours_is_for_pictures(self):
         np.savez(self.dir / "a.npz", attn=np.full((2, 2), 0.5))
         line = self.refuse(2, "view", "a.npz", "--min", "0.1", "-o", "x.html")
-        self.assertEqual(line, "qkv: view: --min is not for a page (.html), whose colours begin at 0\n")
+        self.assertEqual(line, "qkv: --min is not for a page (.html), whose colours begin at 0\n")
         self.assertFalse((self.dir / "x.html").exists())
 
     def test_everything_by_default(self):
