@@ -8,7 +8,8 @@ usage: .venv-python/bin/python scripts/gallery.py --write    write them into doc
 Most are outputs of the notebooks, as stored in examples/notebooks. The heads of the small Llama
 need its files (stories260K in QKV_DATA_DIR) and Transformers; without them that picture is left as
 it is. --check exits with 1 if a picture differs. In the two that are computed here, colours of cells
-may differ a little, because targets of the CPU round differently.
+may differ a little, because targets of the CPU round differently. The picture of the page is not
+compared, because browsers differ; it also needs Chromium and python/requirements-browser.txt.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import sys
 import tempfile
 from functools import partial
@@ -30,6 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
 GAP = 24  # between pictures, in units of the SVG
+PAGE = "gallery/page.png"
 NEAR = 24  # of 255: a colour's difference that counts as none; that of zero and almost zero is 22
 
 # Each picture of a notebook: its notebook, the cells that show it, and the number of columns.
@@ -120,8 +123,8 @@ def pooled():
     ).svg  # fmt: skip
 
 
-def stories_heads():
-    """Every head of stories260K, or None where its files or Transformers are missing."""
+def stories(**options):
+    """Every head of stories260K as a picture, or None where its files or Transformers are missing."""
     if not (DATA / "stories260K").exists() or importlib.util.find_spec("transformers") is None:
         return None
     path = ROOT / "examples" / "python" / "stories260k.py"
@@ -133,9 +136,36 @@ def stories_heads():
         with np.load(pathlib.Path(folder, "heads.npz")) as file:
             weights, tokens = file["attn"], file["src"].ravel().tolist()
     return qkv.show(
-        weights, keys=tokens, layers="all", heads="all", tokens="0-12", cell_titles="never",
-        notes="aside", title="stories260K: 5 layers of 8 heads",
-    ).svg  # fmt: skip
+        weights, keys=tokens, layers="all", heads="all", title="stories260K: 5 layers of 8 heads",
+        **options,
+    )  # fmt: skip
+
+
+def stories_heads():
+    """Every head of stories260K for its first tokens, or None as from stories()."""
+    picture = stories(tokens="0-12", cell_titles="never", notes="aside")
+    return picture and picture.svg
+
+
+def page():
+    """A PNG of the page of stories260K in Chromium, or None where anything that it needs is missing."""
+    chromium = shutil.which("chromium")
+    picture = stories() if chromium and importlib.util.find_spec("playwright") else None
+    if picture is None:
+        return None
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory(prefix="qkv-") as folder, sync_playwright() as playwright:
+        file = pathlib.Path(folder, "stories.html")
+        picture.save(file)
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 920}, color_scheme="light")
+        tab.goto(f"{file.as_uri()}#layer=2&head=3")
+        tab.wait_for_function("document.documentElement.dataset.drawn > 0")
+        tab.wait_for_timeout(500)
+        png = tab.screenshot()
+        browser.close()
+    return png
 
 
 COMPUTED = {"gallery/pooled.svg": pooled, "stories-heads.svg": stories_heads}
@@ -197,6 +227,10 @@ def main():
         if options.write:
             path.parent.mkdir(exist_ok=True)
             path.write_text(svg, encoding="utf-8")
+    image = page() if options.write else None
+    if image is not None:
+        (IMAGES / PAGE).write_bytes(image)
+        print(f"docs/images/{PAGE} is written")
     print(f"{count} pictures, {changed} that changed")
     return 1 if changed and options.check else 0
 

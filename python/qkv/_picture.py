@@ -19,7 +19,7 @@ from ._program import PROGRAM
 # The extensions that save() takes, and what it writes.
 FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")
 
-_MAPS = "maps.npz"  # the file of the maps, in a folder of its own
+_MAPS = "<stdin>"  # the maps' name in the program's messages
 _MINUS = "minus.npz"
 _NOT_AVAILABLE = 7  # the program's exit codes for what this machine lacks,
 _OUTPUT = 4  # and for an output that cannot be written
@@ -114,15 +114,17 @@ class Picture:
                 "package (docs/contributing/building.md)"
             )
         with tempfile.TemporaryDirectory(prefix="qkv-") as folder:
-            command = [str(PROGRAM), "view", _MAPS, *self._options, *arguments]
-            _write(os.path.join(folder, _MAPS), self._arrays)
+            command = [str(PROGRAM), "view", "-", *self._options, *arguments]
+            maps = os.path.join(folder, "maps.npz")
+            _write(maps, self._arrays)
             if self._minus is not None:
                 _write(os.path.join(folder, _MINUS), self._minus)
                 command += ["--minus", _MINUS]
-            done = subprocess.run(
-                command, cwd=folder, env=_environment(width), stdin=subprocess.DEVNULL,
-                capture_output=True, check=False,
-            )  # fmt: skip
+            with open(maps, "rb") as file:
+                done = subprocess.run(
+                    command, cwd=folder, env=_environment(width), stdin=file, capture_output=True,
+                    check=False,
+                )  # fmt: skip
         if done.returncode != 0:
             raise _error(done.returncode, done.stderr.decode(errors="replace"))
         return done.stdout
