@@ -6,7 +6,7 @@ function fileName(extension) {
   const parts = [page.name.replace(/^.*\//, "").replace(/\.[a-z0-9]+$/i, "") || "attention"];
   if (page.examples.length > 1) parts.push(`example ${state.example}`);
   parts.push(mapNames[state.layer * HEADS + state.head]);
-  if (state.compare !== "none") parts.push("compared");
+  if (state.compare !== "none") parts.push(extension === "csv" ? "difference" : "compared");
   if (state.special !== "shown") parts.push(`special tokens ${state.special}`);
   if (state.view !== "map" && extension !== "csv") parts.push(state.view);
   const name = parts.filter(Boolean).join(" ").replace(/[^\p{L}\p{N}._]+/gu, "-").slice(0, 120);

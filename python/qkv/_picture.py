@@ -19,8 +19,14 @@ from ._program import PROGRAM
 # The extensions that save() takes, and what it writes.
 FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")
 
-_MAPS = "<stdin>"  # the maps' name in the program's messages
-_MINUS = "minus.npz"
+# Files in a folder of their own. Pictures, pages and messages of differences have their names.
+_NAMES = {"weight": "weights", "score": "scores"}
+_NUMBERS = "numbers"  # the name for other quantities
+
+# What is shown in a notebook or printed without being asked for is at most so large.
+_MOST_LINES = 300
+_MOST_BYTES = 10_000_000
+
 _NOT_AVAILABLE = 7  # the program's exit codes for what this machine lacks,
 _OUTPUT = 4  # and for an output that cannot be written
 
@@ -46,6 +52,8 @@ class Picture:
     ) -> None:
         self._arrays = arrays  # those of an attention file
         self._options = tuple(options)  # as on the command line of `qkv view`
+        quantity = arrays["quantity"][0] if "quantity" in arrays else "weight"
+        self._name = _NAMES.get(quantity, _NUMBERS)
         self._minus = minus
         self._svg: Optional[str] = None
 
@@ -98,13 +106,29 @@ class Picture:
 
     def __repr__(self) -> str:
         try:
-            return self.text().rstrip("\n")
+            text = self.text().rstrip("\n")
         except (ValueError, RuntimeError) as error:
             return f"<qkv.Picture: {error}>"
+        if text.count("\n") < _MOST_LINES:
+            return text
+        lines = text.count("\n") + 1
+        return f"<qkv.Picture of {lines} lines: text() has them, save() writes files>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
-        """The forms that a notebook may show."""
-        return {"image/svg+xml": self.svg, "text/plain": self.text(100)}
+        """The forms that a notebook may show; the text says why if the picture is too large."""
+        forms = {"text/plain": repr(self)}
+        try:
+            if len(self.svg) <= _MOST_BYTES:
+                forms["image/svg+xml"] = self.svg
+            else:
+                megabytes = len(self.svg) / 1e6
+                forms["text/plain"] = (
+                    f"<qkv.Picture: too large to show here, {megabytes:.0f} MB as SVG: select with "
+                    "heads, rows or columns, or save it>"
+                )
+        except (ValueError, RuntimeError) as error:
+            forms["text/plain"] = f"<qkv.Picture: {error}>"
+        return forms
 
     def _run(self, *arguments: str, width: int = 80) -> bytes:
         """Returns what `qkv view` prints with these arguments."""
@@ -114,20 +138,32 @@ class Picture:
                 "package (docs/contributing/building.md)"
             )
         with tempfile.TemporaryDirectory(prefix="qkv-") as folder:
-            command = [str(PROGRAM), "view", "-", *self._options, *arguments]
-            maps = os.path.join(folder, "maps.npz")
-            _write(maps, self._arrays)
+            command = [str(PROGRAM), "view", self._name, *self._options, *arguments]
+            _write(os.path.join(folder, self._name), self._arrays)
             if self._minus is not None:
-                _write(os.path.join(folder, _MINUS), self._minus)
-                command += ["--minus", _MINUS]
-            with open(maps, "rb") as file:
-                done = subprocess.run(
-                    command, cwd=folder, env=_environment(width), stdin=file, capture_output=True,
-                    check=False,
-                )  # fmt: skip
+                other = f"other {self._name}"
+                _write(os.path.join(folder, other), self._minus)
+                command += ["--minus", other]
+            done = subprocess.run(
+                command, cwd=folder, env=_environment(width), stdin=subprocess.DEVNULL,
+                capture_output=True, check=False,
+            )  # fmt: skip
         if done.returncode != 0:
-            raise _error(done.returncode, done.stderr.decode(errors="replace"))
+            raise self._error(done.returncode, done.stderr.decode(errors="replace"))
         return done.stdout
+
+    def _error(self, code: int, messages: str) -> Exception:
+        """The exception for the program's last message, in the words of the Python functions."""
+        last = messages.strip().splitlines()[-1:] or [f"the program ended with code {code}"]
+        message = re.sub(r"^qkv: (view: )?", "", last[0])
+        message = message.replace(f"other {self._name}: ", "minus: ")
+        message = message.replace(f"{self._name}: ", "")
+        message = re.sub(r"--([a-z][a-z-]*)", lambda match: _name_of(match[1]), message)
+        if code == _OUTPUT:
+            return OSError(f"save: {message}")
+        if code == _NOT_AVAILABLE:
+            return RuntimeError(f"save: {message}")
+        return ValueError(f"show: {message}")
 
 
 def _write(path: str, arrays: Dict[str, Any]) -> None:
@@ -140,20 +176,6 @@ def _environment(width: int) -> Dict[str, str]:
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower()
     locale = "C.UTF-8" if encoding.startswith("utf") else "C"
     return {**os.environ, "COLUMNS": str(width), "LC_ALL": locale}
-
-
-def _error(code: int, messages: str) -> Exception:
-    """The exception for the program's last message, in the words of the Python functions."""
-    last = messages.strip().splitlines()[-1:] or [f"the program ended with code {code}"]
-    message = re.sub(r"^qkv: (view: )?", "", last[0])
-    message = message.replace(f"{_MINUS}: ", "minus: ").replace(f"{_MAPS}: ", "")
-    message = message.replace(f"{_MAPS} has no tokens (arrays src, tgt)", "there are no tokens")
-    message = re.sub(r"--([a-z][a-z-]*)", lambda match: _name_of(match[1]), message)
-    if code == _OUTPUT:
-        return OSError(f"save: {message}")
-    if code == _NOT_AVAILABLE:
-        return RuntimeError(f"save: {message}")
-    return ValueError(f"show: {message}")
 
 
 def _name_of(option: str) -> str:
@@ -207,9 +229,12 @@ class Row:
         return "\n\n".join(repr(one) for one in self.pictures)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
-        """The forms that a notebook may show."""
-        text = "\n".join(one.text(100) for one in self.pictures)
-        return {"image/svg+xml": self.svg, "text/plain": text}
+        """The forms that a notebook may show: those that all its pictures have."""
+        every = [one._repr_mimebundle_() for one in self.pictures]
+        forms = {"text/plain": repr(self)}
+        if all("image/svg+xml" in one for one in every):
+            forms["image/svg+xml"] = self.svg
+        return forms
 
 
 class Steps(Row):

@@ -14,7 +14,7 @@ from ._words import near_words
 
 Array = Any
 Tokens = Union[Sequence[str], Sequence[Sequence[str]]]
-Indices = Union[None, str, int, Sequence[int], range]
+Indices = Union[None, str, int, Sequence[int], range, slice]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -55,8 +55,6 @@ def _called(name: str) -> Callable[[_F], _F]:
 
 
 class _Show:
-    """The function `show`, with `show.steps`."""
-
     @near_words
     @_called("show")
     def __call__(
@@ -165,11 +163,22 @@ class _Show:
             *_choice_option("notes", notes),
             *_choice_option("cell_titles", cell_titles),
         ]
+        if hide_special and not ("src" in arrays or "tgt" in arrays):
+            raise ValueError("show: hide_special needs tokens: queries and keys were not given")
+        if min is not None and max is not None and min >= max:
+            raise ValueError(f"show: min must be below max = {max!r}, got {min!r}")
         other: Optional[Dict[str, Any]] = None
         if minus is not None:
             other = {n: x for n, x in arrays.items() if n in ("src", "tgt", "mask")}
             other.update(_maps("minus", minus, maps.quantity, order, None, None).arrays)
+            if other["attn"].shape != shape:
+                raise ValueError(
+                    f"show: minus must have the shape of the weights, {list(shape)}, got "
+                    f"{list(other['attn'].shape)}"
+                )
         return Picture(arrays, options, other)
+
+    __doc__ = __call__.__doc__
 
     @near_words
     @_called("show.steps")
@@ -184,7 +193,9 @@ class _Show:
         score: str = "scaled_dot",
         params: Optional[Dict[str, Array]] = None,
         scale: Optional[float] = None,
+        softcap: float = 0.0,
         mask: Optional[Array] = None,
+        bias: Optional[Array] = None,
         causal: Union[bool, str] = False,
     ) -> Steps:
         """Draws the three steps of one call of attention side by side.
@@ -196,7 +207,7 @@ class _Show:
         Args:
             q, k, v: one head's arrays [Tq,D], [Tk,D] and [Tk,E].
             queries, keys: the tokens, [Tq] and [Tk].
-            score, params, scale, mask, causal: as of `qkv.attention`.
+            score, params, scale, softcap, mask, bias, causal: as of `qkv.attention`.
 
         Returns:
             `Steps` with the pictures `energies`, `weights` and `output`; `.save` writes them as one
@@ -217,12 +228,15 @@ class _Show:
                     f"show.steps: {name} must be one head's array with 2 axes, got shape "
                     f"{list(one.shape)}: select an example and a head"
                 )
-        found = attention(
-            q, k, v, score=score, params=params, scale=scale, mask=mask, causal=causal,
-            return_weights=True, return_scores=("raw", "masked"),
-        )  # fmt: skip
-        energies = found.raw_scores
-        masked = np.isneginf(found.masked_scores) & ~np.isneginf(energies)
+        try:
+            found = attention(
+                q, k, v, score=score, params=params, scale=scale, softcap=softcap, mask=mask,
+                bias=bias, causal=causal, return_weights=True, return_scores=("capped", "masked"),
+            )  # fmt: skip
+        except (ValueError, TypeError) as error:
+            raise type(error)(re.sub("^attention: ", "show.steps: ", str(error))) from None
+        masked = np.isneginf(found.masked_scores) & ~np.isneginf(found.capped_scores)
+        energies = np.where(masked, found.capped_scores, found.masked_scores)
         allowed = None if not masked.any() else ~masked
         tokens_of_queries = queries
         if queries is None and keys is not None and len(q) == len(k):
@@ -295,19 +309,14 @@ def _maps(
         held = arrays.pop("quantity", ["weight"])[0]
         usual = _ORDERS[arrays["attn"].ndim - 2]
         return _Maps(arrays, _quantity(quantity, held), arrays.pop("order", usual))
-    drawn = ""
+    held = "weight"
     if isinstance(value, Results):
-        drawn = next((field for field in _DRAWN if field in value._fields), "")
-        if not drawn:
-            raise ValueError(
-                f"show: {name} must hold weights, scores or pooled weights, and these results have "
-                f"{', '.join(value._fields)}; request them by return_weights=True"
-            )
-        value = getattr(value, drawn)
-    is_stack = isinstance(value, (list, tuple)) and all(
-        len(getattr(one, "shape", ())) >= 2 for one in value
-    )
-    if is_stack and len(value) > 0:
+        value, held = _drawn(name, value)
+    is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    if is_list and all(isinstance(one, Results) for one in value):
+        value, kinds = zip(*(_drawn(name, one) for one in value))
+        held = kinds[0]
+    if is_list and all(len(getattr(one, "shape", ())) >= 2 for one in value):
         array = _stack(name, value)
         usual = ",".join(["layers", *filter(None, [_ORDERS[array.ndim - 3]])])
     else:
@@ -322,7 +331,18 @@ def _maps(
     arrays, examples = {"attn": array}, _sizes(array.shape, order)["examples"]
     _label(arrays, "tgt", "queries", queries, array.shape[-2], examples)
     _label(arrays, "src", "keys", keys, array.shape[-1], examples)
-    return _Maps(arrays, _quantity(quantity, _DRAWN.get(drawn, "weight")), order)
+    return _Maps(arrays, _quantity(quantity, held), order)
+
+
+def _drawn(name: str, results: Results) -> Tuple[Any, str]:
+    """The array of a call's results that is drawn, and its quantity."""
+    drawn = next((field for field in _DRAWN if field in results._fields), None)
+    if drawn is None:
+        raise ValueError(
+            f"show: {name} must hold weights, scores or pooled weights, and these results have "
+            f"{', '.join(results._fields)}; request them by return_weights=True"
+        )
+    return getattr(results, drawn), _DRAWN[drawn]
 
 
 def _stack(name: str, values: Sequence[Any]) -> Any:
@@ -344,17 +364,30 @@ def _stack(name: str, values: Sequence[Any]) -> Any:
 
 
 def _numbers(name: str, value: Any) -> Any:
-    """The value as a NumPy array of floats; bfloat16 becomes float32, integers float64."""
+    """A copy of the value as an array of floats; bfloat16 becomes float32, integers float64."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"show: {name} must be an array without a mask of its own, got a masked array: pass "
+            "its data, and mask=~array.mask"
+        )
     if hasattr(value, "detach"):  # a tensor of PyTorch
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
-    array = np.asarray(value)
+    try:
+        array = np.array(value)
+    except ValueError:  # lists of different lengths
+        array = np.array(None)
     if array.dtype.name == "bfloat16":
-        return array.astype(np.float32)
+        array = array.astype(np.float32)
     if array.dtype.kind in "biu":
-        return array.astype(np.float64)
+        array = array.astype(np.float64)
+    if array.dtype.kind in "OUSV":
+        kind = type(value).__name__
+        raise TypeError(f"show: {name} must be an array of floats or a list of numbers, got {kind}")
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
         raise TypeError(f"show: {name} must be an array of floats, got {array.dtype.name}")
+    if array.size == 0:
+        raise ValueError(f"show: {name} must not be empty, got shape {list(array.shape)}")
     return array
 
 
@@ -414,13 +447,18 @@ def _label(
             raise ValueError(
                 f"show: {name} must have a string for each of {count} {name}, got {len(one)}"
             )
+        for token in one:
+            if any("\ud800" <= letter <= "\udfff" for letter in token):
+                raise ValueError(f"show: {name} must be Unicode text, got {token!r}")
     arrays[array] = np.array(lists if nested else lists[0], dtype=np.str_)
 
 
 def _mask(mask: Any, shape: Tuple[int, ...]) -> Any:
     if hasattr(mask, "detach"):
         mask = mask.detach().cpu().numpy()
-    array = np.asarray(mask)
+    array = np.array(mask)
+    while array.ndim > len(shape) and array.shape[0] == 1:  # [1,1,Tq,Tk] for [Tq,Tk]
+        array = array[0]
     if array.dtype.kind not in "biu":
         raise TypeError(
             f"show: mask must be bool or integers, where 0 is masked, got {array.dtype.name}"
@@ -482,7 +520,11 @@ def _indices_option(name: str, indices: Any, count: Optional[int]) -> List[str]:
                 f"{indices!r}"
             )
         return [f"--{option}={indices}"]
+    if isinstance(indices, slice) and count is not None:
+        indices = range(*indices.indices(count))
     several = list(indices) if hasattr(indices, "__iter__") else [indices]
+    if several and isinstance(several[0], str) and name == "tokens":
+        raise TypeError("show: tokens must be indices; the texts of tokens are queries= and keys=")
     if not several:
         raise ValueError(f"show: {name} must have one index or more, got none")
     texts = [str(_index(name, one, count)) for one in several]

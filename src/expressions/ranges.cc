@@ -129,6 +129,7 @@ Ranges::IndexedArray::IndexedArray(const detail::CapturedArray& of) : array(&of)
 
 Range Ranges::IndexedArray::of(std::span<const Range> box) const {
   constexpr Index kMostLines = 64;
+  constexpr Index kMostElements = 32;  // that are looked at one by one
   const ConstView& view = array->view;
   const int last = view.rank() - 1;
   if (last < 0 || blocks.empty()) return all;
@@ -145,18 +146,25 @@ Range Ranges::IndexedArray::of(std::span<const Range> box) const {
     if (lines > kMostLines) return all;
   }
   const Range& columns = within[static_cast<std::size_t>(last)];
+  const Index width = columns.high - columns.low + 1;
+  const bool are_few = lines * width <= kMostElements;
   const Index blocks_of_line = core::divide_up(view.size(last), kBlock);
   Range range = kNone;
-  const auto visit = [&](auto&& self, int axis, Index line) -> void {
+  const auto visit = [&](auto&& self, int axis, Index line, Index offset) -> void {
     const Range& here = within[static_cast<std::size_t>(axis)];
+    const Index stride = view.stride(axis);
+    if (axis == last && are_few) {
+      return add(range, range_of_line(view, offset + columns.low * stride, stride, width));
+    }
     if (axis == last) {
       for (Index n = columns.low / kBlock; n <= columns.high / kBlock; ++n)
         add(range, blocks[static_cast<std::size_t>(line * blocks_of_line + n)]);
       return;
     }
-    for (Index n = here.low; n <= here.high; ++n) self(self, axis + 1, line * view.size(axis) + n);
+    for (Index n = here.low; n <= here.high; ++n)
+      self(self, axis + 1, line * view.size(axis) + n, offset + n * stride);
   };
-  visit(visit, 0, 0);
+  visit(visit, 0, 0, 0);
   return range;
 }
 

@@ -172,6 +172,26 @@ TEST(KnownKeys, AreLimitedWhereAMaskHasGaps) {
   EXPECT_GT(of_blocks.tiles[static_cast<std::size_t>(core::TileClass::kFull)], 0);
 }
 
+// A block mask lists the blocks that are allowed as a whole, and those whose pairs are asked.
+TEST(KnownKeys, OfTablesOfBlocksAreThoseOfTheTables) {
+  constexpr std::array<bool, 6> kWhole{true, false, false, false, false, false};
+  constexpr std::array<bool, 6> kAsked{false, true, false, false, false, true};
+  const Symbols x;
+  for (const Index block : {64, 128}) {
+    const Captured whole(ConstView(kWhole.data(), {2, 3}), "whole");
+    const Captured asked(ConstView(kAsked.data(), {2, 3}), "asked");
+    const Expression i = x.i / block, j = x.j / block;
+    const Found found = expect_true(whole(i, j) || (asked(i, j) && (x.i + x.j) % 2 == 0));
+    const auto count = [&](core::TileClass tile) {
+      return found.tiles[static_cast<std::size_t>(tile)] / static_cast<int>(kB * kH);
+    };
+    // 2 x 3 tiles, of which 128 has 1 x 2 blocks.
+    EXPECT_EQ(count(core::TileClass::kFull), block == 64 ? 1 : 4);
+    EXPECT_EQ(count(core::TileClass::kPartial), 2);
+    EXPECT_EQ(count(core::TileClass::kDead), block == 64 ? 3 : 0);
+  }
+}
+
 // Sums that wrap around, and the least integer, have no order; divisors below 0 are not solved for.
 TEST(KnownKeys, OfSumsThatWrapAroundAreNotSolved) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();

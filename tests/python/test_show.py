@@ -95,6 +95,41 @@ def test_results_of_a_call(tmp_path):
     assert got["quantity"].tolist() == ["score"]
 
 
+def test_lists_of_results_are_layers(tmp_path):
+    x = weights(6, 6)
+    each = [qkv.attention(x * n, x, x, return_weights=True) for n in (1, 2)]
+    got = arrays(qkv.show(each), tmp_path)["attn"]
+    np.testing.assert_array_equal(got.reshape(2, 6, 6), [one.weights for one in each])
+
+
+def test_numbers_are_those_of_the_call(tmp_path):
+    W, mask = weights(3, 3), np.tri(3, dtype=bool)
+    before, picture = W.copy(), qkv.show(W, mask=mask)
+    W[:], mask[:] = 0, False
+    got = arrays(picture, tmp_path)
+    np.testing.assert_array_equal(got["attn"], before)
+    np.testing.assert_array_equal(got["mask"], np.tri(3, dtype=bool))
+
+
+def test_masks_and_indices_of_other_forms(tmp_path):
+    got = arrays(qkv.show(weights(3, 3), mask=np.tri(3, dtype=bool)[None, None]), tmp_path)
+    np.testing.assert_array_equal(got["mask"], np.tri(3, dtype=bool))
+    got = arrays(qkv.show(weights(4, 5), rows=slice(-2, None), columns=slice(0, 5, 2)), tmp_path)
+    np.testing.assert_array_equal(got["attn"], weights(4, 5)[2:, ::2])
+
+
+def test_what_is_large_is_not_printed(monkeypatch):
+    tall = qkv.show(np.eye(400))
+    lines = len(tall.text().splitlines())
+    assert repr(tall).startswith(f"<qkv.Picture of {lines} lines: text() has them, save() writes")
+    assert "image/svg+xml" in tall._repr_mimebundle_()
+    monkeypatch.setattr(_picture, "_MOST_BYTES", 1000)
+    forms = qkv.show(np.eye(3))._repr_mimebundle_()
+    assert set(forms) == {"text/plain"} and "too large to show here" in forms["text/plain"]
+    forms = qkv.show.row(qkv.show(np.eye(3)))._repr_mimebundle_()
+    assert set(forms) == {"text/plain"}
+
+
 def test_selected_parts(tmp_path):
     W = weights(4, 5, 6)
     got = arrays(qkv.show(W, heads=[3, -4], rows="1-2", columns=range(2, 6)), tmp_path)
@@ -113,8 +148,7 @@ def test_a_difference(tmp_path):
     picture = qkv.show(A, keys=TOKENS, minus=B)
     np.testing.assert_array_equal(arrays(picture, tmp_path)["difference"], A - B)
     assert "difference" in texts(picture.svg)
-    with pytest.raises(ValueError, match=r"^show: minus: .*2"):
-        print(qkv.show(A, minus=B[:, :2]).svg)
+    assert "weights minus other weights" in "".join(texts(picture.svg))
 
 
 def test_masked_pairs_are_hatched():
@@ -183,12 +217,13 @@ def test_files(tmp_path):
 
 def test_errors_leave_files_as_they_are(tmp_path):
     (tmp_path / "x.svg").write_text("old")
-    bad = qkv.show(np.ones((2, 2)), hide_special=True)
-    with pytest.raises(ValueError, match="show: hide_special: there are no tokens"):
+    bad = qkv.show(np.ones((2, 2)), keys=["[CLS]", "[SEP]"], hide_special=True)
+    with pytest.raises(ValueError, match="show: hide_special leaves no keys"):
         bad.save(tmp_path / "x.svg")
     assert [path.name for path in tmp_path.iterdir()] == ["x.svg"]
     assert (tmp_path / "x.svg").read_text() == "old"
-    assert repr(bad) == "<qkv.Picture: show: hide_special: there are no tokens>"
+    assert repr(bad) == "<qkv.Picture: show: hide_special leaves no keys>"
+    assert bad._repr_mimebundle_() == {"text/plain": repr(bad)}
     good = qkv.show(np.eye(2))
     with pytest.raises(OSError, match="save: .*missing/x.svg: cannot be written"):
         good.save(tmp_path / "missing" / "x.svg")
@@ -266,6 +301,15 @@ def test_hints_are_about_arguments():
     assert re.search(r";\s+heads=LIST", many) and "--heads" not in many.split("heads 0-11")[1]
 
 
+def test_energies_are_what_the_softmax_gets():
+    x, bias = weights(4, 4), np.arange(16.0).reshape(4, 4)
+    steps = qkv.show.steps(x, x, x, bias=bias, softcap=0.5, causal=True)
+    found = qkv.attention(x, x, x, bias=bias, softcap=0.5, causal=True, return_scores="masked")
+    assert f"{found.scores[3, 2]:.1f}" in steps.energies.svg
+    with pytest.raises((ValueError, TypeError), match="^show.steps: mask must be bool"):
+        qkv.show.steps(x, x, x, mask=bias)
+
+
 def test_steps_side_by_side_keep_their_own_names():
     svg = qkv.show.steps(np.eye(2), np.eye(2), -np.eye(2), causal=True).svg
     names = re.findall(r' id="([^"]+)"', svg)
@@ -279,8 +323,18 @@ def test_steps_side_by_side_keep_their_own_names():
     ("options", "message"),
     [
         ({"weights": np.ones(3)}, "weights must have 2 to 5 axes"),
+        ({"weights": np.ones((0, 3))}, r"weights must not be empty, got shape \[0, 3\]"),
+        ({"weights": None}, "weights must be an array of floats or a list of .*, got NoneType"),
+        ({"weights": (None, None)}, "weights must be an array of floats or a list .*, got tuple"),
+        ({"weights": [[1.0], [1.0, 2.0]]}, "weights must be an array of floats or .*, got list"),
+        ({"weights": np.ma.masked_array(np.eye(3))}, "weights must be an array without a mask of"),
+        ({"minus": np.eye(4)}, r"minus must have the shape of the weights, \[3, 3\], got \[4, 4\]"),
+        ({"min": 2, "max": 1}, "min must be below max = 1, got 2"),
+        ({"tokens": TOKENS}, "tokens must be indices; the texts of tokens are queries= and keys="),
+        ({"hide_special": True}, "hide_special needs tokens"),
+        ({"keys": ["a", "\ud800", "c"]}, "keys must be Unicode text"),
         ({"weights": np.ones((2, 2), complex)}, "weights must be an array of floats, got complex"),
-        ({"weights": np.array([["a"]])}, "weights must be an array of floats, got str"),
+        ({"weights": np.array([["a"]])}, "weights must be an array of floats or a list .* ndarray"),
         ({"weights": [np.ones((2, 2)), np.ones((2, 3))]}, r"all arrays of weights .* in layer 1"),
         ({"keys": "a b c"}, "keys must be a list of 3 strings, got one text"),
         ({"keys": ["a", "b"]}, "keys must have a string for each of 3 keys, got 2"),
@@ -319,8 +373,8 @@ def test_refused(options, message):
 def test_refused_by_name():
     with pytest.raises(TypeError, match=r"show\(\) got an unexpected .* Did you mean 'colours'"):
         qkv.show(np.eye(2), colors="blue")
-    with pytest.raises(TypeError, match=r"show.steps\(\) got an unexpected keyword argument 'soft"):
-        qkv.show.steps(np.eye(2), np.eye(2), np.eye(2), softcap=1)
+    with pytest.raises(TypeError, match=r"show.steps\(\) got an unexpected keyword argument 'sink"):
+        qkv.show.steps(np.eye(2), np.eye(2), np.eye(2), sinks=1)
     with pytest.raises(ValueError, match=r"show.steps: q must be one head's array with 2 axes"):
         qkv.show.steps(np.ones((1, 2, 2)), np.eye(2), np.eye(2))
     found = qkv.attention(np.eye(2), np.eye(2), np.eye(2), return_entropy=True)

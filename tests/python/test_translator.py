@@ -3,13 +3,12 @@
 
 import concurrent.futures
 import os
-import signal
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
+from ctrl_c import ctrl_c_after
 from patience import PATIENCE
 
 import qkv
@@ -264,9 +263,6 @@ def test_what_is_no_model(folder, tmp_path):
 
 def test_ctrl_c_stops_a_long_search(demo):
     texts = [TEXTS[2]] * 200_000
-    timer = threading.Timer(1, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with ctrl_c_after(1), pytest.raises(KeyboardInterrupt):
         demo.translate(texts, beam=10, return_weights=False)
-    timer.join(PATIENCE)
     assert str(demo.translate("I am hungry.")) == "J'ai faim."

@@ -3,12 +3,12 @@
 
 import os
 import pathlib
-import signal
 import struct
 import threading
 
 import numpy as np
 import pytest
+from ctrl_c import ctrl_c_after
 from patience import PATIENCE
 
 import qkv
@@ -133,11 +133,8 @@ def test_pipes_and_ctrl_c(tmp_path):
     np.testing.assert_array_equal(qkv.read_word_vectors(pipe).vectors, NUMBERS)
     writer.join(PATIENCE)
     # Nobody writes, so the read waits until Ctrl-C.
-    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with ctrl_c_after(0.3), pytest.raises(KeyboardInterrupt):
         qkv.read_word_vectors(pipe)
-    timer.join(PATIENCE)
 
 
 @pytest.mark.skipif(not GLOVE.exists(), reason="no GloVe vectors in the data folder")
