@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of attention maps: drawn by the program in the package, shown, printed and saved."""
 
+import json
 import os
 import pathlib
 import re
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
-from typing import Any, Dict, List, Optional, Sequence
+from typing import IO, Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -22,6 +23,9 @@ FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetenso
 # Files in a folder of their own. Pictures, pages and messages of differences have their names.
 _NAMES = {"weight": "weights", "score": "scores"}
 _NUMBERS = "numbers"  # the name for other quantities
+
+# An entry of a picture's arrays: the numbers of `attn`, as float32, are those of bfloat16.
+BFLOAT16 = "bfloat16"
 
 # What is shown in a notebook or printed without being asked for is at most so large.
 _MOST_LINES = 300
@@ -167,8 +171,39 @@ class Picture:
 
 
 def _write(path: str, arrays: Dict[str, Any]) -> None:
+    """Writes an attention file: safetensors if the maps are bfloat16, which .npz lacks."""
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    is_bfloat16 = arrays.pop(BFLOAT16, None) is not None
     with open(path, "wb") as file:
-        np.savez(file, **arrays)
+        if is_bfloat16:
+            _write_safetensors(file, arrays)
+        else:
+            np.savez(file, **arrays)
+
+
+# The names of NumPy's types in safetensors.
+_TYPES = {"bool": "BOOL", "int32": "I32", "int64": "I64", "float32": "F32", "float64": "F64"}
+
+
+def _write_safetensors(file: IO[bytes], arrays: Dict[str, Any]) -> None:
+    """Writes the arrays with `attn`, float32, as bfloat16; text stands in the metadata."""
+    texts = {name: array for name, array in arrays.items() if array.dtype.kind == "U"}
+    header: Dict[str, Any] = {"__metadata__": {n: json.dumps(x.tolist()) for n, x in texts.items()}}
+    parts, begin = [], 0
+    for name in arrays.keys() - texts.keys():
+        array = np.ascontiguousarray(arrays[name])
+        kind = _TYPES.get(array.dtype.name, "")
+        if name == "attn":
+            kind, array = "BF16", (array.view(np.uint32) >> 16).astype(np.uint16)
+        elif not kind:
+            kind, array = "I64", array.astype(np.int64)
+        end = begin + array.nbytes
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [begin, end]}
+        parts.append(array.tobytes())
+        begin = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text + b"".join(parts))
 
 
 def _environment(width: int) -> Dict[str, str]:

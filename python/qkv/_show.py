@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 import numpy as np
 
 from ._functions import attention
-from ._picture import Picture, Row, Steps
+from ._picture import BFLOAT16, Picture, Row, Steps
 from ._results import Results
 from ._words import near_words
 
@@ -329,6 +329,8 @@ def _maps(
         usual = _ORDERS[array.ndim - 2]
     order = _order(order, usual, array)
     arrays, examples = {"attn": array}, _sizes(array.shape, order)["examples"]
+    if is_list and all(_is_bfloat16(one) for one in value) or _is_bfloat16(value):
+        arrays[BFLOAT16] = True
     _label(arrays, "tgt", "queries", queries, array.shape[-2], examples)
     _label(arrays, "src", "keys", keys, array.shape[-1], examples)
     return _Maps(arrays, _quantity(quantity, held), order)
@@ -389,6 +391,10 @@ def _numbers(name: str, value: Any) -> Any:
     if array.size == 0:
         raise ValueError(f"show: {name} must not be empty, got shape {list(array.shape)}")
     return array
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(getattr(value, "dtype", "")) in ("bfloat16", "torch.bfloat16")
 
 
 def _quantity(quantity: Any, usual: str) -> str:

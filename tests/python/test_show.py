@@ -60,6 +60,20 @@ def test_types(tmp_path, name):
     np.testing.assert_array_equal(got, np.eye(3))
 
 
+def test_rows_of_bfloat16_are_summed_with_its_precision(tmp_path):
+    W = weights(2, 40, 40).astype(ml_dtypes.bfloat16)
+    assert np.abs(W.astype(float).sum(-1) - 1).max() > 1e-4
+    tokens = [str(n) for n in range(40)]
+    for one in (W, list(W)):
+        picture = qkv.show(one, keys=tokens, mask=np.ones((40, 40), np.uint8), heads=0)
+        assert "do not sum to 1" not in picture.svg
+    got = arrays(qkv.show(W, keys=tokens, mask=np.tri(40, dtype=bool)), tmp_path)
+    np.testing.assert_array_equal(got["attn"].astype(np.float32), W.astype(np.float32))
+    assert got["src"].tolist() == tokens and got["mask"].shape == (2, 40, 40)
+    assert "do not sum to 1" in qkv.show(W.astype(np.float32)).svg
+    qkv.show(W, minus=W.astype(np.float32)).save(tmp_path / "x.svg")
+
+
 def test_lists_of_numbers_are_one_map():
     assert "0.75" in texts(qkv.show([[0.25, 0.75], [1.0, 0.0]]).svg)
 
