@@ -27,7 +27,7 @@ _NUMBERS = "numbers"  # the name for other quantities
 # An entry of a picture's arrays: the numbers of `attn`, as float32, are those of bfloat16.
 BFLOAT16 = "bfloat16"
 
-# What is shown in a notebook or printed without being asked for is at most so large.
+# The most that a notebook shows, or print() prints, of a picture.
 _MOST_LINES = 300
 _MOST_BYTES = 10_000_000
 

@@ -33,7 +33,7 @@ struct TestPairs {
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// What becomes of a line that is no sentence pair: an InputError, or it is left out with a warning.
+// The treatment of a line that is no sentence pair: an InputError, or a warning without the line.
 enum class BadPairs { kRefused, kSkipped };
 
 // Reads and checks sentence pairs. A line with an empty source is bad; a reference may be empty.

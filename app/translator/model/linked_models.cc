@@ -31,8 +31,8 @@ TranslationModel parsed(const char* name, const char* begin, const char* end) {
   return parse_model(name, std::string_view(begin, static_cast<std::size_t>(end - begin)));
 }
 
-// These files were written before model files knew the longest source. `qkv train` says it of the
-// data that the models' train.sh trains on.
+// The longest sources in the data of each model's train.sh, as `qkv train` reports them. The linked
+// files are older than the field for this number.
 constexpr Index kLongestDate = 64;
 constexpr Index kLongestEnglish = 94;
 

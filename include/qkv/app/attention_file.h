@@ -33,8 +33,8 @@ struct AttentionFileOptions {
 struct AttentionFile {
   ConstView attn{};  // [N,L,H,Tq,Tk]; a real dtype, as stored
   ConstView mask{};  // bool [N,L,H,Tq,Tk], false where masked; absent if the file has none
-  // Of pooled maps: float64 [N,L,H,1,T], the entropies in nats of the T rows before pooling; absent
-  // if the file lacks them, and if its maps are not pooled.
+  // The entropies in nats of the T rows that pooled maps had before pooling, float64 [N,L,H,1,T];
+  // absent if the file lacks them, and if its maps are not pooled.
   ConstView row_entropy{};
   std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
   std::vector<Tokens> src{};         // tokens of the keys: none, or N lists of Tk

@@ -24,8 +24,8 @@ struct PageExample {
   std::vector<std::string> keys{};     // Tk tokens
   std::vector<Index> query_indices{};  // the index of each row in its file; none: from 0
   std::vector<Index> key_indices{};
-  // Of pooled maps, the mean entropy in nats of the rows before pooling, of each map [L,H]; none:
-  // the page shows the entropy of the rows it has.
+  // The mean entropy in nats of each map's rows, [L,H], if the maps are pooled: that of the rows
+  // before pooling. None: the page shows the entropy of the rows it has.
   std::vector<double> entropies{};
   std::vector<std::string> notes{};  // facts about what was reduced or hidden, and warnings
 };
