@@ -55,6 +55,17 @@ def test_the_largest_weights_become_maps(tmp_path):
     assert "quantity" not in arrays(qkv.show(looked(top=S)), tmp_path)
 
 
+def test_some_heads_are_named(tmp_path):
+    part = looked(rows=slice(None), heads=[1, 3])
+    for shown in (part, part[0], part[0].calls[0], looked(pool=(2, 2), heads=[1, 3])):
+        got = arrays(qkv.show(shown), tmp_path)
+        assert got["quantity"].tolist() == ["weight (heads 1, 3 of the layer)"]
+    got = arrays(qkv.show(looked(top=1, heads=[2])), tmp_path)
+    wanted = "weight (1 largest of a row, others as 0; heads 2 of the layer)"
+    assert got["quantity"].tolist() == [wanted]
+    assert "quantity" not in arrays(qkv.show(looked(rows=[0], heads=[0, 1])), tmp_path)
+
+
 def test_fewer_keys_than_requested_and_rows_of_nan(tmp_path):
     model, q = Calls(lambda q, k, v: ours(q, k, v, is_causal=True)), draw(B, HEADS, 3, 8)
     with qkv.torch.look(model, top=3) as seen:
