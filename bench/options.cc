@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include <qkv/expression.h>
 #include <qkv/mods.h>
 #include <qkv/soft_cap.h>
 
@@ -142,7 +143,62 @@ void add_precomputed_documents(Problem& p) {
   p.options.masks = {precompute(plain, p.shape.Tq, p.shape.Tk)};
 }
 
+// ---- the user's own, as expressions ---------------------------------------------------------
+
+void add_decay_expression(Problem& p) {
+  const Symbols x;
+  const Captured slope(usual_slopes(p), "slope");
+  p.options.mods = {score_mod(x.s - slope(x.h) * abs(x.i - x.j))};
+}
+
+void add_table_expression(Problem& p) {
+  const Symbols x;
+  const Captured table(p.add_random({p.shape.H, p.shape.Tq + p.shape.Tk}, 8), "table");
+  p.options.mods = {score_mod(x.s + table(x.h, x.j - x.i + p.shape.Tq))};
+}
+
+// A table of 32 numbers for each head, read at the bucket of each distance.
+void add_gather_expression(Problem& p) {
+  constexpr Index kBuckets = 32;
+  const Symbols x;
+  const Index distances = p.shape.Tq + p.shape.Tk;
+  const View bucket = p.add(DType::kInt32, {distances});
+  for (Index n = 0; n < distances; ++n) {
+    bucket.as<std::int32_t>()[n] = static_cast<std::int32_t>(n * 7 % kBuckets);
+  }
+  const Captured of_distance(bucket, "bucket");
+  const Captured table(p.add_random({p.shape.H, kBuckets}, 8), "table");
+  p.options.mods = {score_mod(x.s + table(x.h, of_distance(x.j - x.i + p.shape.Tq)))};
+}
+
+void add_square_expression(Problem& p) {
+  const Symbols x;
+  p.options.mods = {score_mod(x.s * x.s)};
+}
+
+void add_soft_cap_expression(Problem& p) {
+  const Symbols x;
+  p.options.mods = {score_mod(30 * tanh(x.s / 30))};
+}
+
+void add_documents_expression(Problem& p) {
+  const Symbols x;
+  const Index T = p.shape.Tk;
+  const View documents = p.add(DType::kInt32, {T});
+  for (Index j = 0; j < T; ++j) {
+    documents.as<std::int32_t>()[j] = static_cast<std::int32_t>(4 * j / T);
+  }
+  const Captured document(documents, "document");
+  p.options.masks = {mask_mod(document(x.i) == document(x.j))};
+}
+
 constexpr double kLineTarget = 1.08;
+constexpr double kTableTarget = 1.1;
+constexpr double kExpressionTarget = 1.15;
+constexpr double kGatherTarget = 1.3;
+constexpr double kCapTarget = 1.4;
+constexpr double kDocumentsTarget = 0.35;
+constexpr double kBackwardExpressionTarget = 1.2;
 constexpr OptionCase kCustom[] = {
     {"arithmetic", kLineTarget, add_arithmetic},
     {"decay", kLineTarget, add_decay},
@@ -150,15 +206,30 @@ constexpr OptionCase kCustom[] = {
     {"mask", kLineTarget, add_mask_line},
     {"soft-cap", std::nullopt, add_soft_cap},
     {"documents", std::nullopt, add_documents},
-    {"documents-precomputed", 0.35, add_precomputed_documents},
+    {"documents-precomputed", kDocumentsTarget, add_precomputed_documents},
+    {"decay-expression", kExpressionTarget, add_decay_expression},
+    {"table-expression", kTableTarget, add_table_expression},
+    {"gather-expression", kGatherTarget, add_gather_expression},
+    {"square-expression", kExpressionTarget, add_square_expression},
+    {"soft-cap-expression", kCapTarget, add_soft_cap_expression},
+    {"documents-expression", kDocumentsTarget, add_documents_expression},
 };
 
 // Options that the backward pass differentiates or repeats; a bias has a gradient of its own.
 constexpr OptionCase kBackward[] = {
-    {"dropout", kOptionTarget, add_dropout}, {"mask", kOptionTarget, add_mask},
-    {"soft-cap", kOptionTarget, add_cap},    {"bias", kOptionTarget, add_bias},
-    {"padding", kOptionTarget, add_padding}, {"padding-nan", kOptionTarget, add_padding_nan},
+    {"dropout", kOptionTarget, add_dropout},
+    {"mask", kOptionTarget, add_mask},
+    {"soft-cap", kOptionTarget, add_cap},
+    {"bias", kOptionTarget, add_bias},
+    {"padding", kOptionTarget, add_padding},
+    {"padding-nan", kOptionTarget, add_padding_nan},
     {"decay", kLineTarget, add_decay},
+    {"decay-expression", kBackwardExpressionTarget, add_decay_expression},
+    {"table-expression", kBackwardExpressionTarget, add_table_expression},
+    {"gather-expression", kGatherTarget, add_gather_expression},
+    {"square-expression", kBackwardExpressionTarget, add_square_expression},
+    {"soft-cap-expression", kCapTarget, add_soft_cap_expression},
+    {"documents-expression", kDocumentsTarget, add_documents_expression},
 };
 
 // ---- sums of weights ------------------------------------------------------------------------
