@@ -58,8 +58,11 @@ def folders_of_its_own():
                     os.environ[name] = value
 
 
-def executed(path):
-    """The notebook with new outputs. A cell that fails raises nbclient's CellExecutionError."""
+def executed(path, where=FOLDER):
+    """The notebook with new outputs, its working folder being `where`.
+
+    A cell that fails raises nbclient's CellExecutionError.
+    """
     notebook = read(path)
     for cell in notebook.cells:
         if cell.cell_type == "code":
@@ -74,7 +77,7 @@ def executed(path):
             record_timing=False,
             coalesce_streams=True,
             config=traitlets.config.Config({"KernelManager": sockets}),
-            resources={"metadata": {"path": str(FOLDER)}},
+            resources={"metadata": {"path": str(where)}},
         ).execute()
     notebook.metadata = METADATA
     return notebook

@@ -23,8 +23,9 @@ function leastOfMost(map) {
 // The cells whose lines are drawn: the MOST_LINES farthest from 0, of the cursor's query and key if
 // there is one. {cells: [row, column, number], left: how many are not drawn, most: the largest of them}.
 function chosenLines(map) {
-  const {query, key} = cursor();
-  const row = map.rows.indexOf(query), column = isPinned() && query === null ? map.columns.indexOf(key) : -1;
+  const chosen = cursor();
+  const row = map.rows.indexOf(chosen.query);
+  const column = isPinned() && chosen.query === null ? map.columns.indexOf(chosen.key) : -1;
   const cells = [];
   const width = map.columns.length;
   const isOfAll = row < 0 && column < 0;
@@ -33,10 +34,10 @@ function chosenLines(map) {
   for (let n = 0; n < map.numbers.length; ++n) {
     const size = abs(map.numbers[n]);
     if (!(size > 0 && size < Infinity) || isMasked(map, n)) continue;
-    if (row >= 0 && floor(n / width) !== row) continue;
-    if (column >= 0 && n % width !== column) continue;
+    const query = floor(n / width), key = n % width;
+    if ((row >= 0 && query !== row) || (column >= 0 && key !== column)) continue;
     if (size >= least) {
-      cells.push([floor(n / width), n % width, map.numbers[n]]);
+      cells.push([query, key, map.numbers[n]]);
     } else {
       ++left;
       most = max(most, size);
@@ -63,7 +64,8 @@ function strengthOf(map, row, number) {
 // The parts of the drawing, for the page and for files: the lines and the two columns of tokens.
 function arcsOf(map, chosen) {
   const {queries, keys} = current();
-  const left = widestLabel(queries, map.rows) + 10, right = widestLabel(keys, map.columns) + 10;
+  const side = (axis, places, name) => ceil(max(widestLabel(axis, places), textWidth(name))) + 10;
+  const left = side(queries, map.rows, page.rows), right = side(keys, map.columns, page.columns);
   const middle = (at) => 24 + (at + 0.5) * TOKEN_HEIGHT;
   const lines = chosen.cells.map(([row, column, number]) => {
     const strength = strengthOf(map, row, number);

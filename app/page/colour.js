@@ -66,7 +66,7 @@ function numberAt(place, ends, scale) {
 
 // The colour of a number that is not masked.
 function colourOf(number, ends, scale, palette) {
-  if (!Number.isFinite(number)) return FAULT;
+  if (!isFinite(number)) return FAULT;
   if (number === 0 && ends.lowest === 0) return palette.zero;
   return palette.levels[round(placeOf(number, ends, scale) * LEVELS)];
 }

@@ -5,6 +5,7 @@
 const by = (id) => document.getElementById(id);
 const on = (target, event, action) => target.addEventListener(event, action);
 const {abs, ceil, floor, fround, log10, max, min, round, sign, sqrt} = Math;
+const {entries} = Object;
 const page = JSON.parse(by("page").textContent);
 const HEADS = page.heads.length;
 const OWN = 0, OTHER = 1, DIFFERENCE = 2; // sources of maps; of differences there are only thumbnails

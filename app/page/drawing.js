@@ -84,11 +84,13 @@ function textGroup(map, root) {
   for (const button of root.querySelectorAll("button")) {
     const box = button.getBoundingClientRect();
     const x = box.left - from.left, y = box.top - from.top;
-    const {backgroundColor, color} = getComputedStyle(button);
+    const {backgroundColor, color, textDecorationLine} = getComputedStyle(button);
     const isChosen = button.getAttribute("aria-pressed") === "true";
-    group.append(svg("rect", {x, y, width: box.width, height: box.height, fill: backgroundColor,
-      stroke: isChosen ? ink("accent") : "none", "stroke-width": 2}),
-    svgText(button.textContent, x + box.width / 2, y + box.height / 2, {fill: color, "text-anchor": "middle"}));
+    const frame = {x, y, width: box.width, height: box.height};
+    group.append(svg("rect", {...frame, fill: backgroundColor, stroke: isChosen ? ink("accent") : "none",
+      "stroke-width": 2}), ...(button.className === "masked" ? hatched(frame) : []),
+    svgText(button.textContent, x + box.width / 2, y + box.height / 2,
+      {fill: color, "text-anchor": "middle", "text-decoration": textDecorationLine}));
   }
   return {svg: group, width: from.width, height: from.height};
 }
@@ -106,7 +108,7 @@ function linesOf(text) {
 
 // The figure: title, maps, legends and notes.
 function figureElement({maps, titles, notes}) {
-  const root = svg("svg", {"font-family": "system-ui, 'DejaVu Sans', sans-serif", "font-size": 12});
+  const root = svg("svg", {"font-family": ink("font"), "font-size": 12});
   const margin = 20;
   let y = margin + 8, width = 300;
   const title = by("figure-title").textContent;
@@ -133,7 +135,7 @@ function figureElement({maps, titles, notes}) {
   }
   const size = {width: ceil(width), height: ceil(y + margin)};
   root.prepend(svg("rect", {...size, fill: ink("paper")}));
-  for (const [name, value] of Object.entries({...size, viewBox: `0 0 ${size.width} ${size.height}`})) {
+  for (const [name, value] of entries({...size, viewBox: `0 0 ${size.width} ${size.height}`})) {
     root.setAttribute(name, value);
   }
   return {root, ...size};

@@ -4,7 +4,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 
 function filled(made, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  for (const [name, value] of entries(attributes)) made.setAttribute(name, value);
   made.append(...children);
   return made;
 }

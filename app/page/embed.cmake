@@ -3,7 +3,7 @@
 # The browser's code as a C++ file. A changed file of it reconfigures the build.
 
 # Reads files of code, joined, without comments, indentation and most ends of lines, and without
-# blanks around operators (but -, which may meet another). Texts on the page therefore must not have
+# blanks around operators. Texts on the page therefore must not have
 # an operator between two blanks, and no text may span lines.
 function(qkv_read_code result)
   set(all "")
@@ -18,9 +18,16 @@ function(qkv_read_code result)
   foreach(again RANGE 1)  # neighbours share a blank
     string(REGEX REPLACE " (=|=>|===|!==|&&|[|][|]|[?][?]|[+]=|<=|>=|[+*/?:<>%]) " "\\1" all "${all}")
   endforeach()
+  string(REGEX REPLACE "([A-Za-z0-9)]) - ([A-Za-z0-9(])" "\\1-\\2" all "${all}")
   string(REGEX REPLACE "([^\n]) {\n" "\\1{\n" all "${all}")
   string(REGEX REPLACE "\n(if|for|while) [(]" "\n\\1(" all "${all}")
+  string(REGEX REPLACE "(for[(][^;\n]*); ([^;\n]*); " "\\1;\\2;" all "${all}")
   string(REGEX REPLACE "[)] =>" ")=>" all "${all}")
+  string(REGEX REPLACE "[(]([A-Za-z]+)[)]=>" "\\1=>" all "${all}")
+  string(REGEX REPLACE "[(]([A-Za-z]+), ([A-Za-z]+)[)]=>" "(\\1,\\2)=>" all "${all}")
+  string(REGEX REPLACE "(function [A-Za-z]+[(][A-Za-z]+), " "\\1," all "${all}")
+  string(REGEX REPLACE "[)] (return|continue)" ")\\1" all "${all}")
+  string(REGEX REPLACE "(\n|[;{})])(const|let|return) ([[{(`\"])" "\\1\\2\\3" all "${all}")
   string(REGEX REPLACE "([;,{])\n" "\\1" all "${all}")
   string(REGEX REPLACE "([{,][A-Za-z]+): " "\\1:" all "${all}")
   string(REGEX REPLACE "}\n}" "}}" all "${all}")

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Maps as cells, with a cross-hair that all of them share.
 
-const FONT = '12px system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", sans-serif';
 const MOST_LABEL = 110; // pixels of a token; longer ones are cut off with an ellipsis
 const LEAST_CELL_WITH_LABEL = 13;
 const MOST_CELL = 36;
@@ -14,7 +13,7 @@ function ink(name) {
 const measuring = document.createElement("canvas").getContext("2d");
 
 const textWidth = remembered((text) => {
-  measuring.font = FONT;
+  measuring.font = `12px ${ink("font")}`;
   return measuring.measureText(text).width;
 }, 4000);
 
@@ -78,7 +77,7 @@ function drawBitmap(map, canvas) {
     for (let column = 0; column < map.columns.length; ++column, ++n) {
       if (isMasked(map, n)) continue;
       const number = map.numbers[n];
-      if (!Number.isFinite(number)) pixels[n] = fault;
+      if (!isFinite(number)) pixels[n] = fault;
       else if (number === 0 && ends.lowest === 0) pixels[n] = zero;
       else pixels[n] = levels[round(placeOf(number, ends, map.scale) * LEVELS)];
     }
@@ -150,7 +149,7 @@ class Panel {
       `${page.columns}. Arrow keys move the cross-hair, Enter pins it.`);
     const layout = (this.layout = layoutOf(map, width, height));
     drawBitmap(map, this.cells);
-    for (const [name, pixels] of Object.entries({left: layout.left, top: layout.top,
+    for (const [name, pixels] of entries({left: layout.left, top: layout.top,
       width: layout.columns * layout.cell, height: layout.rows * layout.cell})) {
       this.cells.style[name] = `${pixels}px`;
     }

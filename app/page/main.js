@@ -92,21 +92,24 @@ function drawReadout() {
   const {queries, keys} = current();
   const [map] = shown.maps;
   const row = map.rows.indexOf(query), column = map.columns.indexOf(key);
-  const pinned = isPinned() ? "pinned, Escape unpins" : "";
-  const readout = by("readout");
-  if (row >= 0 && column >= 0) {
-    readout.replaceChildren(bdi(tokenOf(queries, query)), " \u2192 ", bdi(tokenOf(keys, key)), ": ",
-      make("span", {class: "number"}, numbersAt(row, column)),
-      small(`row ${indexOf(queries, query)} of ${page.rows}, column ${indexOf(keys, key)} of ${page.columns}`,
-        storedText(map, row, column), pinned));
-  } else if (row >= 0 || column >= 0) {
-    readout.replaceChildren(bdi(row >= 0 ? tokenOf(queries, query) : tokenOf(keys, key)),
-      small(row >= 0 ? `row ${indexOf(queries, query)} of ${page.rows}` : `column ${indexOf(keys, key)} of ${page.columns}`, pinned));
-  } else {
-    readout.replaceChildren(small(state.view === "map" ? "Point at a cell to read its number; click to pin it."
-      : "Point at a token on the left to see its lines; click to pin it."));
-    if (state.view === "text") readout.replaceChildren(small("Click a token to pin it."));
+  const tokens = [], places = [];
+  if (row >= 0) {
+    tokens.push(bdi(tokenOf(queries, query)));
+    places.push(`row ${indexOf(queries, query)} of ${page.rows}`);
   }
+  if (column >= 0) {
+    tokens.push(bdi(tokenOf(keys, key)));
+    places.push(`column ${indexOf(keys, key)} of ${page.columns}`);
+  }
+  const more = [];
+  if (tokens.length > 1) {
+    tokens.splice(1, 0, " \u2192 ");
+    tokens.push(": ", make("span", {class: "number"}, numbersAt(row, column)));
+    more.push(storedText(map, row, column));
+  }
+  if (places.length === 0) places.push(HINTS[state.view]);
+  if (isPinned()) more.push("pinned, Escape unpins");
+  by("readout").replaceChildren(...tokens, small(places.join(", "), ...more));
 }
 
 // ---- drawing ------------------------------------------------------------------------------------
@@ -217,7 +220,7 @@ function exampleName(example, n) {
 
 function fillSelect(name, options) {
   const select = by(name);
-  for (const [value, text] of Object.entries(options)) select.append(make("option", {value}, text));
+  for (const [value, text] of entries(options)) select.append(make("option", {value}, text));
   on(select, "change", () => {
     const isNumber = typeof members[name].first === "number";
     setState({[name]: isNumber ? Number(select.value) : select.value});
@@ -267,8 +270,8 @@ function aboutText() {
 
 function start() {
   by("about").textContent = aboutText();
-  for (const [name, options] of Object.entries(selects)) fillSelect(name, options);
-  for (const [value, text] of Object.entries(VIEWS)) {
+  for (const [name, options] of entries(selects)) fillSelect(name, options);
+  for (const [value, text] of entries(VIEWS)) {
     by("views").append(button(text, () => setState({view: value}), {value}));
   }
   readAddress();

@@ -18,7 +18,7 @@ function renormalise(map) {
     for (let n = begin; n < begin + map.columns.length; ++n) {
       if (map.allowed === null || map.allowed[n]) sum += map.numbers[n];
     }
-    if (!Number.isFinite(sum) || sum < 1e-300) {
+    if (!isFinite(sum) || sum < 1e-300) {
       ++left;
       continue;
     }
@@ -68,7 +68,7 @@ function extremes(map, begin = 0, end = map.numbers.length) {
   let lowest = 0, highest = 0;
   for (let n = begin; n < end; ++n) {
     const number = map.numbers[n];
-    if (!Number.isFinite(number) || isMasked(map, n)) continue;
+    if (!isFinite(number) || isMasked(map, n)) continue;
     if (number < lowest) lowest = number;
     if (number > highest) highest = number;
   }
@@ -81,7 +81,7 @@ function kindsOf(map, ends) {
   for (let n = 0; n < map.numbers.length; ++n) {
     if (isMasked(map, n)) kinds.masked = true;
     else if (map.numbers[n] === 0 && ends.lowest === 0) kinds.zero = true;
-    else if (!Number.isFinite(map.numbers[n])) kinds.fault = true;
+    else if (!isFinite(map.numbers[n])) kinds.fault = true;
   }
   return kinds;
 }
@@ -129,14 +129,14 @@ function colourAt(map, row, column) {
 
 // A number in few digits, for bars and labels.
 function brief(number, digits = 3) {
-  if (!Number.isFinite(number)) return String(number);
+  if (!isFinite(number)) return String(number);
   return String(Number(number.toPrecision(digits))).replace("-", "\u2212");
 }
 
 // The shortest text that is read back as the same number of the form that is stored.
 function exact(number) {
   const {form, error} = page.code;
-  if (form === "float64" || !Number.isFinite(number)) return String(number).replace("-", "\u2212");
+  if (form === "float64" || !isFinite(number)) return String(number).replace("-", "\u2212");
   if (form === "steps") {
     if (abs(number) === SMALL) return `below ${brief(error)}, not 0`;
     // The last digit is a tenth of the error's first.
@@ -157,12 +157,19 @@ function cellText(map, row, column) {
   const number = map.numbers[cell];
   const isStored = !map.isDifference && state.special !== "renormalised";
   if (!isStored) return brief(number, 7);
-  const isRounded = map.error > 0 && number !== 0 && Number.isFinite(number) && abs(number) !== SMALL;
+  const isRounded = map.error > 0 && number !== 0 && isFinite(number) && abs(number) !== SMALL;
   return exact(number) + (isRounded ? ` \u00b1 ${brief(map.error, 2)}` : "");
 }
 
 function plural(count, noun) {
   return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+// How much weight the shown rows of a map give to the hidden keys.
+function hiddenWeight({name, rows, stored}, {special, size}) {
+  const sums = rows.map((row) => special.reduce((sum, key) => sum + stored.numbers[row * size + key], 0));
+  const [mean, most] = [sums.reduce((a, b) => a + b) / rows.length, max(...sums)].map((part) => `${brief(100 * part)} %`);
+  return `${name ? `${name}: ` : ""}hidden ${page.columns} hold ${mean} of a row's weight on average, at most ${most}`;
 }
 
 // All that was done to the numbers between the file and the picture.
@@ -179,6 +186,7 @@ function remarks(maps) {
       : "each row is divided by the sum of its other numbers";
     list.push(`special tokens hidden: ${hidden[0]} of ${queries.size} ${page.rows}, ` +
       `${hidden[1]} of ${keys.size} ${page.columns}; ${rest}`);
+    if (areWeights && hidden[1] > 0) list.push(...maps.slice(0, 2).map((map) => hiddenWeight(map, keys)));
     const left = maps.reduce((sum, map) => sum + (map.left || 0), 0);
     if (left > 0) list.push(`${plural(left, "row")} without weight on the other tokens: not renormalised`);
   }

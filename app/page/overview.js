@@ -145,7 +145,8 @@ function noteGrid(source, all) {
   } else if (queries.size > all.height || keys.size > all.width) {
     text += `A cell of these ${all.height} \u00d7 ${all.width} is the largest number among those it covers.`;
   }
-  by("overview-note").textContent = text;
+  if (state.special !== "shown") text += " Special tokens are included here.";
+  by("overview-note").textContent = text.trim();
 }
 
 // Marks the map that is shown.

@@ -6,7 +6,7 @@ function fileName(extension) {
   const parts = [page.name.replace(/^.*\//, "").replace(/\.[a-z0-9]+$/i, "") || "attention"];
   if (page.examples.length > 1) parts.push(`example ${state.example}`);
   parts.push(mapNames[state.layer * HEADS + state.head]);
-  if (state.compare !== "none") parts.push(extension === "csv" ? "difference" : "compared");
+  if (state.compare !== "none") parts.push(extension === "csv" ? "minus" : "with", shown.maps[1].name);
   if (state.special !== "shown") parts.push(`special tokens ${state.special}`);
   if (state.view !== "map" && extension !== "csv") parts.push(state.view);
   const name = parts.filter(Boolean).join(" ").replace(/[^\p{L}\p{N}._]+/gu, "-").slice(0, 120);
@@ -57,7 +57,7 @@ function csvText(map) {
       } else if (abs(map.numbers[n]) === SMALL) {
         line.push("0");
       } else {
-        line.push(page.code.form === "float32" && Number.isFinite(map.numbers[n]) && !map.isDifference &&
+        line.push(page.code.form === "float32" && isFinite(map.numbers[n]) && !map.isDifference &&
           state.special !== "renormalised" ? exact(map.numbers[n]).replace("\u2212", "-") : String(map.numbers[n]));
       }
     }

@@ -2,6 +2,8 @@
 // What is shown. The page's address holds everything that differs from the first look.
 
 const VIEWS = {map: "Map", arcs: "Arcs", text: "Text"};
+const HINTS = {map: "Point at a cell to read its number; click to pin it.",
+  arcs: "Point at a token on the left to see its lines; click to pin it.", text: "Click a token to pin it."};
 const SCALES = {linear: "linear", sqrt: "square root", log: "log, four decades"};
 const RANGES = {all: "all maps", head: "each map", row: "each row"};
 const THEMES = {auto: "system", light: "light", dark: "dark"};
@@ -51,7 +53,7 @@ const hover = {query: null, key: null, map: null};
 
 function readAddress() {
   const address = new URLSearchParams(location.hash.slice(1));
-  for (const [name, member] of Object.entries(members)) {
+  for (const [name, member] of entries(members)) {
     const text = address.get(name);
     const number = typeof member.first === "number" || member.first === null;
     state[name] = text !== null && member.accepts(text) ? (number ? Number(text) : text) : member.first;
@@ -60,7 +62,7 @@ function readAddress() {
 
 function writeAddress() {
   const address = new URLSearchParams();
-  for (const [name, member] of Object.entries(members)) {
+  for (const [name, member] of entries(members)) {
     if (state[name] !== member.first) address.set(name, state[name]);
   }
   const hash = "#" + address.toString();

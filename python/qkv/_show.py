@@ -32,6 +32,9 @@ CHOICES: Dict[str, Tuple[str, ...]] = {
 _ORDERS = ("", "heads", "examples,heads", "examples,layers,heads")
 _AXES = ("examples", "layers", "heads")
 
+# A list of indices from 0, as the program takes it.
+_INDICES = re.compile(r"all|\d+(-\d+)?(,\d+(-\d+)?)*")
+
 # The results that can be drawn, the first that a call has, and the quantity that they are.
 _DRAWN = {
     "weights": "weight",
@@ -60,8 +63,8 @@ class _Show:
     def __call__(
         self,
         weights: Any,
-        queries: Optional[Tokens] = None,
-        keys: Optional[Tokens] = None,
+        queries: Union[Tokens, Indices] = None,
+        keys: Union[Tokens, Indices] = None,
         *,
         mask: Optional[Array] = None,
         quantity: Optional[str] = None,
@@ -98,7 +101,9 @@ class _Show:
                 of a call with `return_weights`, `return_scores` or `return_pooled`; or what a
                 record of `qkv.torch.look` or a translation is.
             queries, keys: the tokens, [Tq] and [Tk], or one such list for each example. Where
-                there are as many queries as keys, the tokens of the keys serve both.
+                there are as many queries as keys, the tokens of the keys serve both. Or, as
+                `--queries` and `--keys` of `qkv view`, the indices to show: 3, [0, 2],
+                range(8), slice(-8, None) or "0,2-5".
             mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched.
             quantity: the name of the numbers, which is written at the colours: "weight" (the
                 default for arrays), "score" or another. Rows that do not sum to 1 are noted only
@@ -110,7 +115,8 @@ class _Show:
             example: the index of the example to show; by default the first that is not empty.
             layers, heads: which to show: an index, several, or "all". By default all, or where
                 these are more than 12 maps, 12 heads of the first layer; a note says so.
-            rows, columns: which queries and keys to show (`--queries` and `--keys` of `qkv view`).
+            rows, columns: the indices of the queries and keys to show, where `queries` and `keys`
+                are their tokens.
             tokens: which queries and keys, by the same indices.
             hide_special: whether to hide [CLS], </s>, <pad> and the like.
             keep: special tokens to show in spite of hide_special.
@@ -136,6 +142,8 @@ class _Show:
         >>> qkv.show(np.eye(3), keys=["a", "b", "c"], title="a title").text().split()[:5]
         ['a', 'title', 'a', 'b', 'c']
         """
+        queries, name_of_rows, rows = _tokens_or_indices("queries", queries, "rows", rows)
+        keys, name_of_columns, columns = _tokens_or_indices("keys", keys, "columns", columns)
         maps = _maps("weights", weights, quantity, order, queries, keys)
         arrays, shape = dict(maps.arrays), maps.shape
         sizes = _sizes(shape, maps.order)
@@ -148,8 +156,8 @@ class _Show:
             *_example_option(example, sizes["examples"]),
             *_indices_option("layers", layers, sizes["layers"]),
             *_indices_option("heads", heads, sizes["heads"]),
-            *_indices_option("rows", rows, None if "rows" in arrays else shape[-2]),
-            *_indices_option("columns", columns, shape[-1]),
+            *_indices_option(name_of_rows, rows, None if "rows" in arrays else shape[-2]),
+            *_indices_option(name_of_columns, columns, shape[-1]),
             *_indices_option("tokens", tokens, shape[-1]),
             *(["--hide-special"] if _flag("hide_special", hide_special) else []),
             *(f"--keep={one}" for one in _texts("keep", keep)),
@@ -520,7 +528,7 @@ def _indices_option(name: str, indices: Any, count: Optional[int]) -> List[str]:
         return []
     option = {"rows": "queries", "columns": "keys"}.get(name, name)
     if isinstance(indices, str):
-        if not re.fullmatch(r"all|\d+(-\d+)?(,\d+(-\d+)?)*", indices):
+        if not _INDICES.fullmatch(indices):
             raise ValueError(
                 f'show: {name} must be indices from 0 such as [0, 2, 3], "0,2-3" or "all", got '
                 f"{indices!r}"
@@ -551,6 +559,23 @@ def _index(name: str, value: Any, count: Optional[int]) -> int:
     if not -count <= index < count:
         raise ValueError(f"show: {name} must be from 0 to {count - 1}, got {index}")
     return index % count
+
+
+def _tokens_or_indices(
+    name: str, value: Any, selection: str, indices: Indices
+) -> Tuple[Optional[Tokens], str, Indices]:
+    """The tokens of an axis and, with the name of the argument that has them, its indices."""
+    is_list = isinstance(value, (list, tuple, np.ndarray)) and len(value) > 0
+    first = value[0] if is_list else value
+    is_text = isinstance(value, str) and _INDICES.fullmatch(value) is not None
+    is_index = isinstance(first, (int, np.integer, range, slice)) and not isinstance(first, bool)
+    if not is_text and not is_index:
+        return value, selection, indices
+    if indices is not None:
+        raise ValueError(
+            f"show: {name} must be tokens if {selection} has the indices, got {value!r}"
+        )
+    return None, name, value
 
 
 def _flag(name: str, value: Any) -> bool:

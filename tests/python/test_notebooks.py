@@ -4,16 +4,20 @@
 import copy
 import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from qkv import _picture
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+DATA = Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
+GLOVE = DATA / "glove.6B.50d.top5050.txt"
 DOCUMENTS = ["000", "001", "002", "003"]
 
 # A number or a truth value that is not part of a name or of a longer number.
@@ -77,6 +81,29 @@ def test_executed_again_it_has_the_stored_outputs(path, notebooks):
     if not _picture.PROGRAM.is_file():
         pytest.skip("no program qkv in this build of the package")
     assert notebooks.differences(notebooks.read(path), notebooks.executed(path)) == []
+
+
+def test_reads_the_real_vectors_where_they_are(notebooks, tmp_path):
+    if not _picture.PROGRAM.is_file():
+        pytest.skip("no program qkv in this build of the package")
+    if not GLOVE.is_file():
+        pytest.skip(f"no {GLOVE}, which has vectors of GloVe")
+    # The file lacks one word of the sentence, which gets the vector of a similar one.
+    text = GLOVE.read_text(encoding="utf-8")
+    (walked,) = re.findall(r"(?m)^walked (.*)$", text)
+    (tmp_path / "glove.6B.50d.txt").write_text(f"{text}walks {walked}\n", encoding="utf-8")
+    stored = notebooks.read(ROOT / "examples" / "notebooks" / "001.ipynb")
+    fresh = notebooks.executed(ROOT / "examples" / "notebooks" / "001.ipynb", tmp_path)
+    values = np.array([float(number) for number in walked.split()], np.float32)
+    picture = next(
+        output.data["image/svg+xml"]
+        for cell in fresh.cells
+        if cell.id == "words"
+        for output in cell.outputs
+        if "image/svg+xml" in output.get("data", {})
+    )
+    assert all(f"walks → {n}: {value:+.4g}" in picture for n, value in enumerate(values[:3]))
+    assert notebooks.differences(stored, fresh) != []
 
 
 def test_differences_are_found(notebooks):

@@ -157,6 +157,32 @@ def test_selected_parts(tmp_path):
     assert got["src"].tolist() == ["a", "[SEP]"]
 
 
+def test_queries_and_keys_may_be_indices(tmp_path):
+    W = weights(4, 5, 6)
+    for queries, keys in (
+        ("1-2", "2-5"),
+        ([1, 2], range(2, 6)),
+        (slice(1, 3), slice(2, None)),
+        (np.array([1, 2]), [-4, -3, -2, -1]),
+    ):
+        got = arrays(qkv.show(W, queries=queries, keys=keys, heads=1), tmp_path)
+        np.testing.assert_array_equal(got["attn"].reshape(2, 4), W[1, 1:3, 2:])
+    tokens = list("abcdef")
+    got = arrays(qkv.show(W, keys=tokens, columns="2-5", queries=0, heads=1), tmp_path)
+    np.testing.assert_array_equal(got["attn"].ravel(), W[1, 0, 2:])
+    assert got["src"].tolist() == tokens[2:]
+    for options, message in (
+        ({"queries": 5}, r"show: queries must be from 0 to 4, got 5"),
+        ({"keys": [0, 0]}, r"show: keys must name each index once, got \[0, 0\]"),
+        ({"queries": [1, 2], "rows": 1}, r"show: queries must be tokens if rows has the indices"),
+        ({"keys": "0-9,"}, r"show: keys must be a list of 6 strings, got one text"),
+        ({"keys": [True] * 6}, r"show: keys must be strings, got one of type bool"),
+        ({"rows": 7}, r"show: rows must be from 0 to 4, got 7"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            qkv.show(W, **options)
+
+
 def test_a_difference(tmp_path):
     A, B = weights(2, 3, 3), weights(2, 3, 3)[::-1]
     picture = qkv.show(A, keys=TOKENS, minus=B)
@@ -352,7 +378,7 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"weights": [np.ones((2, 2)), np.ones((2, 3))]}, r"all arrays of weights .* in layer 1"),
         ({"keys": "a b c"}, "keys must be a list of 3 strings, got one text"),
         ({"keys": ["a", "b"]}, "keys must have a string for each of 3 keys, got 2"),
-        ({"queries": [1, 2, 3]}, "queries must be strings"),
+        ({"queries": [1, 2, 3]}, "queries must be from 0 to 2, got 3"),
         ({"keys": ["a", "b", 1]}, "keys must be strings, got one of type int"),
         ({"keys": [TOKENS, TOKENS]}, "keys must be a list of strings for each of 1 examples"),
         ({"mask": np.ones((3, 3))}, "mask must be bool or integers"),

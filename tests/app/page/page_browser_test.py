@@ -416,6 +416,15 @@ class Walk(PageCase):
             "special tokens hidden: 2 of 4 queries, 2 of 4 keys; the other numbers are as stored",
             self.text(page, "#notes"),
         )
+        share = 100 * self.a[0, 0, 1:3][:, [0, 3]].astype(float).sum(-1)
+        note = re.search(
+            r"hidden keys hold ([0-9.]+) % of a row's weight on average, at most ([0-9.]+) %",
+            self.text(page, "#notes"),
+        )
+        self.near([float(one) for one in note.groups()], [share.mean(), share.max()], 0.06)
+        self.assertEqual(
+            self.text(page, "#overview-note"), "Special tokens are included here."
+        )
         self.choose(page, "special", "renormalised")
         self.assertIn(
             "each row is divided by the sum of its other numbers", self.text(page, "#notes")
@@ -466,6 +475,15 @@ class Compare(PageCase):
         self.choose(page, "compare", "none")
         self.assertTrue(self.text(page, "#readout").startswith(f"x → z: {other!s}"))
 
+    def test_arcs_with_short_tokens(self):
+        self.write(attn=self.a, src=["x", "y", "z"])
+        page = self.open("view=arcs")
+        drawing = page.locator("#panels svg").bounding_box()
+        for name in ("queries", "keys"):
+            box = page.locator("#panels text", has_text=name).bounding_box()
+            self.assertGreaterEqual(box["x"], drawing["x"])
+            self.assertLessEqual(box["x"] + box["width"], drawing["x"] + drawing["width"])
+
     def test_two_maps(self):
         self.write(attn=self.a)
         page = self.open("compare=map&second=3&query=1&key=1")
@@ -496,7 +514,9 @@ class Files(PageCase):
         self.assertEqual(rows[1][2:], ["", ""])
         np.testing.assert_array_equal(np.float32(rows[3][1:]), a[1, 2])
         name, _ = self.save(self.open("head=1&compare=map&second=0"), "csv")
-        self.assertEqual(name, "a-head-1-difference.csv")
+        self.assertEqual(name, "a-head-1-minus-head-0.csv")
+        name, _ = self.save(self.open("head=1&compare=map&second=0"), "svg")
+        self.assertEqual(name, "a-head-1-with-head-0.svg")
         page = self.open("head=1&scale=sqrt")
         name, data = self.save(page, "svg")
         self.assertEqual(name, "a-head-1.svg")
@@ -517,6 +537,16 @@ class Files(PageCase):
         self.assertEqual(tuple(image[0, 0][:3]), (255, 255, 255))
         self.assertTrue((image[..., :3] == FULL).all(-1).any())
 
+    def test_text_with_masked_and_hidden_tokens(self):
+        tokens = ["[CLS]", "one", "two", "three"]
+        self.write(attn=weights(1, 4, 4), src=tokens, tgt=tokens, mask=np.tri(4, dtype=bool))
+        _, data = self.save(self.open("view=text&query=2&special=hidden"), "svg")
+        words, hatched = words_of(data)
+        self.assertEqual(
+            words, {"[CLS]": "line-through", "one": "none", "two": "none", "three": "none"}
+        )
+        self.assertEqual(hatched, ["three"])
+
     def test_text_and_large_maps(self):
         self.write(attn=weights(1, 120, 120), src=[f"t{n}" for n in range(120)])
         _, data = self.save(self.open("view=text&query=3"), "svg")
@@ -525,6 +555,26 @@ class Files(PageCase):
         image = ElementTree.fromstring(data).find(".//{http://www.w3.org/2000/svg}image")
         self.assertTrue(image.get("href").startswith("data:image/png;base64,"))
         self.assertGreater(len(self.save(self.open(), "png")[1]), 1000)
+
+
+def words_of(data):
+    """The decorations of the words of a text's SVG, and the words that are hatched."""
+    name = "{http://www.w3.org/2000/svg}"
+    group = next(
+        one
+        for one in ElementTree.fromstring(data).iter(f"{name}g")
+        if one.get("font-size") == "17"
+    )
+    words, hatched = {}, []
+    is_hatched = False
+    for one in group:
+        if one.tag == f"{name}rect":
+            is_hatched = one.get("fill").startswith("url(")
+        elif one.tag == f"{name}text" and one.get("text-decoration"):
+            words[one.text] = one.get("text-decoration")
+            hatched += [one.text] if is_hatched else []
+            is_hatched = False
+    return words, hatched
 
 
 class Access(PageCase):
