@@ -227,7 +227,8 @@ class Seen:
         The array `attn` is [B, layers, heads, R, Tk]: the recorded rows, in order, each once. The
         array `tgt` has the tokens of these rows and `src` those of the keys; without tokens, they
         have the indices of rows and keys. If no rows were recorded, `attn` is the pooled weights,
-        [B, layers, heads, m, n], and `tgt` and `src` are the ranges of indices in the cells. The
+        [B, layers, heads, m, n], and `tgt` and `src` are the ranges of indices in the cells; if
+        these were not either, it is the largest weights of all queries, the others being 0. The
         arrays `layers` (names), `heads` and `rows` (indices) describe the axes of `attn`. The file
         also has the other results, each with an axis of layers.
 
@@ -240,8 +241,8 @@ class Seen:
             call: the index of the call to write of each layer; by default the last one.
 
         Raises:
-            ValueError: neither rows nor pool was requested, sizes of layers differ, or the number
-                of tokens is not the number of keys; the message says which.
+            ValueError: none of rows, pool and top was requested, sizes of layers differ, or the
+                number of tokens is not the number of keys; the message says which.
             KeyError, IndexError: there is no such layer or call.
 
         >>> import os, tempfile
