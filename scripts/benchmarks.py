@@ -71,21 +71,19 @@ def sdpa(r):
         "bias": "bias [1,8,T,T]",
         "dropout": "dropout 0.1",
     }
-    for tokens in (128, 2048):
-        for kind, words in kinds.items() if tokens == 2048 else list(kinds.items())[:2]:
-            rows = [
-                f"calls/T{tokens}-{kind}-{way}-{dtype}"
-                for dtype in ("float32", "bfloat16")
-                for way in ("forward", "both")
-            ]
-            yield [f"{tokens:,}", words, *(r.ratio("torch", row) for row in rows)]
+    for tokens, kind in ((128, "causal"), *((2048, kind) for kind in kinds)):
+        rows = [
+            f"calls/T{tokens}-{kind}-{way}-{dtype}"
+            for dtype in ("float32", "bfloat16")
+            for way in ("forward", "both")
+        ]
+        yield [f"{tokens:,}", kinds[kind], *(r.ratio("torch", row) for row in rows)]
 
 
 def sdpa_decode(r):
     yield ["B, H, G, Tq, Tk, D", "float32", "bfloat16"]
     for sizes in (
         (1, 8, 8, 1, 512, 64),
-        (1, 8, 8, 1, 8192, 64),
         (1, 32, 8, 1, 8192, 128),
         (8, 32, 8, 1, 2048, 128),
     ):
@@ -106,8 +104,6 @@ def models(r):
          f"{llama}, 1 x 2048 tokens, bfloat16 autocast: {step}"),
         ("training, BERT, padding, dropout 0.1, 4 x 512 tokens",
          f"BERT, padding, dropout 0.1, 4 x 512 tokens, float32: {step}"),
-        ("`generate()`, Llama, 32 tokens after 1,024",
-         "Llama, 32 tokens after 1024, dynamic cache: generate()"),
         ("`generate()`, Llama, 128 tokens after 64",
          "Llama, 128 tokens after 64, dynamic cache: generate()"),
     ):  # fmt: skip
@@ -123,13 +119,9 @@ LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 def libraries(r):
     yield ["", "qkv", *LIBRARIES]
     rows = [
-        (
-            f"T = {T:,}, D = {D}{', causal' if causal else ''}",
-            dtype,
-            f"prefill/B1-H8-G8-Tq{T}-Tk{T}-D{D}{'-causal' if causal else ''}-{dtype}",
-        )
+        (mask, dtype, f"prefill/B1-H8-G8-Tq2048-Tk2048-D64{suffix}-{dtype}")
         for dtype in ("float32", "bfloat16")
-        for T, D, causal in ((512, 128, False), (2048, 64, False), (2048, 64, True))
+        for mask, suffix in (("no mask", ""), ("causal", "-causal"))
     ]
     rows += [
         (f"decode, {heads} heads, D = {D}", dtype, f"decode/B1-H{heads}-G8-Tq1-Tk8192-D{D}-{dtype}")
@@ -145,11 +137,8 @@ def peak(r):
     yield ["", "forward", "of the peak", "backward", "of the peak"]
     for words, forward, backward in (
         ("float32", "forward/T2048-D64", "backward/T2048-D64"),
-        ("D = 128", "forward/T2048-D128", "backward/T2048-D128"),
-        ("causal", "forward/T2048-D64-causal", "backward/T2048-D64-causal"),
         ("bfloat16", "forward/T2048-D64-bfloat16", "backward/T2048-D64-bfloat16"),
         ("float64", "forward/T2048-D64-float64", "backward/T2048-D64-float64"),
-        ("two threads", "threads/T2048-D64-share", "backward/T2048-D64-threads"),
         ("64 heads, T = 16", "many/B64-T16", "many/B64-T16-backward"),
     ):
         cells = [words]
@@ -163,12 +152,8 @@ def options(r):
     for words, forward, backward in (
         ("dropout", "options/dropout", "backward/dropout"),
         ("boolean mask [Tq,Tk]", "options/mask", "backward/mask"),
-        ("soft-cap", "options/soft-cap", "backward/soft-cap"),
         ("bias [Tq,Tk], with its gradient", "options/bias", "backward/bias"),
-        ("ALiBi", "options/alibi", None),
         ("`score_mod`: `s - slope * abs(at.i - at.j)`", "custom/decay", "backward/decay"),
-        ("`mask_mod`: 4 documents in a row, precomputed", "custom/documents-precomputed", None),
-        ("bilinear score", "bilinear/T2048-D64", "bilinear/T2048-D64-backward"),
         ("entropy, column and value sums, pooled weights", "sums/T2048-D64-all", None),
     ):
         yield [
@@ -180,7 +165,7 @@ def options(r):
 def decode(r):
     yield [
         "keys and values",
-        *(f"{what}, {heads}" for what in ("rate", "time") for heads in ("1 head", 4, 8)),
+        *(f"{what}, {heads}" for what in ("rate", "time") for heads in ("1 head", 8)),
     ]
 
     def share(n, suffix=""):
@@ -197,11 +182,11 @@ def decode(r):
         ("float16", "-float16", 2),
         ("q8", "-q8", 34 / 32),
     ):
-        rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 4, 8))
+        rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 8))
         yield [
             dtype,
             *(r.percent("decode", row, "share_of_read") for row in rows),
-            *(time(n, suffix, size) for n in (1, 4, 8)),
+            *(time(n, suffix, size) for n in (1, 8)),
         ]
 
 
@@ -243,7 +228,7 @@ def layers(r):
 
 
 def translator(r):
-    names = ("PyTorch, eager", "PyTorch, compiled", "JoeyNMT")
+    names = ("PyTorch, compiled", "JoeyNMT")
     yield ["", "qkv", *names]
     for words, row, unit in (
         ("training, batches of 4,096 tokens", "training-4096", "target tokens/s"),
@@ -252,16 +237,6 @@ def translator(r):
     ):
         rate = r.cell("{:,.0f} " + unit, "translator-peers", row, "rate")
         yield [words, rate, *(r.ratio("translator-peers", row, f"ratios/{name}") for name in names)]
-
-
-def float32_error(r):
-    yield ["D", "out, qkv", "out, PyTorch", "dq, qkv", "dq, PyTorch"]
-    for width in (64, 128, 4096):
-        keys = (f"{result}/{name}" for result in ("out", "dq") for name in ("qkv", "PyTorch"))
-        yield [
-            f"{width:,}",
-            *(r.cell("{:.2f}", "float32-error", f"D{width}", key, 1e7) for key in keys),
-        ]
 
 
 def teraflops(r, row, peer=None):
@@ -275,13 +250,12 @@ def teraflops(r, row, peer=None):
 
 
 def gpu_forward(r):
-    yield ["D", "T", "mask", "qkv", "cuDNN", "flash"]
+    yield ["D", "mask", "qkv", "cuDNN", "flash"]
     for D in (64, 128, 256):
-        for T in (8192, 16384):
-            for kind, words in (("plain", "none"), ("causal", "causal")):
-                row = f"{kind}/D{D}-T{T}"
-                rates = (teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))
-                yield [str(D), f"{T:,}", words, *rates]
+        for kind, words in (("plain", "none"), ("causal", "causal")):
+            row = f"{kind}/D{D}-T16384"
+            rates = (teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))
+            yield [str(D), words, *rates]
 
 
 def gpu_options(r):
@@ -292,7 +266,7 @@ def gpu_options(r):
         "bias": "bias [T,T]",
         "all": "all three",
     }
-    for D in (64, 128, 256):
+    for D in (128, 256):
         for kind, words in kinds.items():
             row = f"{kind}/D{D}-T16384"
             peers = (None, "cudnn", "efficient", "flash")
@@ -318,10 +292,8 @@ def expressions(r):
         "alibi": "`s - slope[h] * abs(i - j)`",
         "relative": "`s + table[h, j - i + T - 1]`",
         "t5": "`s + buckets[h, bucket[j - i + T - 1]]`",
-        "square": "`s * s`",
         "soft-cap": "`20 * tanh(s / 20)`",
         "causal": "`j <= i`, of the causal call",
-        "window": "`j <= i and i - j <= 512`, of the call with this window",
         "documents": "`document[i] == document[j]`, four documents",
         "dilated": "`j <= i and (i - j) % 4 == 0`",
     }
@@ -337,7 +309,7 @@ TABLES = {
     "gpu-forward": gpu_forward, "gpu-options": gpu_options, "gpu-sums": gpu_sums,
     "sdpa": sdpa, "sdpa-decode": sdpa_decode, "models": models, "libraries": libraries,
     "peak": peak, "options": options, "decode": decode, "pages": pages, "additive": additive,
-    "layers": layers, "translator": translator, "float32-error": float32_error,
+    "layers": layers, "translator": translator,
 }  # fmt: skip
 
 
