@@ -49,11 +49,8 @@ class Results:
         value = self.value(report, row, key)
         return none if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
-    def percent(self, report, row, key="share_of_peak"):
+    def percent(self, report, row, key):
         return self.cell("{:.0f} %", report, row, key, 100)
-
-    def gigaflops(self, row, report=""):
-        return self.cell("{:.0f}", report, row, "rate", 1e-9)
 
     def milliseconds(self, report, row, key="seconds"):
         return self.cell("{:.3g} ms", report, row, key, 1e3)
@@ -131,20 +128,6 @@ def libraries(r):
         ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in LIBRARIES)
         label = words if dtype == "float32" else f"{words}, {dtype}"
         yield [label, r.milliseconds("libraries", row), *ratios]
-
-
-def peak(r):
-    yield ["", "forward", "of the peak", "backward", "of the peak"]
-    for words, forward, backward in (
-        ("float32", "forward/T2048-D64", "backward/T2048-D64"),
-        ("bfloat16", "forward/T2048-D64-bfloat16", "backward/T2048-D64-bfloat16"),
-        ("float64", "forward/T2048-D64-float64", "backward/T2048-D64-float64"),
-        ("64 heads, T = 16", "many/B64-T16", "many/B64-T16-backward"),
-    ):
-        cells = [words]
-        for name in (forward, backward):
-            cells += [r.gigaflops(name), r.percent("", name)]
-        yield cells
 
 
 def options(r):
@@ -308,8 +291,8 @@ TABLES = {
     "expressions": expressions,
     "gpu-forward": gpu_forward, "gpu-options": gpu_options, "gpu-sums": gpu_sums,
     "sdpa": sdpa, "sdpa-decode": sdpa_decode, "models": models, "libraries": libraries,
-    "peak": peak, "options": options, "decode": decode, "pages": pages, "additive": additive,
-    "layers": layers, "translator": translator,
+    "options": options, "decode": decode, "pages": pages, "additive": additive, "layers": layers,
+    "translator": translator,
 }  # fmt: skip
 
 

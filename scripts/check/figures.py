@@ -258,11 +258,11 @@ def table_faults():
         for other, _ in others:
             shutil.copy(benchmarks.ROOT / "docs" / other, root / "docs" / other)
         found = []
-        for text in ("<!-- table: peak -->\n| 1 |\n<!-- end -->\n",
+        for text in ("<!-- table: layers -->\n| 1 |\n<!-- end -->\n",
                      "<!-- table: none -->\n<!-- end -->\n", "no table\n"):
             (root / "docs" / page).write_text(text, encoding="utf-8")
             found.append(benchmarks.faults(root))
-        right = benchmarks.updated("<!-- table: peak -->\n<!-- end -->\n", machine)
+        right = benchmarks.updated("<!-- table: layers -->\n<!-- end -->\n", machine)
         (root / "docs" / page).write_text(right, encoding="utf-8")
         return found, benchmarks.faults(root)
 
