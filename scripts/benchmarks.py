@@ -146,10 +146,7 @@ def options(r):
 
 
 def decode(r):
-    yield [
-        "keys and values",
-        *(f"{what}, {heads}" for what in ("rate", "time") for heads in ("1 head", 8)),
-    ]
+    yield ["keys and values", "1 query head", "8 query heads"]
 
     def share(n, suffix=""):
         return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
@@ -160,17 +157,11 @@ def decode(r):
 
     # The bytes of a number; the 34 bytes of a q8 block hold 32 numbers.
     for dtype, suffix, size in (
-        ("float32", "", 4),
         ("bfloat16", "-bfloat16", 2),
         ("float16", "-float16", 2),
         ("q8", "-q8", 34 / 32),
     ):
-        rows = (f"decode/T16384-D128-queries{n}{suffix}" for n in (1, 8))
-        yield [
-            dtype,
-            *(r.percent("decode", row, "share_of_read") for row in rows),
-            *(time(n, suffix, size) for n in (1, 8)),
-        ]
+        yield [dtype, *(time(n, suffix, size) for n in (1, 8))]
 
 
 def pages(r):
@@ -242,7 +233,7 @@ def gpu_forward(r):
 
 
 def gpu_options(r):
-    yield ["D", "with", "qkv", "cuDNN", "efficient", "flash"]
+    yield ["D", "with", "qkv", "cuDNN", "flash"]
     kinds = {
         "dropout": "dropout 0.1",
         "keep": "boolean mask [T,T]",
@@ -252,8 +243,8 @@ def gpu_options(r):
     for D in (128, 256):
         for kind, words in kinds.items():
             row = f"{kind}/D{D}-T16384"
-            peers = (None, "cudnn", "efficient", "flash")
-            yield [str(D), words, *(teraflops(r, row, peer) for peer in peers)]
+            rates = (teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))
+            yield [str(D), words, *rates]
 
 
 def gpu_sums(r):
