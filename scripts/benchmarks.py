@@ -206,7 +206,6 @@ def translator(r):
     yield ["", "qkv", *names]
     for words, row, unit in (
         ("training, batches of 4,096 tokens", "training-4096", "target tokens/s"),
-        ("translation, greedy", "translation-greedy", "sentences/s"),
         ("translation, beam of 5", "translation-beam5", "sentences/s"),
     ):
         rate = r.cell("{:,.0f} " + unit, "translator-peers", row, "rate")
@@ -233,18 +232,16 @@ def gpu_forward(r):
 
 
 def gpu_options(r):
-    yield ["D", "with", "qkv", "cuDNN", "flash"]
+    yield ["with", "qkv", "cuDNN", "flash"]
     kinds = {
         "dropout": "dropout 0.1",
         "keep": "boolean mask [T,T]",
         "bias": "bias [T,T]",
         "all": "all three",
     }
-    for D in (128, 256):
-        for kind, words in kinds.items():
-            row = f"{kind}/D{D}-T16384"
-            rates = (teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))
-            yield [str(D), words, *rates]
+    for kind, words in kinds.items():
+        row = f"{kind}/D128-T16384"
+        yield [words, *(teraflops(r, row, peer) for peer in (None, "cudnn", "flash"))]
 
 
 def gpu_sums(r):
