@@ -65,10 +65,11 @@ updates since the previous one whose gradients were clipped, and one sentence, a
 --quiet hides all this; train.jsonl keeps the validations, and qkv curve RUN draws them.
 
 --best sets which validation is the best, and so what --patience waits for: bleu (the smaller loss
-if BLEU is equal) or loss. --valid-freq 5m validates every five minutes, counted from the end of
-the previous validation, over all training in the folder. --valid-freq does not change how the
-parameters are trained; but with a time, the best ones and the end by --patience depend on the
-machine's speed. --keep 4 keeps the parameters of the last four validations for qkv average.
+if BLEU is equal, or if no reference has the 4 tokens that BLEU needs) or loss. --valid-freq 5m
+validates every five minutes, counted from the end of the previous validation, over all training in
+the folder. --valid-freq does not change how the parameters are trained; but with a time, the best
+ones and the end by --patience depend on the machine's speed. --keep 4 keeps the parameters of the
+last four validations for qkv average.
 
 Subwords are pieces of words, --vocab of them, that SentencePiece learns from both languages. Text
 that no piece covers is written as bytes, so that nothing is unknown. The folder and the models

@@ -47,7 +47,9 @@ std::string clipped(const std::optional<double>& share) {
 std::string best_of(const TrainingReport& report) {
   switch (report.best_by) {
     case BestBy::kBleu:
-      return fmt::format("best BLEU {:.2f}", report.best.bleu);
+      if (report.best.bleu >= 0) return fmt::format("best BLEU {:.2f}", report.best.bleu);
+      return fmt::format("best loss {:.4f}, since no reference has the 4 tokens that BLEU needs",
+                         report.best.loss);
     case BestBy::kLoss:
       break;
   }

@@ -11,8 +11,8 @@
 
 namespace qkv::app {
 
-// The criterion for the best parameters. With kBleu, equal BLEU with a smaller loss is better too,
-// which still ranks parameters for a task on which BLEU reaches 100 or stays 0.
+// The criterion for the best parameters. With kBleu, the smaller loss decides if BLEU is equal or
+// unknown.
 enum class BestBy { kBleu, kLoss };
 inline constexpr Choice<BestBy> kBestBy[] = {{"bleu", BestBy::kBleu}, {"loss", BestBy::kLoss}};
 
@@ -27,7 +27,7 @@ inline bool is_better(BestBy by, const Quality& one, const Quality& other) noexc
   if (!std::isfinite(one.loss)) return false;
   switch (by) {
     case BestBy::kBleu:
-      if (one.bleu != other.bleu) return one.bleu > other.bleu;
+      if (one.bleu >= 0 && other.bleu >= 0 && one.bleu != other.bleu) return one.bleu > other.bleu;
       break;
     case BestBy::kLoss:
       break;

@@ -121,6 +121,9 @@ struct ValidationSample {
 struct ValidationScore {
   double loss = 0;  // its exponential is the perplexity
   double bleu = 0;  // 0 to 100, as `qkv score` computes it
+  // Whether BLEU can rank translations: it needs four tokens, so that with shorter references only
+  // wrong translations have a BLEU above 0.
+  bool has_bleu = false;
   Index exact = 0;  // translations that equal a reference
   Index translated = 0;
   ValidationSample sample{};  // a different sentence at each update

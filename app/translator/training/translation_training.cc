@@ -286,7 +286,11 @@ const ValidationScore& Training::score() {
   return *score_;
 }
 
-Quality Training::quality() { return {score().loss, score().bleu}; }
+Quality Training::quality() {
+  Quality quality{.loss = score().loss};
+  if (score().has_bleu) quality.bleu = score().bleu;
+  return quality;
+}
 
 // Validates the current parameters. False if the flag was set meanwhile.
 bool Training::try_to_score() {

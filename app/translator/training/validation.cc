@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "translator/training/validation.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "text/corpus_score.h"
+#include "text/tokenize_13a.h"
 #include "translator/data/batches.h"
 #include "translator/passes/parallel.h"
 
@@ -64,6 +66,15 @@ CorpusScore compare(std::span<const TranslatedSentence> sentences,
   return corpus_score(counts);
 }
 
+// Whether a reference has as many tokens as the longest n-grams of BLEU.
+bool has_bleu(std::span<const TranslatedSentence> sentences) {
+  return std::ranges::any_of(sentences, [](const TranslatedSentence& sentence) {
+    return std::ranges::any_of(sentence.text.references, [](const std::string& reference) {
+      return std::ssize(tokenize_13a(reference)) >= kBleuOrders;
+    });
+  });
+}
+
 // The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4):
 // updates at which validations occur are multiples of one number, and still show different
 // sentences.
@@ -96,6 +107,7 @@ ValidationScore validate(const TranslationModel& model, const EncodedPairs& pair
   if (pairs.sentences.empty()) return score;
   const CorpusScore compared = compare(pairs.sentences, translations);
   score.bleu = compared.bleu.score;
+  score.has_bleu = has_bleu(pairs.sentences);
   score.exact = compared.exact;
   const std::size_t shown = sample_of(update, pairs.sentences.size());
   const Sentence& sentence = pairs.sentences[shown].text;

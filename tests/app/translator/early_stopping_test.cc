@@ -59,5 +59,17 @@ TEST(EarlyStopping, ByBleu) {
   EXPECT_FALSE(stopping.is_better({1.9, 20}));
 }
 
+TEST(EarlyStopping, WithoutBleuTheLossDecides) {
+  EarlyStopping stopping(3, BestBy::kBleu);
+  EXPECT_TRUE(stopping.take({2, -1}));
+  EXPECT_TRUE(stopping.take({1.5, -1}));
+  EXPECT_FALSE(stopping.take({1.6, -1}));
+  EXPECT_FALSE(stopping.is_better({1.6, 65}));
+  EXPECT_TRUE(stopping.is_better({1.4, 0}));
+  stopping.restore({0.5, 65}, 0);  // of a run whose validation had a BLEU
+  EXPECT_TRUE(stopping.is_better({0.4, -1}));
+  EXPECT_FALSE(stopping.is_better({0.6, -1}));
+}
+
 }  // namespace
 }  // namespace qkv::app
