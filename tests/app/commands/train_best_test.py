@@ -65,6 +65,24 @@ class Best(TrainCase):
         self.assertIn(f"; best BLEU {best['bleu']:.2f}\n", done["bleu"])
         self.assertIn(f"; best loss {least['valid_loss']:.4f}\n", done["loss"])
 
+    def test_of_short_sentences_by_loss(self):
+        """Only a wrong translation, with four words or more, has a BLEU above 0 there."""
+        words = "one two three four five six".split()
+        text = [f"{a} {b}\t{b} {a} end\n" for a in words for b in words]
+        self.file("data.tsv", "".join(4 * text))
+        self.file("valid.tsv", "".join(text[::3]))
+        for seed in range(20):
+            done = self.train("RUN", "--after", "39u", "--seed", seed, *WILD)
+            lines = self.validations("RUN")
+            best = min(lines, key=lambda line: line["valid_loss"])
+            if any(line["bleu"] > best["bleu"] for line in lines):
+                break
+            shutil.rmtree(self.dir / "RUN")
+        self.assertTrue(any(line["bleu"] > best["bleu"] for line in lines))
+        self.assertEqual([line for line in lines if line["best"]][-1], best)
+        self.assertIn(f"best loss {best['valid_loss']:.4f}, since no reference has the 4 tokens",
+                      done.out)
+
     def test_bleu_is_the_default(self):
         self.train("RUN", "--after", "20u", *WILD)
         self.train("BLEU", "--after", "20u", "--best", "bleu", *WILD)
