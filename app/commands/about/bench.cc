@@ -114,15 +114,16 @@ void run(const BenchOptions& options, const Common& common) {
 
 void add_bench(const Command& program, const Common& common) {
   const Command command =
-      program.add_command("bench", "how fast attention is here, relative to this machine's peak");
+      program.add_command("bench", "measure attention relative to this machine's peak");
   const auto options = std::make_shared<BenchOptions>();
-  command.add_option("GROUP", options->groups, "what to measure (default: all but widths)");
+  command.add_option("GROUP", options->groups, "what to measure (default: all but widths)")
+      .type_name("");
   add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");
   add_number(
       command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
-      "decode with keys in pages of N, a multiple of 16, and in one array by head and by token");
+      "in the group decode, also keys in pages of N, a multiple of 16, and in both orders of axes");
   command.add_flag("--quick", options->quick,
-                   "short lengths and few bursts: shows that everything runs, not how fast");
+                   "short lengths and few bursts, to see that everything runs");
   add_outputs(command, options->outputs, "txt");
   command.footer(bench_footer());
   command.callback([options, &common] { run(*options, common); });

@@ -106,9 +106,9 @@ void run(const InfoOptions& options, const Common& common) {
 }  // namespace
 
 void add_info(const Command& program, const Common& common) {
-  const Command command = program.add_command("info", "about this build and this machine");
+  const Command command = program.add_command("info", "describe this build and this machine");
   const auto options = std::make_shared<InfoOptions>();
-  command.add_flag("--paths", options->paths, "which implementation runs which call");
+  command.add_flag("--paths", options->paths, "which path runs which call");
   add_outputs(command, options->outputs, "txt");
   command.footer(kInfoFooter);
   command.callback([options, &common] { run(*options, common); });

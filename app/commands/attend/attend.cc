@@ -34,7 +34,7 @@ means padding. --params holds W (bilinear), or Wq, Wk, v and, optionally, b (add
 
 Names for --save:
 {}
-Without -o the report shows the numbers, all or the first ones. A file with weights is also an
+Without -o the report shows all numbers, or the first ones. A file with weights is also an
 attention file: attn, mask if anything is masked, and src and tgt if an input has them. With pooled
 and without weights, attn holds the cells. An .svg, .png or .pdf shows the weights. A .npy file
 holds one result.
@@ -108,7 +108,7 @@ void add_arrays(const Command& command, AttendOptions& options) {
   add("--k-positions", options.k_positions, "[Tk] or [B,Tk]: positions of the keys");
   add("--bias", options.bias, "added to the scores, broadcast to the weights; -inf masks");
   add("--mask", options.mask, "true: may attend; broadcast to the weights");
-  add("--padding-mask", options.padding, "[B,Tk], true: padding, gets no attention");
+  add("--padding-mask", options.padding, "[B,Tk], true: padding, which is masked");
   add("--lengths", options.lengths, "[B] or [B,Tq]: how many keys are valid");
   add("--sinks", options.sinks, "[H]: one more logit for each head, with value 0");
   add("--cu-seqlens-q", options.cu_seqlens_q,
@@ -129,12 +129,13 @@ void add_numbers(const Command& command, AttendOptions& options) {
   add_real(command, "--rotary-base", options.rotary_base,
            "pair m is rotated by base^(-2m/width) per position (default 10000)");
   add_number(command, "--rotary-width", options.rotary_width, Bounds<Index>{2},
-             "the first values of a row that are rotated (default all)");
+             "how many leading channels are rotated (default all)");
   add_real(command, "--scale", options.scale,
            "factor of the scores (default 1/sqrt(D) for scaled_dot, else 1)");
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");
-  add_real(command, "--dropout", options.dropout, "probability of dropping a weight");
-  add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{}, "seed of the dropout");
+  add_real(command, "--dropout", options.dropout, "probability of dropping a weight (default 0)");
+  add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{},
+             "seed of the dropout, which it needs");
   command
       .add_parsed(
           "--window",
@@ -189,8 +190,7 @@ void add_results(const Command& command, AttendOptions& options) {
           "--pool", [&options](const std::string& text) { set_pool(options, text); },
           "also pooled: weights in M x N cells, summed over keys, averaged over queries")
       .type_name("M,N");
-  command.add_option("--path", options.path, "force an implementation (qkv info --paths)")
-      .type_name("NAME");
+  command.add_option("--path", options.path, "force a path (qkv info --paths)").type_name("NAME");
 }
 
 void run(const AttendOptions& options, const Common& common) {
@@ -227,7 +227,7 @@ std::string names_with(qkv::ResultAxes axes, std::string_view conjunction) {
 }
 
 void add_attend(const Command& program, const Common& common) {
-  const Command command = program.add_command("attend", "attention on arrays from files");
+  const Command command = program.add_command("attend", "compute attention on arrays from files");
   const auto options = std::make_shared<AttendOptions>();
   command.add_option("Q K [V]", options->files, "the arrays; or one file with all of them")
       .type_name("")
@@ -243,7 +243,7 @@ void add_attend(const Command& program, const Common& common) {
   add_expressions(command, options->expressions);
   command.add_flag("--causal", options->causal, "keys up to the diagonal only");
   Option corner = add_choice(command, "--causal-corner", options->corner, kCorners,
-                             "where the diagonal ends (default bottom_right)");
+                             "the corner that the diagonal goes through (default bottom_right)");
   add_arrays(command, *options);
   command.option("--causal-offset").excludes(corner);
   add_results(command, *options);

@@ -56,7 +56,7 @@ inline constexpr ResultKind kResultKinds[] = {
     {"dropped", "dropped_weights", "weights after dropout"},
     {"scores", "raw_scores", "scores after the scale"},
     {"capped", "capped_scores", "scores after the soft-cap"},
-    {"masked", "masked_scores", "scores after bias, ALiBi and masks"},
+    {"masked", "masked_scores", "scores after --score-mod, bias, ALiBi and masks"},
     {"lse", "lse", "log of the sum of exponentials"},
     {"row_max", "row_max", "largest masked score"},
     {"entropy", "entropy", "entropy of each query's weights, in nats"},

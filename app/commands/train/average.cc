@@ -157,7 +157,7 @@ void add_average(const Command& program, const Common&) {
   const auto options = std::make_shared<AverageOptions>();
   command
       .add_option("RUN", options->models,
-                  "the folder of a run with checkpoints, or model files, any number of either")
+                  "folders of runs with checkpoints, or model files, any number of either")
       .required()
       .any_number()
       .type_name("");

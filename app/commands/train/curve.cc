@@ -25,10 +25,10 @@ constexpr const char* kCurveFooter = R"(Examples:
   qkv curve RUN -o curve.svg
   qkv curve RUN KEPT --x time -o curve.svg -o curve.png
 
-Draws the train.jsonl of runs, finished or still training: training and validation loss per target
-token, and BLEU. The ring marks the best validation. Training loss, unlike validation loss,
-includes dropout and label smoothing; a loss of far fewer updates than its neighbours is merged
-into the next point. -o curve.txt and --json have the numbers.)";
+Draws the learning curves in the train.jsonl of runs, finished or still training: training and
+validation loss per target token, and BLEU. The ring marks the best validation. Training loss,
+unlike validation loss, includes dropout and label smoothing; a loss averaged over far fewer updates
+than its neighbours is merged into the next point. -o curve.txt and --json have the numbers.)";
 
 struct CurveOptions {
   std::vector<std::string> runs{};
@@ -101,7 +101,7 @@ void run(const CurveOptions& options, const Common& common) {
 }  // namespace
 
 void add_curve(const Command& program, const Common& common) {
-  const Command command = program.add_command("curve", "learning curves of translators");
+  const Command command = program.add_command("curve", "draw the learning curves of translators");
   const auto options = std::make_shared<CurveOptions>();
   command.add_option("RUN", options->runs, "one or more folders that qkv train wrote")
       .required()

@@ -98,7 +98,8 @@ void run(const GenOptions& options, const Common& common, bool has_split) {
 
 void add_gen(const Command& program, const Common& common) {
   constexpr Index kMostLines = 100'000'000;
-  const Command command = program.add_command("gen", "sentence pairs to train a translator on");
+  const Command command =
+      program.add_command("gen", "generate sentence pairs to train a translator on");
   const auto options = std::make_shared<GenOptions>();
   add_choice(command, "TASK", options->task, kTasks, "dates or reverse").required();
   add_number(command, "-n,--lines", options->lines, Bounds<Index>{1, kMostLines},

@@ -38,13 +38,13 @@ constexpr const char* kScoreFooter = R"(Examples:
   qkv score RUN test.tsv --beam 4 --json
 
 Lines of DATA with the same source are one sentence with several references. BLEU (Papineni et al.
-2002) and chrF2 (Popovic 2016) are sacreBLEU's by default, signatures included: of whole texts, with
-its tokenizer 13a, any number of references, and exponential smoothing. They compare the text that
-qkv translate prints with DATA as it is. exact: translations that equal a reference, except for the
-kind of white space and of quotation marks.
+2002) and chrF2 (Popovic 2016) are as sacreBLEU computes them by default, with its signatures: of
+whole texts, with its tokenizer 13a, any number of references, and exponential smoothing. They
+compare the text that qkv translate prints with DATA as it is. exact: translations that equal a
+reference, except for the kind of white space and of quotation marks.
 
 Where sentences have several references, "one reference" scores the translations against the first
-alone, and the next reference in the same way: a measure of how well people agree.
+alone, and then the next different reference in the same way: a measure of how well people agree.
 
 log-probability: the natural log-probability of the targets of all lines, end tokens included;
 perplexity: exp(-log-probability / tokens). Texts have at most 4096 tokens.
@@ -53,8 +53,8 @@ perplexity: exp(-log-probability / tokens). Texts have at most 4096 tokens.
 source in the order of DATA, or one for each line of DATA, where the first of each source counts.
 RUN is left out: qkv score --hypotheses THEIRS DATA.
 
---against also scores other translations, and gives p by paired bootstrap resampling (Koehn 2004,
-as in sacreBLEU): how likely a difference this large is for systems that are equally good.)";
+--against also scores other translations, and gives p by paired bootstrap resampling (Koehn 2004, as
+in sacreBLEU): how likely a difference at least this large is for systems that are equally good.)";
 
 struct ScoreOptions {
   std::string run{};
@@ -274,22 +274,23 @@ void add_comparison(const Command& command, ScoreOptions& options) {
 
 void add_score(const Command& program, const Common& common) {
   const Command command =
-      program.add_command("score", "how well translations match what people wrote");
+      program.add_command("score", "measure how well translations match references");
   const auto options = std::make_shared<ScoreOptions>();
   command.add_option("RUN", options->run, fmt::format("{}; not with --hypotheses", kRunHelp))
       .type_name("");
   command
-      .add_option("DATA", options->data, "tab-separated text, one pair a line; - is standard input")
+      .add_option("DATA", options->data,
+                  "tab-separated text, one pair per line; - is standard input")
       .type_name("");
   const Option hypotheses =
       command
           .add_option("--hypotheses", options->hypotheses,
-                      "score these translations, a line each, in place of a model's")
+                      "score these translations, one per line, in place of a model's")
           .type_name("FILE");
   add_columns(command, options->columns.source, options->columns.target);
   hypotheses.excludes(
       command.add_flag("--skip-bad", options->skip_bad,
-                       "lines that are no pairs are no error: a warning counts and names them"));
+                       "skip lines that are not pairs; a warning counts and names them"));
   add_model_options(command, *options, hypotheses);
   add_comparison(command, *options);
   add_outputs(command, options->outputs, "txt");

@@ -54,13 +54,14 @@ Draws --hold-out different sources at random: FOLDER/test.tsv gets every line wi
 the targets of a source are its references. Then draws --valid more, none of which shares a target
 with the first: FOLDER/valid.tsv gets their lines. FOLDER/train.tsv gets the lines whose source and
 target are in neither file, FOLDER/dropped.tsv the rest: lines of other sources with a target that
-is held out. Every line is in exactly one of the files, whole and in the table's order.
+is held out. Every line but those of --skip-bad is in exactly one of the files, whole and in the
+table's order.
 
 Two texts are the same if they differ only in the width and kind of white space and of quotation
 marks, which models read alike. Sources are compared with sources, targets with targets.
 
-The same table, numbers and seed give the same files on every machine, and a smaller --hold-out is
-part of a larger one. The table is held in memory.)";
+The same table, numbers and seed give the same files on every machine. The test data of a smaller
+--hold-out is part of that of a larger one. The table is held in memory.)";
 
 // A part of a split, and the name of its file without ".tsv".
 struct PartName {
@@ -349,7 +350,7 @@ void add_split(const Command& program, const Common& common) {
   const auto options = std::make_shared<SplitOptions>();
   command
       .add_option("TABLE", options->table,
-                  "tab-separated text, one pair a line; - is standard input")
+                  "tab-separated text, one pair per line; - is standard input")
       .required()
       .type_name("");
   command.add_option("-o,--output", options->folder, "folder for the files")
@@ -364,7 +365,7 @@ void add_split(const Command& program, const Common& common) {
              "random seed (default 0)");
   add_columns(command, options->source_column, options->target_column);
   command.add_flag("--skip-bad", options->skip_bad,
-                   "lines that are no pairs are no error: a warning counts and names them");
+                   "skip lines that are not pairs; a warning counts and names them");
   command.add_flag("--json", options->json, "the report as JSON");
   command.footer(kSplitFooter);
   command.callback([options, &common] { run(*options, common); });

@@ -53,7 +53,7 @@ the limit of all training in the folder together, in e (epochs), u (updates), or
 the first limit reached ends the run. Other settings that are given must be those of the run; only
 --after, --save-freq, --keep, --skip-bad and --threads may change. If the data has moved:
 qkv train DATA -o RUN --valid FILE. Files that have moved together with RUN are found, and the error
-of qkv train RUN is the whole command.
+message of qkv train RUN states the whole command.
 
 With --skip-bad, lines of DATA and of --valid that are no pairs (too few columns, an empty text, not
 UTF-8) are left out; a warning counts and names them. Blank lines at the end of a file are no error.
@@ -61,7 +61,7 @@ UTF-8) are left out; a warning counts and names them. Blank lines at the end of 
 During training, standard error shows the loss of the last update and the speed in target tokens
 (with end tokens) per second of training. Each validation is shown with its loss and perplexity,
 BLEU and exact matches of the first sentences (--valid-translate) as in qkv score, the share of
-updates since the previous one whose gradients were clipped, and one sentence, another each time.
+updates since the previous one whose gradients were clipped, and a different sentence each time.
 --quiet hides all this; train.jsonl keeps the validations, and qkv curve RUN draws them.
 
 --best sets which validation is the best, and so what --patience waits for: bleu (the smaller loss
@@ -75,10 +75,10 @@ Subwords are pieces of words, --vocab of them, that SentencePiece learns from bo
 that no piece covers is written as bytes, so that nothing is unknown. The folder and the models
 hold the pieces.
 
-Ctrl-C (or SIGTERM) saves and exits with 130 (143); a killed process loses its progress since the
-last save. With budgets in epochs or updates, the parameters of an interrupted and resumed run are
-bit-identical to those of an uninterrupted one, on any number of threads. A loss that is not finite
-ends the run with exit code 5 and keeps the last checkpoint.
+Ctrl-C (or SIGTERM) saves and exits with 130 (143); if the process is killed, its progress since the
+last save is lost. With budgets in epochs or updates, the parameters of an interrupted and resumed
+run are bit-identical to those of an uninterrupted one, on any number of threads. A loss that is not
+finite ends the run with exit code 5 and keeps the last checkpoint.
 
 RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (with
 subwords SentencePiece's subwords.model instead), model.safetensors (the latest parameters),
@@ -352,7 +352,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
       .type_name("");
   add_columns(command, o.source_column, o.target_column);
   command.add_flag("--skip-bad", o.skip_bad,
-                   "lines that are no pairs are no error: a warning counts and names them");
+                   "skip lines that are not pairs; a warning counts and names them");
   add_choice(command, "--tokenize", o.tokenization, qkv::app::kTokenizations,
              "translate characters (default), words, or subwords: pieces of words");
   add_number(command, "--vocab", o.subwords.vocabulary, Bounds<Index>{1, kMostCount},
@@ -374,7 +374,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
              fmt::format("translate the first N validation sentences for BLEU (default {})",
                          o.valid_translate));
   add_choice(command, "--best", o.best, qkv::app::kBestBy,
-             "the best validation has the highest BLEU (default) or the lowest loss");
+             "what makes a validation the best: the highest BLEU (default) or the lowest loss");
 }
 
 void add_model_options(const Command& command, qkv::app::TranslatorConfig& model, bool& tied) {
@@ -396,7 +396,7 @@ void add_model_options(const Command& command, qkv::app::TranslatorConfig& model
   add_real(command, "--dropout", model.dropout,
            fmt::format("dropout on embeddings and readout (default {})", model.dropout));
   add_real(command, "--label-smoothing", model.label_smoothing,
-           fmt::format("label mass spread over all tokens (default {})", model.label_smoothing));
+           fmt::format("probability spread over all tokens (default {})", model.label_smoothing));
 }
 
 void add_learning_options(const Command& command, TrainingOptions& o) {

@@ -42,14 +42,14 @@ Each line is translated to one line, in order and as soon as possible. In a file
 input, the first column of each line is read. An empty line stays empty. A line of more than 4096
 tokens is reported and its translation left empty, so that line numbers match; the other lines are
 translated, and the exit code is 3. With --skip-bad it is 0, and lines that are not UTF-8 are left
-empty, too. A translation that has not ended after
---most-tokens tokens is truncated. TEXT is a file if one of that name exists. A single word with a
-letter counts as a missing file if it has an extension (lines.tsv) or begins with a folder that
-exists (runs/lines, ./lines); all else is text (and/or).
+empty, too. A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file
+if one of that name exists. A single word with a letter counts as a missing file if it has an
+extension (lines.tsv) or begins with a folder that exists (runs/lines, ./lines); everything else,
+such as and/or, is text.
 
-Translations of words are written as the training data writes them: spaces around punctuation,
-and capitals where the model has none (--lower). Curly quotation marks are read as ' and ". Words
-that the model does not know are read as <unk>; where it writes <unk>, a word is copied (--unknown).
+Models of words write spaces around punctuation as the training data has them and, if trained with
+--lower, its capitals. Curly quotation marks are read as ' and ". Words that the model does not know
+are read as <unk>; where it writes <unk>, a word is copied (--unknown).
 
 -o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
 of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,
@@ -336,7 +336,7 @@ void run(const TranslateOptions& options, const Common& common) {
 
 void add_translate(const Command& program, const Common& common) {
   constexpr Index kMostTokens = 65536;
-  const Command command = program.add_command("translate", "translate lines");
+  const Command command = program.add_command("translate", "translate lines of text");
   const auto options = std::make_shared<TranslateOptions>();
   const Option run_name =
       command.add_option("RUN", options->run, kRunHelp).type_name("").may_be_empty();
@@ -361,10 +361,8 @@ void add_translate(const Command& program, const Common& common) {
                    "print a tab and the natural log-probability after each translation");
   command.add_flag("--show", options->show,
                    "draw below each translation what each of its tokens attends to");
-  command.add_flag(
-      "--skip-bad", options->skip_bad,
-      "lines that are too long or not UTF-8 are no error: one warning counts and names "
-      "them");
+  command.add_flag("--skip-bad", options->skip_bad,
+                   "skip lines that are too long or not UTF-8; one warning counts and names them");
   add_outputs(command, options->outputs, "txt");
   add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);

@@ -25,7 +25,7 @@ constexpr LinkedModel kLinkedModels[] = {
      "without RUN: translate English TEXT, or a file, to French with a model that is linked into "
      "the program"},
     {"--dates", qkv::app::date_model,
-     "without RUN: translate dates, as English writes them, to ISO 8601 with a model that is "
+     "without RUN: translate dates written in English to ISO 8601 with a model that is "
      "linked into the program"}};
 
 std::size_t index_of(const LinkedModel& model) {

@@ -18,7 +18,7 @@ inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::R
                                                             {"last", qkv::app::RunModel::kLast}};
 
 inline constexpr const char* kRunHelp =
-    "the folder that qkv train wrote, or its model.safetensors or best.safetensors";
+    "the folder that qkv train wrote, or a model file, such as its best.safetensors";
 
 // Adds --cols S,T, the columns from 0.
 void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);

@@ -94,7 +94,8 @@ void run(const InspectOptions& options) {
 }  // namespace
 
 void add_inspect(const Command& program, const Common&) {
-  const Command command = program.add_command("inspect", "what is this file, and is it intact?");
+  const Command command =
+      program.add_command("inspect", "show what a file contains, and whether it is intact");
   const auto options = std::make_shared<InspectOptions>();
   command.add_option("PATH", options->paths, "files; - reads standard input (with --as)")
       .type_name("")

@@ -40,10 +40,10 @@ constexpr const char* kStatsFooter = R"(Examples:
   qkv stats a.npz
   qkv stats a.npz --heads 0-1 --json -o stats.npz
 
-One line per head with means over its non-empty rows: entropy -sum w ln w in nats (0: one
+One line per head with means over its rows that have weights: entropy -sum w ln w in nats (0: one
 key, ln Tk: uniform), distance sum w |i - j|, first key: the weight of key 0, top key: the key
 with the largest mean weight, and that weight. Also counts rows that do not sum to 1 (within 1e-4,
-for two-byte numbers 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding
+for 16-bit types 1e-2), rows of zeros, rows with NaN or infinity. Rows whose query is padding
 ([PAD], <pad>), or that are fully masked, are left out.
 
 Warnings follow about heads that show common faults: NaN, negative weights, rows that do not sum
@@ -347,8 +347,8 @@ void run(const StatsOptions& options, const Common& common) {
 }  // namespace
 
 void add_stats(const Command& program, const Common& common) {
-  const Command command =
-      program.add_command("stats", "what the heads of an attention file do, and what looks wrong");
+  const Command command = program.add_command(
+      "stats", "describe attention heads in numbers, and warn of common faults");
   const auto options = std::make_shared<StatsOptions>();
   add_attention_input(command, options->input);
   add_head_choice(command, options->choice, "all");

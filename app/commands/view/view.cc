@@ -30,10 +30,10 @@ An attention file is what numpy.savez("a.npz", attn=A, src=tokens) writes: attn 
 queries; src serves both if there are as many), mask (0 = masked), rows (the query index of each
 row, if not all queries are there; --queries takes these) and axes (names of rows and columns) are
 optional. A stack of arrays [examples, heads, queries, keys], one per layer, is read with --order
-layers,examples,heads. Masked padding at the end of src and tgt is not shown unless --queries or
---keys names it (all).
+layers,examples,heads. Masked padding at the end of src and tgt is not shown unless --queries,
+--keys or --tokens names it.
 
---minus shows the difference from the same part of another file; --reduce applies to both first.
+--minus shows the difference from the same part of another file; --reduce is applied to both first.
 
 An .html is a page for browsers, of all examples, layers and heads unless options select some. With
 --minus it has the maps of both files, and their difference.
@@ -166,7 +166,7 @@ std::vector<std::string> kept_tokens(const std::vector<std::string>& texts) {
 void add_selection(const Command& command, ViewOptions& options) {
   add_head_choice(command, options.choice, "the first that is not empty");
   Option tokens = add_indices(command, "--tokens", options.tokens,
-                              "which queries and keys, by the same indices");
+                              "which queries and keys, with the same indices for both");
   add_indices(command, "--queries", options.queries, "which queries (rows)").excludes(tokens);
   add_indices(command, "--keys", options.keys, "which keys (columns)").excludes(tokens);
   const Option hide = command.add_flag("--hide-special", options.hide_special,

@@ -50,7 +50,7 @@ void add_lowest(const Command& command, std::optional<double>& lowest) {
             }
           },
           "the number at the bottom of the colour range (default: 0, or the smallest if any is "
-          "negative)")
+          "negative); not for .html")
       .type_name("X");
 }
 

@@ -26,7 +26,7 @@ as typed, then in lower case. Rows are queries: row i says how much word i atten
 themselves, in float64; with --heads they are projected by seeded weights. On a terminal the map is
 drawn above the table; a table that is too wide is split into bands of columns.
 
-Spelling vectors, used without --vectors, need no file and know nothing of meaning. All runs of 3 to
+Spelling vectors, used without --vectors, need no file and do not reflect meaning. All runs of 3 to
 5 letters of "<word>", and the whole of it, are hashed (FNV-1a). Each hash draws 50 (--dim) uniform
 numbers from the seed (Philox4x32-10), and their sum is divided by the square root of their count,
 which makes it as large as GloVe's vectors. Words that share letters get similar vectors.
@@ -34,10 +34,11 @@ which makes it as large as GloVe's vectors. Words that share letters get similar
 {}
 In a text, i and j are words, Tq and Tk their number, b is 0, and h is 0 without --heads.
 
-An .npz or .safetensors file holds all that is needed to recompute it: tokens, words, x, q, k, v,
-score, scale, params.*, scores (before --score-mod), score_mod, mask_mod, with.*, weights, lse, out;
-attn, src, tgt and, if anything is masked, mask make it an attention file. An .npy file holds the
-weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json both.)";
+An .npz or .safetensors file holds all that is needed to compute the weights again: tokens, words,
+x, q, k, v, score, scale, params.*, scores (before --score-mod), score_mod, mask_mod, with.*,
+weights, lse, out; attn, src, tgt and, if anything is masked, mask make it an attention file. An
+.npy file holds the weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json
+report and weights.)";
 
 // Throws UsageError if two inputs are standard input.
 void check_stdin(const WordsOptions& options) {
@@ -83,14 +84,15 @@ void run(const WordsOptions& options, const Common& common) {
 }  // namespace
 
 void add_words(const Command& program, const Common& common) {
-  const Command command = program.add_command("words", "who attends to whom in a text");
+  const Command command =
+      program.add_command("words", "show which words of a text attend to which");
   const auto options = std::make_shared<WordsOptions>();
   command.add_option("TEXT", options->text, "the words; - reads standard input")
       .type_name("")
       .required();
   command
       .add_option("--vectors", options->vectors,
-                  "word vectors, one word a line; - reads standard input")
+                  "word vectors, one word per line; - reads standard input")
       .type_name("FILE");
   add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
              "width of a word vector (default: that of the file; of spelling vectors 50)");
@@ -98,8 +100,10 @@ void add_words(const Command& program, const Common& common) {
              "what to do with a word without a vector (default error)");
   add_choice(command, "--score", options->score, kScores,
              "score of a query and a key (default scaled_dot)");
-  Option heads = add_number(command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
-                            "multi-head self-attention with projections");
+  Option heads = add_number(
+      command, "--heads", options->heads, Bounds<qkv::Index>{1, kMostHeads},
+      "number of heads, whose q, k and v are projected (default: one, not projected); needs "
+      "--score scaled_dot");
   add_choice(command, "--form", options->form, kForms,
              "split (default): each head has a share of the width; wide: the whole width")
       .needs(heads);

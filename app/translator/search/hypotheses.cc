@@ -63,7 +63,17 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
   live_ = std::move(next);
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
   if (nodes_.size() >= 2 * looked_at_) forget_dead_ends();
-  done_ = live_.empty() || full || static_cast<Index>(ended_.size()) >= options_.beam;
+  done_ = live_.empty() || full ||
+          (static_cast<Index>(ended_.size()) >= options_.beam && is_ended_best());
+}
+
+// Whether no live hypothesis has a higher score than the best that has ended.
+bool Hypotheses::is_ended_best() const {
+  const auto by_score = [this](const Hypothesis& one, const Hypothesis& other) {
+    return score(one) < score(other);
+  };
+  const Hypothesis& ended = *std::ranges::max_element(ended_, by_score);
+  return !(score(*std::ranges::max_element(live_, by_score)) > score(ended));
 }
 
 // Keeps the nodes that a hypothesis reaches, in their order: a node comes after the tokens before

@@ -59,6 +59,7 @@ class Hypotheses {
   // Removes nodes that no hypothesis reaches.
   void forget_dead_ends();
   double score(const Hypothesis& hypothesis) const;
+  bool is_ended_best() const;
 
   SearchOptions options_;
   Index most_tokens_;

@@ -94,5 +94,24 @@ TEST(Hypotheses, RowsFollowTheirPathWhateverIsForgotten) {
   }
 }
 
+// A likely hypothesis is continued although `beam` unlikely ones have ended.
+TEST(Hypotheses, AFinishedBeamWaitsForTheBest) {
+  constexpr std::int32_t kWord = 3, kEnd = 2;
+  for (const double penalty : {0.0, 1.0}) {
+    Hypotheses hypotheses({.beam = 2, .length_penalty = penalty, .attention = false}, 10);
+    for (int step = 1; step <= 4; ++step) {
+      const double likely = -0.01 * step, unlikely = -5 - step;
+      ASSERT_FALSE(hypotheses.done()) << step;
+      hypotheses.advance(std::vector<Continuation>{{0, kWord, likely}, {0, kEnd, unlikely}}, {}, 2);
+    }
+    ASSERT_FALSE(hypotheses.done());
+    hypotheses.advance(std::vector<Continuation>{{0, kEnd, -0.05}, {0, kWord, -9}}, {}, 2);
+    EXPECT_TRUE(hypotheses.done());
+    const app::Translation best = hypotheses.best(2);
+    EXPECT_EQ(best.tokens, (Path{kWord, kWord, kWord, kWord, kEnd}));
+    EXPECT_EQ(best.log_probability, -0.05);
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test

@@ -224,7 +224,16 @@ Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size
   };
   const auto encoded = oracle.encode(source);
   std::vector<Hypothesis> live{{{}, encoded.start, 0, false}}, ended;
-  while (ended.size() < beam) {
+  const auto score = [penalty](const Hypothesis& one) {
+    return one.log_probability / std::pow(static_cast<double>(one.tokens.size()), penalty);
+  };
+  const auto is_over = [&] {
+    double best_live = -INFINITY, best_ended = -INFINITY;
+    for (const Hypothesis& one : live) best_live = std::max(best_live, score(one));
+    for (const Hypothesis& one : ended) best_ended = std::max(best_ended, score(one));
+    return ended.size() >= beam && best_live <= best_ended;
+  };
+  do {
     std::vector<Hypothesis> next;
     for (const Hypothesis& one : live) {
       const auto step = oracle.step(encoded, one.state, one.tokens.empty() ? 1 : one.tokens.back());
@@ -243,13 +252,10 @@ Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size
       if (ends && place < beam) ended.push_back(next[place]);
       if (!ends && live.size() < beam) live.push_back(next[place]);
     }
-    if (live.front().tokens.size() == most) break;
-  }
+  } while (live.front().tokens.size() < most && !is_over());
   Best best;
   for (const Hypothesis& one : ended.empty() ? live : ended) {
-    const double score =
-        one.log_probability / std::pow(static_cast<double>(one.tokens.size()), penalty);
-    if (score > best.score) best = {one.tokens, one.log_probability, one.followed, score};
+    if (score(one) > best.score) best = {one.tokens, one.log_probability, one.followed, score(one)};
   }
   return best;
 }
