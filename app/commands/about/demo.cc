@@ -229,7 +229,7 @@ SeedReport seed_numbers() { return check_seed_numbers(embedded_seed_table()); }
 
 void add_demo(const Command& program, const Common& common) {
   const Command command = program.add_command(
-      "demo", "translate a sentence, compare the four scores, attend over 16,384 tokens");
+      "demo", "translate a sentence, compare four scores, attend over 16,384 tokens");
   const auto options = std::make_shared<DemoOptions>();
   add_number(command, "--tokens", options->tokens, Bounds<Index>{64, Index{1} << 20},
              "length of the long sequence (default 16384; fewer on a slow machine)");
