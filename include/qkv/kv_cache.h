@@ -28,9 +28,8 @@ struct KvCacheSizes {
   Index D = 0;
   Index E = 0;
   Index page = 64;
-  // If window > 0, a query attends to the last `window` keys up to its own, and a call may have
-  // up to `queries` queries; both are at most 2^53. Keys that no such call can attend to are
-  // dropped, a page at a time.
+  // If window > 0, a query attends to the last `window` keys up to its own, and keys that no call
+  // of up to `queries` queries can attend to are dropped, a page at a time. Both are at most 2^53.
   Index window = 0;
   Index queries = 16;
 };

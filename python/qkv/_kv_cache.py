@@ -42,7 +42,7 @@ class KvCache:
         page: number of keys in a page, a multiple of 16.
         window: if above 0, a query attends to the last `window` keys, its own included, and keys
             that no query can attend to any more are dropped, a page at a time.
-        queries: with a window, the largest number of queries of one call.
+        queries: with a window, the number of queries for which one call still has all keys.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.

@@ -181,7 +181,8 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
 
     Args:
         f: a function f(s, at): s is the score after the soft-cap, at.b, at.h, at.i and at.j are the
-            indices of batch entry, query head, query and key.
+            indices of batch entry, query head, query and key, at.Tq and at.Tk the numbers of
+            queries and keys.
 
     Returns:
         A ScoreMod, for `score_mod=` of `attention`; it holds the arrays, and reads their present

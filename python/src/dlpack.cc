@@ -51,6 +51,10 @@ const char* autograd_hint(nb::handle object) {
   return asks ? "; under autograd call qkv.torch.attention" : "";
 }
 
+bool is_nested(nb::handle object) {
+  return nb::hasattr(object, "is_nested") && nb::object(object.attr("is_nested")).is(Py_True);
+}
+
 // Calls a DLPack method of an array and returns its result. If the method refuses the array, as
 // PyTorch's does for a tensor that requires gradients, throws an error that names the argument;
 // other errors propagate.
@@ -61,6 +65,11 @@ nb::object asked(nb::handle object, const char* method, const Name& name) {
     for (PyObject* const kind :
          {PyExc_BufferError, PyExc_ValueError, PyExc_TypeError, PyExc_RuntimeError}) {
       if (!error.matches(kind)) continue;
+      if (is_nested(object)) {
+        throw_type_error(name,
+                         "must have one shape, got a nested tensor; qkv.torch's "
+                         "scaled_dot_product_attention takes jagged ones");
+      }
       throw_type_error(name, "must be an array on the CPU that exports its memory, got " +
                                  describe(object) + " (" + text_of(error.value()) + ")" +
                                  autograd_hint(object));

@@ -9,7 +9,8 @@ namespace {
 
 [[noreturn]] void refuse(const char* what) {
   PyErr_Format(PyExc_NotImplementedError,
-               "%s is not in this build: qkv was built without its file formats (QKV_APP=OFF)",
+               "%s is not in this build: qkv was built without its file formats (QKV_APP is OFF, or "
+               "libraries that they need were missing)",
                what);
   nanobind::raise_python_error();
 }

@@ -344,6 +344,15 @@ def odd_tensors(shape):
     return found
 
 
+def test_nested_tensors_are_refused():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
+        nested = torch.nested.nested_tensor([torch.ones(1, 2), torch.ones(3, 2)])
+    message = "k must have one shape, got a nested tensor; qkv.torch's scaled_dot"
+    with pytest.raises(TypeError, match=message):
+        qkv.attention(torch.ones(2, 2), nested, torch.ones(2, 2))
+
+
 def causal_bias(queries, keys):
     from torch.nn.attention.bias import causal_upper_left
 

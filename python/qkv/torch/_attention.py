@@ -223,7 +223,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
     bfloat16 and float16 with product scores, float32 with additive ones, no gradients
-    (docs/pytorch.md lists options and results). All tensors are on one device.
+    (docs/cuda.md lists options and results). All tensors are on one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a

@@ -211,7 +211,7 @@ class Seen:
         )
 
     def __repr__(self) -> str:
-        return f"Seen({self._there_is()})"
+        return f"Seen({listed(self._layers) if self._layers else self._there_is()})"
 
     def save(
         self,

@@ -40,9 +40,9 @@ def replaced() -> Iterator[None]:
     The replacement holds for all threads, and for every caller that looks the function up in
     torch.nn.functional at each call, as PyTorch's own layers do. A caller that imported the
     function itself earlier keeps PyTorch's, and so do modules in PyTorch's fast path (evaluation
-    without gradients) and a MultiheadAttention that returns weights. Tensors on other devices go to
-    PyTorch's function, and code compiled by torch.jit.script always calls PyTorch's. The context
-    may be nested.
+    without gradients; there qkv's MultiheadAttention is not called either) and a MultiheadAttention
+    that returns weights. Tensors on other devices go to PyTorch's function, and code compiled by
+    torch.jit.script always calls PyTorch's. The context may be nested.
 
     Returns:
         A context manager; `with` gives None.
