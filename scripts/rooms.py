@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Counts the lines of each room (a folder of the source): its code and tests. The table is in
-docs/contributing/building.md.
+"""Counts the lines of each room (a folder of the source): its code, comments and tests. The table
+is in docs/contributing/building.md.
 
 usage: rooms.py            print the table
        rooms.py --write    write it into docs/contributing/building.md
        rooms.py --check    exit 1 if a number in docs/contributing/building.md is more than a tenth and 50 lines off
 
-Blank lines do not count, and comments only in tests. A docstring is a comment.
+Blank lines do not count. A docstring counts as a comment.
 """
 
 import io
@@ -91,8 +91,8 @@ def room_of(path):
 
 
 def count_all():
-    """{room: [code, tests]} of the files that git knows."""
-    rooms = {room: [0, 0] for room in ROOMS}
+    """{room: [code, comments, tests]} of the files that git knows."""
+    rooms = {room: [0, 0, 0] for room in ROOMS}
     files = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
     for name in files.splitlines():
         count, room = COUNTS.get(pathlib.Path(name).suffix), room_of(name)
@@ -100,14 +100,15 @@ def count_all():
             continue
         code, comments = count((ROOT / name).read_text(encoding="utf-8"))
         if room[1]:
-            rooms[room[0]][1] += code + comments
+            rooms[room[0]][2] += code + comments
         else:
             rooms[room[0]][0] += code
+            rooms[room[0]][1] += comments
     return rooms
 
 
 def table(rooms):
-    rows = ["| room | code | tests |", "| --- | ---: | ---: |"]
+    rows = ["| room | code | comments | tests |", "| --- | ---: | ---: | ---: |"]
     total = [sum(column) for column in zip(*rooms.values())]
     for room, counts in [*rooms.items(), ("all", total)]:
         rows.append(f"| {room} | " + " | ".join(f"{count:,}" if count else "" for count in counts) + " |")
@@ -132,7 +133,7 @@ def main():
         stale = [
             f"docs/contributing/building.md: {room}: {old}, now {new}"
             for room, counts in rooms.items()
-            for old, new in zip(written().get(room, [0, 0]), counts)
+            for old, new in zip(written().get(room, [0, 0, 0]), counts)
             if abs(old - new) > max(50, new // 10)
         ]
         print("\n".join([*stale, f"{len(rooms)} rooms, {len(stale)} stale numbers; scripts/rooms.py --write renews them"]))
