@@ -25,7 +25,7 @@
 enum class Corner { kBottomRight, kTopLeft };
 inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRight},
                                               {"top_left", Corner::kTopLeft}};
-// The order of the axes of rank 4.
+// The order of the axes of q, k, v and out of rank 4.
 enum class Layout { kBhtd, kBthd };
 inline constexpr Choice<qkv::RotaryPairs> kRotaryPairs[] = {
     {"neighbours", qkv::RotaryPairs::kNeighbours}, {"halves", qkv::RotaryPairs::kHalves}};
@@ -87,7 +87,7 @@ std::string names_with(qkv::ResultAxes axes, std::string_view conjunction);
 struct AttendOptions {
   std::vector<std::string> files{};
   Layout layout = Layout::kBhtd;
-  qkv::Score score;  // its parameters absent
+  qkv::Score score;  // without parameters, which are read from --params
   std::string params{};
   std::optional<double> norm_eps{};
   std::optional<qkv::RotaryPairs> rotary{};
@@ -134,7 +134,7 @@ struct AttendCall {
   ArrayStore store{};
   qkv::Inputs inputs{};
   qkv::Options options{};
-  qkv::Tensor slopes{};                     // those of --alibi auto
+  qkv::Tensor slopes{};                     // the slopes of --alibi auto
   std::map<std::string, Origin> origins{};  // by the library's name of the argument
   nlohmann::ordered_json settings{};        // the options that the reports show
   std::vector<std::string> warnings{};
@@ -142,8 +142,8 @@ struct AttendCall {
 
 // The sizes of a call from which the shapes of its results follow. The inputs must fit together.
 struct CallShape {
-  qkv::Dims lead{};  // batch and heads
-  bool heads = false;
+  qkv::Dims lead{};    // batch and heads; heads alone if packed
+  bool heads = false;  // whether arrays that are not packed have an axis of heads
   bool packed = false;
   qkv::Index sequences = 0;  // 0 if not packed
   qkv::Index head_count = 1;
@@ -153,7 +153,7 @@ struct CallShape {
 };
 CallShape shape_of(const qkv::Inputs& inputs);
 
-// Reads the files that the command line names.
+// Fills `call` from the options and the files that they name.
 void read_call(const AttendOptions& options, AttendCall& call);
 
 struct NamedTensor {
@@ -163,7 +163,7 @@ struct NamedTensor {
 struct AttendResults {
   std::vector<NamedTensor> arrays{};  // the requested results, in the order of kResultKinds
   qkv::Tensor weights{};              // weights for pictures, if they were not requested
-  qkv::Tensor allowed{};              // bool, shape of weights; absent when nothing is masked
+  qkv::Tensor allowed{};              // bool, shape of weights, if a mask or bias is given
   std::string path{};
   CallShape shape{};
 };

@@ -11,7 +11,7 @@
 // The interface by which commands declare their options. It hides CLI11, whose header took most of
 // the time of compiling and linting the program when every command included it.
 
-namespace CLI {  // NOLINT(readability-identifier-naming): its own
+namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
 class Option;
 }  // namespace CLI

@@ -25,8 +25,9 @@ std::vector<std::string> words_of(int argc, char** argv);
 // The name of the CLI11 validator by which Option::may_be_empty() marks an option.
 inline constexpr const char* kMayBeEmpty = "may be empty";
 
-// Makes every option and argument that takes a FILE, a FOLDER or a NAME reject "", which is what an
-// unset shell variable expands to. Applies to all commands of `program`.
+// Makes every option that takes a FILE, a FOLDER or a NAME, and every positional argument except
+// TEXT, reject "", which is what an unset shell variable expands to. Applies to all commands of
+// `program`.
 void refuse_empty_names(CLI::App& program);
 
 // A message of one line for an invalid command line: what is wrong, and what would be valid.

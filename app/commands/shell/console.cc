@@ -43,8 +43,8 @@ bool is_of(std::string_view terminal, std::string_view family) {
   return rest.empty() || rest.front() == '-' || rest.front() == '.';
 }
 
-// Whether the terminal's name promises fewer colours than 256, or none: DEC's terminals, and the
-// suffixes of limited variants of the families in shows_256_colours().
+// Whether the terminal's name promises fewer colours than 256, or none: "dumb", "unknown", DEC's
+// terminals ("vt100"), and the suffixes of limited variants of the families in shows_256_colours().
 bool shows_few_colours(std::string_view terminal) {
   constexpr std::string_view kWords[] = {"dumb", "unknown"};
   if (std::ranges::find(kWords, terminal) != std::end(kWords)) return true;

@@ -4,9 +4,9 @@
 
 #include <string_view>
 
-// Throws UsageError if results of this many bytes do not fit in this machine's memory: allocating
-// them could get this program, or another, killed silently. `what` begins the message and `hint`
-// ends it.
+// Throws UsageError if `bytes` is more than 90 % of this machine's memory: allocating that much
+// could get this program, or another, killed silently. `what` begins the message and `hint` ends
+// it.
 void check_memory(double bytes, std::string_view what, std::string_view hint);
 
 #endif  // QKV_COMMANDS_SHELL_MEMORY_H_

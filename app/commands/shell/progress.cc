@@ -21,7 +21,7 @@ bool is_enabled(const Common& common) {
   return common.progress == ProgressMode::kAlways;
 }
 
-// The width of the terminal to which standard error goes; 80 if it is unknown.
+// The width of the terminal to which standard error goes; 80 if it is unknown or below 20.
 int columns() {
   struct winsize size {};
   constexpr int kFewest = 20;
@@ -75,6 +75,6 @@ void Progress::keep(const std::string& text) {
 void Progress::show(const std::string& state) {
   drawn_ = true;
   std::string line = fmt::format("qkv: {}: {}", task_, state);
-  if (terminal_) line = qkv::app::shortened(line, columns() - 1);  // it must not wrap
+  if (terminal_) line = qkv::app::shortened(line, columns() - 1);  // a wrapped line is not erased
   std::fputs((terminal_ ? "\r" + line + "\x1b[K" : line + "\n").c_str(), stderr);
 }

@@ -11,8 +11,8 @@
 
 namespace {
 
-// The width of the terminal to which standard output goes; without one, the number in COLUMNS, or
-// 80.
+// The width of the terminal to which standard output goes; without one, the number in COLUMNS if it
+// is 20 or more, else 80.
 int terminal_columns() {
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
