@@ -93,14 +93,14 @@ class RowReader {
       try {
         return lines_.next(line);
       } catch (const InputError& error) {
-        if (error.line() == 0) throw;  // without a line, reading has failed
+        if (error.line() == 0) throw;  // an error without a line: reading has failed
         report_blanks();
         report(error);
       }
     }
   }
 
-  // Blank lines are only reported if a line follows that is not blank.
+  // Blank lines are reported only if a line follows that is not blank, or if the file has no row.
   void hold_blank() {
     if (last_blank_ == 0) first_blank_ = number();
     last_blank_ = number();
