@@ -11,9 +11,10 @@
 
 namespace qkv::app {
 
-// Computes the loss of all sentence pairs and translates the first sentences. `update` selects the
-// sample, so that validations of different updates show different sentences. The result is
-// bit-identical on any executor. Throws Cancelled if the flag (which may be null) is set.
+// Computes the loss of all sentence pairs, and translates and scores `pairs.sentences`. `update`
+// selects the sentence that is shown as the sample, so that validations show different ones. The
+// result is bit-identical on any executor. Throws Cancelled if the flag `stop`, which may be null,
+// is set.
 ValidationScore validate(const TranslationModel& model, const EncodedPairs& pairs, Index update,
                          const Executor& executor, const std::atomic<bool>* stop);
 
