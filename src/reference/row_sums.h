@@ -29,7 +29,8 @@ class RowSums {
 
   Products products() const { return products_; }
   Index width() const { return width_; }
-  // Begins with term n; `to` has the sums of earlier terms.
+  // Begins with term n. `to` has the sums of earlier terms; after end() they include the terms
+  // added since.
   void begin(Index n, T* to) {
     to_ = to;
     if (products_ == Products::kAmx) amx_.begin(n, to);
