@@ -20,7 +20,8 @@ struct NamedView {
 // Checks a size given to a constructor: it must be at least 1.
 void check_size(std::string_view function, std::string_view argument, Index size);
 
-// Checks the shape of a tensor that a constructor will allocate; `sizes` names its arguments.
+// Checks that a tensor that a constructor will allocate takes at most 2^63 - 1 bytes. `sizes` names
+// the arguments that determine its shape.
 void check_tensor(std::string_view function, std::string_view sizes, DType dtype,
                   const Dims& shape);
 
@@ -30,8 +31,8 @@ double checked_dropout(std::string_view function, double p);
 // Checks the dtype of a layer with parameters: it must be float32 or float64.
 void check_dtype(std::string_view function, DType dtype);
 
-// Checks that an array is given, and has this dtype, rank 2 or more, and this size of the last
-// axis.
+// Checks that an array is given, and has this dtype, rank 2 to kMaxRank - 1, and this size of the
+// last axis.
 void check_rows(std::string_view function, const NamedView& array, DType dtype, Index width,
                 std::string_view width_name = "width");
 
@@ -40,8 +41,8 @@ void check_rows(std::string_view function, const NamedView& array, DType dtype, 
 void check_channels(std::string_view function, const NamedView& array, Index width,
                     std::string_view width_name);
 
-// Checks that attention() computes in `dtype`, the layer's, for the array's dtype. Absent arrays
-// and those without a real type are left to attention().
+// Checks that `dtype`, the layer's, is the accumulator of the array's dtype. Absent arrays and
+// arrays without a real type are left to attention().
 void check_computed_in(std::string_view function, const NamedView& array, DType dtype);
 
 // Checks that an array is given and is float32 or float64.
