@@ -22,8 +22,8 @@ void expect_one_width(const Inputs& inputs, const Problem& p) {
                    shown("k", inputs.k), ")"));
 }
 
-// Each overload adds the input transforms of a score and sets the product of query-key pairs.
-// Before the call there are only the transforms of options, and the product is the dot product.
+// Each overload adds the input transforms of its score and sets the pair product. Before the call,
+// the transforms are the norm and rotation of the options, and the pair product is kDot.
 void resolve_kind(const ScaledDot&, const Inputs& inputs, Problem& p) {
   expect_one_width(inputs, p);
 }
