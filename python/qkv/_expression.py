@@ -34,7 +34,7 @@ class Expression:
     + - * / // %, abs(), comparisons, & | ^ ~ of truth values or of integers (several operations
     for each bit that both may have), and << >> by a constant. x ** n takes a constant n: an integer
     from -16 to 16, 0.5 or -0.5; a positive constant may be raised to an expression. NumPy's
-    functions take expressions: np.where, np.clip, np.exp and its like. astype(int) rounds to 0.
+    functions take expressions: np.where, np.clip, np.exp and others. astype(int) rounds towards 0.
 
     >>> import numpy as np
     >>> import qkv
@@ -43,19 +43,19 @@ class Expression:
     """
 
     __slots__ = ("_known", "_made", "_of")
-    _tape: Any = None  # where a value is recorded, of qkv.torch in graphs
+    _tape: Any = None  # the Tape of qkv.torch that records this value, if any
 
     def __init__(
         self, of: _core.Expression, made: Tuple[Any, ...] = (), known: Optional[Known] = None
     ) -> None:
         self._of = of
-        self._made = made  # the operation and the operands, of which `known` computes _known
+        self._made = made  # the operation and the operands, from which `known` computes _known
         self._known = known
 
     def __repr__(self) -> str:
         return f"Expression({self._of.text()})"
 
-    # ---- what needs a value ----------------------------------------------------------------------
+    # ---- operations that need a value ------------------------------------------------------------
 
     def _refusal(self, what: str, instead: str) -> TypeError:
         text = self._of.text()
@@ -212,8 +212,8 @@ class Expression:
         """Returns the value as another type.
 
         Args:
-            dtype: float, int (rounds towards 0, to the nearest integer of 32 bits) or bool (whether
-                it differs from 0).
+            dtype: float, int (rounds towards 0; a number that does not fit in 32 bits becomes the
+                nearest integer that does, NaN becomes 0) or bool (whether the value is not 0).
 
         Returns:
             The converted Expression.
@@ -241,7 +241,7 @@ class Expression:
 
     @classmethod
     def __torch_function__(cls, function: Any, _: Any, inputs: Any, options: Any = None) -> Any:
-        from ._expression_torch import of_torch  # which needs PyTorch
+        from ._expression_torch import of_torch  # the module imports PyTorch
 
         return of_torch(function, inputs, options or {})
 
@@ -257,7 +257,7 @@ Operand = Union[Expression, bool, int, float, Any]
 
 
 def expression_of(x: Any) -> Expression:
-    """An operand as an expression: a constant, or an array without axes, is one.
+    """An operand as an expression; it may also be a constant or an array without axes.
 
     Raises:
         TypeError: x is something else, such as an array with axes.
@@ -281,15 +281,15 @@ def expression_of(x: Any) -> Expression:
             "expression: an operand must be a number, got an array of the shape "
             f"{list(shape)}; read it at an index, such as array[at.h]"
         )
-    if isinstance(x, np.generic):  # bfloat16 of ml_dtypes
+    if isinstance(x, np.generic):  # such as bfloat16 of ml_dtypes
         return Expression(_core.number(float(x)))
-    from ._captured import captured, element_of  # which imports this module
+    from ._captured import captured, element_of  # the module imports this one
 
     return element_of(captured(x), ())
 
 
 def tape_of(operands: Sequence[Any]) -> Any:
-    """Where these operands are recorded; None for expressions of the library."""
+    """The Tape of the first operand that has one; None if the operands are not recorded."""
     for x in operands:
         if isinstance(x, Expression) and x._tape is not None:
             return x._tape
@@ -400,7 +400,9 @@ def _xor(a: Any, b: Any) -> Expression:
 
 
 def _common_bits(x: Expression, y: Expression) -> Expression:
-    """x & y of integers: a sum over the bits that both may have, or over runs of a constant's."""
+    """x & y of integers: a sum over the bits that both may have, or over runs of bits if one is
+    constant.
+    """
     if known(x).low == known(x).high:
         x, y = y, x
     both = known(x).bits & known(y).bits
@@ -421,7 +423,7 @@ def _common_bits(x: Expression, y: Expression) -> Expression:
 
 
 def _bits(x: Expression, start: int, end: int) -> Expression:
-    """The bits start .. end - 1 of an integer, in their places; not the sign."""
+    """The bits start .. end - 1 of an integer, in their places; end is at most 31."""
     part = x if start == 0 else x // 2**start
     if known(part).bits >> (end - start):
         # The divisor 2^31 is no integer of 32 bits; adding the least integer wraps around instead.
@@ -438,7 +440,7 @@ def _high_bits(x: Expression, start: int) -> Expression:
 
 
 def _shifted(sign: str, a: Any, by: Any) -> Any:
-    """An integer and the power of 2 that it is multiplied with or divided by."""
+    """An integer and the power of 2 that multiplies (<<) or divides (>>) it."""
     is_constant = isinstance(by, (int, np.integer)) and not isinstance(by, bool)
     if is_constant and 0 <= by <= 30 and _type(expression_of(a)) == "integer":
         return a, 1 << int(by)
@@ -453,7 +455,7 @@ def _shifted(sign: str, a: Any, by: Any) -> Any:
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Expression:
-    """Returns a where the condition is true, else b, as `np.where`. Both are computed.
+    """Returns a where the condition is true, else b, as `np.where`; a and b are both computed.
 
     Args:
         condition: a truth value.

@@ -29,7 +29,7 @@ nb::object array_made_of(nb::handle x, const Name& name) {
   return array_or_sequence(nb::list(nb::borrow(x)), name, DType::kFloat64).owner;
 }
 
-// The axis `dim` from 0; the last one for an array without axes, which the library refuses.
+// The axis `dim` counted from 0; -1 for an array without axes, which the library refuses.
 int axis_of(nb::handle dim, const ConstView& x) {
   const Name name{"softmax", "dim"};
   const Index axis = index_of(dim, name);

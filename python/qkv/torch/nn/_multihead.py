@@ -28,7 +28,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     module. It differs in three ways: for a query that may attend to no key, attention gives zeros,
     not NaN, so that out is the bias of out_proj; appended keys (add_bias_kv, add_zero_attn) are
     attended to also with is_causal; errors are ValueError and TypeError. CUDA tensors have no
-    gradients (docs/cuda.md).
+    gradients (docs/pytorch.md).
 
     Args:
         embed_dim: channels of query and of the output.
@@ -235,7 +235,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     ) -> Tuple[torch.Tensor, ...]:
         """The projected query, key and value, each of embed_dim channels."""
         bias = self.in_proj_bias
-        if bias is not None:  # may have another dtype than the weights, as in PyTorch's module
+        if bias is not None:  # it may have another dtype than the weights, as in PyTorch's module
             bias = bias.to(self.out_proj.weight.dtype)
         if self.in_proj_weight is None:
             weights = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
