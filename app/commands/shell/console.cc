@@ -21,7 +21,7 @@ using qkv::app::TerminalColours;
 std::atomic<bool> stop{false};
 std::atomic<int> signal_number{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
-              "signal handlers may touch nothing else");
+              "a signal handler may only use lock-free atomics");
 
 extern "C" void on_signal(int number) {
   signal_number.store(number);

@@ -35,8 +35,8 @@ std::string input_name(const std::string& path);
 // input_name() with control characters escaped, so that printing it on a terminal neither moves the
 // cursor nor ends the line.
 std::string shown_name(const std::string& path);
-// A word of a command line as a shell reads it: quoted if it has other characters than letters,
-// digits and those of plain file names.
+// A word of a command line, written for a shell: quoted if it is empty or has other characters than
+// letters, digits and those of plain file names.
 std::string in_shell(std::string_view word);
 
 // Prints results on standard output. Throws ClosedPipe, or OutputError if writing fails.
@@ -49,8 +49,9 @@ void warn(const Common& common, std::string_view text);
 // shows 256 colours or more, and NO_COLOR is not set (no-color.org).
 qkv::app::TerminalColours terminal_colours(const Common& common);
 
-// Installs signal handlers. SIGINT and SIGTERM set stop_flag() (a second one ends the program at
-// once); SIGPIPE and SIGXFSZ are ignored, so that such writes fail with an ordinary error.
+// Installs signal handlers. SIGINT and SIGTERM set stop_flag(), and the same signal again ends the
+// program at once. SIGPIPE and SIGXFSZ are ignored, so that a write to a closed pipe, or beyond the
+// limit of a file's size, fails with an ordinary error.
 void catch_signals();
 // Whether SIGINT or SIGTERM has arrived.
 const std::atomic<bool>& stop_flag();

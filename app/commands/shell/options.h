@@ -21,7 +21,10 @@
 template <class Value>
 using Choice = qkv::app::Choice<Value>;
 
-// The names of `choices`, an array of Choice<Value> as in all functions here, in one text.
+// In this file, `choices` is an array of Choice<Value>. Options keep references to it and to
+// `target`, so both must outlive the parsing of the command line.
+
+// The names of `choices`, joined by `separator`.
 template <class Choices>
 std::string names_of(const Choices& choices, std::string_view separator = ", ") {
   std::string names;
@@ -94,6 +97,7 @@ Option add_number(const Command& command, const std::string& name, Target& targe
             if (!number || *number < bounds.lowest || *number > bounds.highest) {
               const bool too_large =
                   !number && text.find_first_not_of("0123456789") == std::string::npos;
+              // The maximum of the type appears only in the error of a number beyond it.
               const bool open = bounds.highest == std::numeric_limits<Number>::max() && !too_large;
               throw BadValue(name,
                              fmt::format("expected a whole number from {}{}, got {}", bounds.lowest,
