@@ -100,6 +100,7 @@ void read_norm(const AttendOptions& options, AttendCall& call) {
   qkv::QkNorm norm{.eps = *options.norm_eps};
   call.origins["qk_norm.eps"] = {"--qk-norm", false};
   call.settings["qk_norm"] = *options.norm_eps;
+  // The --params file must have a gain, unless it is given for the score's own parameters.
   bool any = options.params.empty() || qkv::has_parameters(options.score);
   if (!options.params.empty()) {
     qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
@@ -109,7 +110,7 @@ void read_norm(const AttendOptions& options, AttendCall& call) {
   }
   if (!any) {
     throw qkv::app::InputError("--params " + file_of(options.params),
-                               "expected an array norm_q or norm_k, found neither");
+                               "expected an array called norm_q or norm_k, got neither");
   }
   call.options.qk_norm = norm;
 }

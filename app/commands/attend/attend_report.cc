@@ -27,7 +27,7 @@ constexpr Index kMostRows = 40;
 constexpr Index kMostColumns = 12;
 constexpr Index kFirstRows = 6;
 constexpr Index kFirstColumns = 8;
-constexpr int kNumberWidth = 12;  // -1.23457e-05; one blank stands before each
+constexpr int kNumberWidth = 12;  // the width of -1.23457e-05, without the blank before it
 
 // Element n of a contiguous result, which is float32, float64, bfloat16, float16 or int64.
 double value_at(const ConstView& view, Index n) {
@@ -154,7 +154,7 @@ nlohmann::ordered_json report_json(const AttendCall& call, const AttendResults& 
 // ---- files and pictures ---------------------------------------------------------------------
 
 // A result reshaped to the axes of an attention file: examples, layers, heads, queries, keys. A
-// result of rank 2 stays as it is.
+// result that is absent or of rank 2 stays as it is.
 ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
   if (!matrix.given() || shape.lead.rank() == 0) return matrix.view();
   Index batch = 1;
@@ -164,6 +164,8 @@ ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
                                       matrix.size(matrix.rank() - 1)});
 }
 
+// Pooled weights as as_attention() reshapes them. Those of packed sequences are
+// [sequences,heads,m,n].
 ConstView cells_as_attention(const Tensor& cells, const CallShape& shape) {
   if (!shape.packed) return as_attention(cells, shape);
   return qkv::reshape(cells.view(),
@@ -189,7 +191,7 @@ struct Labels {
 };
 
 // The labels of keys are src. Queries are labelled by tgt or, if only src has the right length, by
-// src.
+// src; with --rows they have no labels here, since the file or picture gets their row numbers.
 Labels labels_of(const AttendOptions& options, const AttendCall& call,
                  const AttendResults& results) {
   Labels labels{tokens(call, "src", results.shape.keys), nullptr};
