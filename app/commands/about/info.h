@@ -20,12 +20,13 @@ Facts machine_facts();
 // The implementations that the library chooses for one kind of call.
 struct PathFact {
   std::string_view score;
-  std::string_view options;  // the option of the call, such as "causal" or "bias", or "plain"
-  std::string dtype;         // "float32", or "float32+bfloat16" if that of k and v differs from q's
+  std::string_view options;  // the family of options, such as "causal", or "plain"
+  std::string dtype;         // "float32", or "float32+bfloat16" if k and v have another than q
   std::string forward;
   std::string backward;
 };
-// The facts of all combinations of scores, families of options, and dtypes, in this order.
+// The facts of all combinations of scores, families of options, and dtypes. The dtype varies
+// fastest, the score slowest.
 std::vector<PathFact> path_facts();
 
 #endif  // QKV_COMMANDS_ABOUT_INFO_H_
