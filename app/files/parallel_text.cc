@@ -132,8 +132,9 @@ class RowReader {
   const ParallelTextOptions& options_;
   Index needed_;
   bool has_row_ = false;
-  Index first_blank_ = 0;  // the blank lines since the last line that was not blank
-  Index last_blank_ = 0;   // 0: there are none
+  // The numbers of the first and last blank lines not reported yet; last_blank_ is 0 without any.
+  Index first_blank_ = 0;
+  Index last_blank_ = 0;
 };
 
 }  // namespace
