@@ -45,8 +45,8 @@ class QKV_API Call {
 
   core::StopPoint stop_point() const noexcept;
 
-  // True if a task of the current for_each_task has thrown. A task must then not wait for other
-  // tasks, which may never run.
+  // True if a task of the current for_each_task has thrown, or the stop flag has ended the loop. A
+  // task must then not wait for other tasks, which may never run.
   bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
 
   // Runs f(task, arena) once for each task 0..tasks-1. `arena` is the worker's own and is empty at
