@@ -11,8 +11,8 @@ namespace qkv::reference {
 
 using core::Products;
 
-// Sums of multiples of rows, sum_n factor_n row_n, in the products of the call. Factors of bfloat16
-// products are rounded to bfloat16.
+// Weighted sums of rows, sum_n factor_n row_n, computed with the products of the call. bfloat16
+// products round the factors to bfloat16.
 template <class T>
 class RowSums {
  public:
