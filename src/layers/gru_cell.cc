@@ -22,7 +22,7 @@ using layers::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-// Checks that an array has this shape and contiguous channels.
+// Checks that an array has this dtype, this shape and contiguous channels.
 void check_rows(std::string_view function, const layers::NamedView& array, DType dtype,
                 const Dims& shape) {
   layers::check_same(function, array, dtype, shape);

@@ -22,11 +22,11 @@
 namespace qkv {
 
 struct GruParameters {
-  std::string suffix{};  // of the parameters' names: "" as in torch.nn.GRUCell, "_l0", ...
+  std::string suffix{};  // ends the parameters' names: "" as in torch.nn.GRUCell, "_l0", ...
   Tensor weight_ih{};
   Tensor weight_hh{};
-  Tensor bias_ih{};  // both biases may be absent
-  Tensor bias_hh{};
+  Tensor bias_ih{};  // may be absent
+  Tensor bias_hh{};  // may be absent
 
   // The hidden size is the fan-in of all four tensors, as in torch.
   template <class Self, class Visit>
