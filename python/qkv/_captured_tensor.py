@@ -12,7 +12,7 @@ class CapturedTensor(torch.Tensor):  # type: ignore[misc]
     """A view of a tensor that can be read at expressions; see `qkv.captured`."""
 
     _qkv_name = "array"
-    _qkv_tensor = None  # the tensor that this is a view of, if it is one
+    _qkv_tensor = None  # the tensor of which this is a view; None for a result of operations
 
     def __getitem__(self, index: Any) -> Any:
         return indexed(self, index, super().__getitem__)

@@ -21,8 +21,8 @@ _NO_BOOL = (
     "a <= b < c, and qkv.minimum and qkv.maximum for min() and max()"
 )
 _NO_INDEX = (
-    "An array that is an attribute, in a list or dict, or of a class derived from NumPy's, is read "
-    "at an expression as qkv.captured(array)[...]"
+    "To index an array that is an attribute or an item of a list or dict, or is of a class derived "
+    "from NumPy's, write qkv.captured(array)[...]"
 )
 
 
@@ -75,7 +75,9 @@ class Expression:
         raise self._refusal("int()", "Write x.astype(int)")
 
     def __float__(self) -> float:
-        raise self._refusal("float(), or a function of math", "Write x.astype(float), np.exp(x)")
+        raise self._refusal(
+            "float(), or a function of math", "Write x.astype(float), or np.exp(x) for math.exp(x)"
+        )
 
     def __len__(self) -> int:
         raise self._refusal("len()", "It is one value")
@@ -219,7 +221,7 @@ class Expression:
             The converted Expression.
 
         Raises:
-            TypeError: dtype is another one.
+            TypeError: dtype is none of these.
         """
         if dtype is float:
             return _of_one("to_number", self)
@@ -376,7 +378,7 @@ def _are_integers(sign: str, x: Expression, y: Expression) -> bool:
         return "integer" in types
     raise TypeError(
         f"expression: {sign} takes two truth values or two integers, got {x._of.text()} {sign} "
-        f"{y._of.text()}; comparisons in it are written in brackets"
+        f"{y._of.text()}; comparisons in it need brackets"
     )
 
 
@@ -426,14 +428,15 @@ def _bits(x: Expression, start: int, end: int) -> Expression:
     """The bits start .. end - 1 of an integer, in their places; end is at most 31."""
     part = x if start == 0 else x // 2**start
     if known(part).bits >> (end - start):
-        # The divisor 2^31 is no integer of 32 bits; adding the least integer wraps around instead.
+        # The divisor 2^31 does not fit in 32 bits. Adding the least integer wraps around, which
+        # clears the sign bit.
         is_long = end - start == 31
         part = where(x < 0, x + LEAST, x) if is_long else part % 2 ** (end - start)
     return part if start == 0 else part * 2**start
 
 
 def _high_bits(x: Expression, start: int) -> Expression:
-    """The bits start .. 31 of an integer, in their places."""
+    """Bits start .. 31 of an integer, in their places."""
     if start == 31:
         return where(x < 0, LEAST, 0)
     return x if start == 0 else x // 2**start * 2**start
@@ -465,7 +468,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Expression:
         An Expression.
 
     Raises:
-        TypeError, ValueError: an argument is no expression, or condition is no truth value.
+        TypeError, ValueError: an argument is neither an expression nor a number, or condition is no
+            truth value.
 
     >>> import qkv
     >>> qkv.score_mod(lambda s, at: qkv.where(at.j <= at.i, s, -np.inf))
@@ -488,7 +492,7 @@ def minimum(a: Operand, b: Operand) -> Expression:
         An Expression.
 
     Raises:
-        TypeError, ValueError: an argument is no expression.
+        TypeError, ValueError: an argument is neither an expression nor a number.
 
     >>> import qkv
     >>> qkv.score_mod(lambda s, at: s - qkv.minimum(abs(at.i - at.j), 8))
@@ -507,7 +511,7 @@ def maximum(a: Operand, b: Operand) -> Expression:
         An Expression.
 
     Raises:
-        TypeError, ValueError: an argument is no expression.
+        TypeError, ValueError: an argument is neither an expression nor a number.
 
     >>> import qkv
     >>> qkv.score_mod(lambda s, at: qkv.maximum(s, 0))
