@@ -17,7 +17,10 @@ namespace {
 
 // The number of columns that a row must have. Throws Error for invalid options.
 Index needed_columns(const ParallelTextOptions& options) {
-  if (options.least_columns < 1) throw Error("for_each_row", "least_columns", "must be positive");
+  if (options.least_columns < 1) {
+    throw Error("for_each_row", "least_columns",
+                fmt::format("must be positive, got {}", options.least_columns));
+  }
   Index needed = options.least_columns;
   for (const Index column : options.columns) {
     if (column < 0) {

@@ -283,8 +283,10 @@ def expression_of(x: Any) -> Expression:
             "expression: an operand must be a number, got an array of the shape "
             f"{list(shape)}; read it at an index, such as array[at.h]"
         )
-    if isinstance(x, np.generic):  # such as bfloat16 of ml_dtypes
-        return Expression(_core.number(float(x)))
+    if isinstance(x, np.generic):
+        if not hasattr(type(x), "__float__") or x.dtype.kind in "USmMO":
+            raise TypeError(f"expression: an operand must be a number, got {type(x).__name__}")
+        return Expression(_core.number(float(x)))  # such as bfloat16 of ml_dtypes
     from ._captured import captured, element_of  # the module imports this one
 
     return element_of(captured(x), ())
@@ -527,11 +529,19 @@ def _extreme(name: str, a: Operand, b: Operand) -> Expression:
     return _of_two(name, a, b)
 
 
-def _clip(x: Operand, a_min: Any = None, a_max: Any = None) -> Expression:
+def _clip(
+    x: Operand, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
+) -> Expression:
+    # NumPy 2 also has the shorter names.
     clipped = expression_of(x)
-    if a_min is not None:
-        clipped = maximum(clipped, a_min)
-    return clipped if a_max is None else minimum(clipped, a_max)
+    least, most = (a_min if min is None else min), (a_max if max is None else max)
+    if least is not None:
+        clipped = maximum(clipped, least)
+    return clipped if most is None else minimum(clipped, most)
+
+
+def _as_float(x: Any) -> Any:
+    return x.astype(float) if isinstance(x, Expression) else float(x)
 
 
 def _applied(sign: str) -> Callable[[Any, Any], Expression]:
@@ -552,7 +562,7 @@ _UFUNCS: Dict[str, Callable[..., Expression]] = {
     "floor_divide": _floor_quotient,
     "remainder": _applied("%"),
     "power": _power,
-    "float_power": lambda a, b: _power(a, float(b)),
+    "float_power": lambda a, b: _power(_as_float(a), _as_float(b)),
     "negative": _named("negative"),
     "positive": lambda a: +expression_of(a),
     "absolute": _named("abs"),
@@ -599,7 +609,7 @@ def _of_numpy(
     if ours is None or method != "__call__":
         known = ", ".join(sorted({**_UFUNCS, **_FUNCTIONS}))
         raise TypeError(f"{name} does not take expressions; NumPy functions that do: {known}")
-    unknown = options.keys() - ({"a_min", "a_max"} if ours is _clip else set())
+    unknown = options.keys() - ({"a_min", "a_max", "min", "max"} if ours is _clip else set())
     if unknown:
         raise TypeError(f"{name} of an expression takes no {min(unknown)}")
     result: Expression = ours(*inputs, **options)

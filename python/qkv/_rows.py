@@ -143,7 +143,7 @@ def _items_of(x: Any) -> Any:
     if shape == ():
         one[()] = x
         return one
-    from ._captured import captured, elements_of  # which imports this module
+    from ._captured import captured, elements_of  # the module imports this one
 
     return elements_of(captured(x), ())
 

@@ -48,8 +48,8 @@ void read_together(const AttendOptions& options, AttendCall& call) {
   const std::string& file = options.files.front();
   if (!call.store.find(file, "q") || !call.store.find(file, "k")) {
     throw qkv::app::InputError(file_of(file),
-                               "expected arrays called q and k (and v); name a file for each of Q, "
-                               "K and V otherwise");
+                               "expected arrays called q and k (and v); or give a file for each of "
+                               "Q, K and V");
   }
   call.inputs.q = read_input(options, file, "q", call);
   call.inputs.k = read_input(options, file, "k", call);

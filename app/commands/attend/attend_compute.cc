@@ -199,7 +199,11 @@ class Call {
     bind(kind, tensor);
     return tensor;
   }
-  bool may_mask() const { return !call_.options.masks.empty() || call_.options.bias.given(); }
+  // A score of -inf masks its pair, and mods can give one.
+  bool may_mask() const {
+    const qkv::Options& options = call_.options;
+    return !options.masks.empty() || options.bias.given() || !options.mods.empty();
+  }
 
   const AttendOptions& options_;
   AttendCall& call_;
