@@ -17,7 +17,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 Facts build_facts();
 Facts machine_facts();
 
-// The implementations that the library chooses for one kind of call.
+// The paths that the library chooses for one kind of call.
 struct PathFact {
   std::string_view score;
   std::string_view options;  // the family of options, such as "causal", or "plain"

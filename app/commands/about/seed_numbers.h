@@ -7,8 +7,9 @@
 #include <string_view>
 #include <vector>
 
-// The comparison of the numbers printed in the four documents, from which this library grew,
-// with what it computes. tests/seed_numbers.tsv lists the numbers and explains its columns.
+// The comparison of the numbers printed in the four introductory documents (docs/seeds.md) with
+// those that the library computes. tests/seed_numbers.tsv lists the printed numbers and explains
+// its columns.
 
 // A row of the table: the numbers printed at one place of a document.
 struct SeedRow {
@@ -26,7 +27,9 @@ struct SeedReport {
   int numbers = 0;      // numbers compared; truth values are compared but not counted
   int disagreeing = 0;  // numbers and truth values off by more than half a unit of the last decimal
   double largest_difference = 0;  // |got - expected|; infinite when a number is NaN or missing
-  std::string worst;  // the place of a number that disagrees, else of the largest difference
+  // The place of the largest difference, and both numbers there. A place with a number that
+  // disagrees goes before one without.
+  std::string worst;
 };
 
 // The table as it was when the program was built.
@@ -39,8 +42,8 @@ std::vector<SeedRow> read_seed_table(std::string_view table);
 // Compares `got`, the numbers computed for a row, with the printed ones.
 SeedReport compare_seed_row(const SeedRow& row, std::span<const double> got);
 
-// Computes and compares every row of a table. Throws std::runtime_error for a malformed row or an
-// unknown expression.
+// Computes and compares every row of a table. Throws std::runtime_error for a malformed row, an
+// unknown expression or a table without rows.
 SeedReport check_seed_numbers(std::string_view table);
 
 #endif  // QKV_COMMANDS_ABOUT_SEED_NUMBERS_H_

@@ -5,8 +5,8 @@
 #include "commands/shell/command.h"
 #include "commands/shell/console.h"
 
-// Adds one command to the program; the command runs when the command line has been parsed. `common`
-// must outlive the parsing.
+// Adds the command `attend`, which runs when the command line has been parsed. `common` must
+// outlive the parsing.
 void add_attend(const Command& program, const Common& common);
 
 #endif  // QKV_COMMANDS_ATTEND_COMMANDS_H_

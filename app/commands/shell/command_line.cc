@@ -94,8 +94,8 @@ std::string mismatch(const CLI::App& program, const std::string& name) {
 }
 
 // The word that messages use for the value of an option that must not be empty: the option's type,
-// such as "FILE", or "a name" for a positional argument, whose own name begins the message. "" for
-// other options.
+// such as "FILE", or "a name" for a positional argument, whose own name begins the message. For
+// other options it is "".
 std::string named_by(const CLI::Option& option) {
   const std::string type = option.get_positional() ? option.get_name(true) : option.get_type_name();
   const bool is_text = type == "TEXT";  // a text may be empty

@@ -64,7 +64,7 @@ Json labelled(const qkv::Dims& shape, std::string_view dtype, Json data) {
   return result;
 }
 
-// JSON text on one line. JSON allows delete and the C1 control characters unescaped; they are
+// JSON text on one line. The control characters DEL and C1, which JSON allows unescaped, are
 // escaped here because a terminal acts on them.
 std::string compact(const Json& value) {
   const std::string dumped = value.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -73,8 +73,8 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .one_each_time();
 }
 
-// The upper bound on widths and lengths that options accept. It is far above any sensible size, so
-// that a typo gets an error instead of an allocation failure.
+// The upper bound on widths, lengths and counts that options accept. It is far above any sensible
+// size, so that a typo gets an error instead of an allocation failure.
 inline constexpr qkv::Index kMostNumbers = 65536;
 
 // The range of an option's whole number; both ends are allowed.

@@ -25,14 +25,14 @@ struct NumberedFigure {
 };
 
 // Functions that return a command's results in the forms that the formats need; each is called only
-// if its form is written. A function that is not set is a form that the command does not support.
+// if its form is written. A function is not set if the command does not support its form.
 struct Results {
   std::function<std::vector<qkv::app::NamedView>()> arrays{};  // .npz .safetensors
   std::function<qkv::app::ArrayView()> array{};                // .npy: the main array
   std::function<Figure()> picture{};                           // .svg .png .pdf
   std::function<std::string()> page{};                         // .html
-  // Several pictures, each for a file of its own, in place of `picture`; none: there is one
-  // picture.
+  // Several pictures, each for a file of its own. If this is not set or returns none, `picture` is
+  // written.
   std::function<std::vector<NumberedFigure>()> pictures{};
   std::function<std::string()> text{};             // .txt, and standard output
   std::function<std::string()> screen{};           // standard output, if different from the text
@@ -65,18 +65,19 @@ bool wants(const OutputOptions& options, std::string_view format);
 // Whether an output other than standard output is a picture.
 bool wants_picture_file(const OutputOptions& options);
 
-// Checks that the picture of this number may be written for each output that is a picture: no file
-// is replaced that the command line does not name. Throws UsageError if it would be.
+// Throws UsageError if the numbered file of this picture, for any output that is a picture, exists
+// already or is another output: no file is replaced that the command line does not name.
 void check_numbered(const OutputOptions& options, qkv::Index number);
 
-// Writes all outputs. All files are written before the first is renamed into place, so that if one
-// fails, none appears. Standard output comes last, so that a reader that closes the pipe early does
-// not cost the files: it gets the output "-" if there is one, else the report as JSON or text.
+// Writes all outputs. All files are written before the first is renamed into place, so that if
+// writing one fails, none appears. Standard output comes last, so that a reader that closes the
+// pipe early does not cost the files: it gets the output "-" if there is one, else the report as
+// JSON or text.
 void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
 
 // The extensions of the files that this build writes, such as ".npz, .npy, .svg".
 std::string output_formats();
-// The extensions among them whose files hold arrays.
+// The extensions among output_formats() whose files hold arrays.
 std::string array_formats();
 
 #endif  // QKV_COMMANDS_SHELL_OUTPUTS_H_
