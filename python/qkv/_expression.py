@@ -269,7 +269,7 @@ def expression_of(x: Any) -> Expression:
         return x
     if isinstance(x, (bool, np.bool_)):
         return Expression(_core.truth(bool(x)))
-    if isinstance(x, (int, np.integer)):
+    if isinstance(x, (int, np.integer)) and not isinstance(x, np.timedelta64):
         if not -(2**31) <= x < 2**31:
             raise ValueError(f"expression: an integer must fit in 32 bits, got {x}")
         return Expression(_core.integer(int(x)), (), within(int(x), int(x)))
@@ -353,7 +353,8 @@ def _constant_power(base: Expression, exponent: Any) -> Expression:
         root = _of_one("sqrt", base)
         return root if exponent > 0 else 1 / root
     is_number = isinstance(exponent, (int, float, np.integer, np.floating))
-    if not is_number or exponent != exponent // 1 or abs(exponent) > _LARGEST_POWER:
+    # abs() of a NumPy integer may wrap around.
+    if not is_number or exponent != exponent // 1 or abs(float(exponent)) > _LARGEST_POWER:
         raise TypeError(
             f"expression: ** takes an integer from -{_LARGEST_POWER} to {_LARGEST_POWER}, 0.5 or "
             f"-0.5 as its exponent, got {exponent!r}; write np.exp({exponent!r} * np.log(x))"

@@ -45,6 +45,7 @@ int Call::concurrency() const noexcept { return state_.executor.concurrency(); }
 core::StopPoint Call::stop_point() const noexcept { return {state_.stop, function_}; }
 
 void Call::run(Index tasks, Task task, const void* state) {
+  failed_.store(false, std::memory_order_relaxed);
   const Index bodies = std::min<Index>(state_.executor.concurrency(), tasks);
   if (bodies <= 1) return run_serially(tasks, task, state);
   run_on_workers(bodies, tasks, task, state);
@@ -131,7 +132,6 @@ struct Call::Run {
 };
 
 void Call::run_on_workers(Index bodies, Index tasks, Task task, const void* state) {
-  failed_.store(false, std::memory_order_relaxed);
   Run run{.call = *this, .bodies = bodies, .tasks = tasks, .task = task, .state = state};
   std::fegetenv(&run.environment);
   state_.executor.run(bodies, &Run::body, &run);

@@ -136,6 +136,12 @@ SCORES = {
     "minimum": (lambda s, at: np.minimum(s, 0.1 * at.j), None),
     "maximum": (lambda s, at: np.maximum(s, 0) + np.maximum(at.i, at.j), None),
     "clip": (lambda s, at: np.clip(s, -0.5, 0.5), lambda s, at: abs(s) < 0.5),
+    **(
+        {"clip by keywords": (lambda s, at: np.clip(s, min=-0.5, max=at.j), None)}
+        if np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+        else {}
+    ),
+    "powers": (lambda s, at: np.float_power(2.0, s / 4) + np.power(s, np.int8(2)), None),
     "exp": (lambda s, at: np.exp(s / 4) + np.exp2(s / 4), None),
     "log": (
         lambda s, at: np.log(1 + s * s) + np.log2(2 + s * s) + np.log10(3 + s * s),

@@ -64,6 +64,9 @@ WRONG_SCORES = {
     "objects": (lambda s, at: OBJECTS[at.h], TypeError, "OBJECTS must be real, integer or bool"),
     "complex": (lambda s, at: s + 1j, TypeError, "an operand must be a number, got complex"),
     "text": (lambda s, at: s * "a", TypeError, "an operand must be a number, got str"),
+    "NumPy's text": (lambda s, at: s + np.str_("1"), TypeError, "must be a number, got str_"),
+    "duration": (lambda s, at: s + np.timedelta64(3), TypeError, "a number, got timedelta64"),
+    "int8 as power": (lambda s, at: s ** np.int8(-128), TypeError, "from -16 to 16"),
     "equals": (lambda s, at: (s == "a") * s, TypeError, "an operand must be a number, got str"),
     "differs": (lambda s, at: (s != None) * s, TypeError, "number, got NoneType"),  # noqa: E711
     "integer": (lambda s, at: s + 2**31, ValueError, "fit in 32 bits, got 2147483648"),

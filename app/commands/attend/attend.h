@@ -163,7 +163,7 @@ struct NamedTensor {
 struct AttendResults {
   std::vector<NamedTensor> arrays{};  // the requested results, in the order of kResultKinds
   qkv::Tensor weights{};              // weights for pictures, if they were not requested
-  qkv::Tensor allowed{};              // bool, shape of weights, if a mask or bias is given
+  qkv::Tensor allowed{};              // bool, shape of weights, if a pair is masked
   std::string path{};
   CallShape shape{};
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -140,11 +141,13 @@ class Call {
       masked_ = reserve_apart("masked");
     }
   }
-  // True for each pair that is unmasked.
+  // True for each pair that is unmasked; absent if no pair is masked.
   Tensor allowed() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
-    return unmasked_pairs(masked);
+    Tensor pairs = unmasked_pairs(masked);
+    if (std::ranges::all_of(pairs.values<bool>(), std::identity{})) return {};
+    return pairs;
   }
   const qkv::Outputs& outputs() const { return outputs_; }
 

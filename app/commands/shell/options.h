@@ -95,8 +95,8 @@ Option add_number(const Command& command, const std::string& name, Target& targe
           [&target, bounds, name](const std::string& text) {
             const auto number = qkv::app::parse_number<Number>(text);
             if (!number || *number < bounds.lowest || *number > bounds.highest) {
-              const bool too_large =
-                  !number && text.find_first_not_of("0123456789") == std::string::npos;
+              const bool too_large = !number && !text.empty() &&
+                                     text.find_first_not_of("0123456789") == std::string::npos;
               // The maximum of the type appears only in the error of a number beyond it.
               const bool open = bounds.highest == std::numeric_limits<Number>::max() && !too_large;
               throw BadValue(name,

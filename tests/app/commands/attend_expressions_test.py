@@ -76,6 +76,16 @@ class Expressions(Case):
         self.near(got, want, 1e-9)
         self.assertEqual(got[0, 0, 29, 1], 0)
 
+    def test_pairs_that_a_score_masks_are_masked_in_files(self):
+        allowed = np.broadcast_to(np.tri(30, dtype=bool), (2, 3, 30, 30))
+        for masks, want in (("where(j <= i, s, log(0))", allowed), ("s - j / 8", None)):
+            self.attend("--score-mod", masks, "--save", "weights", "-o", "w.npz")
+            with np.load(self.dir / "w.npz") as arrays:
+                if want is None:
+                    self.assertNotIn("mask", arrays)
+                else:
+                    np.testing.assert_array_equal(arrays["mask"], want)
+
     def test_the_report_shows_them(self):
         done = self.attend("--score-mod", "s*2-1", "--mask-mod", "j<=i", "--json")
         settings = json.dumps(json.loads(done.out))
