@@ -144,7 +144,7 @@ TEST(PageFormats, Base64) {  // the examples of RFC 4648, section 10
 
 TEST(PageFormats, PackedTextIsInflated) {
   std::string bytes;
-  for (int n = 0; n < 100000; ++n) bytes += static_cast<char>(n * n % 251);
+  for (Index n = 0; n < 100000; ++n) bytes += static_cast<char>(n * n % 251);
   EXPECT_EQ(inflated(page::packed(bytes)), bytes);
   EXPECT_EQ(inflated(page::packed("")), "");
 }
