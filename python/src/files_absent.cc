@@ -8,10 +8,11 @@ namespace qkv::python {
 namespace {
 
 [[noreturn]] void refuse(const char* what) {
-  PyErr_Format(PyExc_NotImplementedError,
-               "%s is not in this build: qkv was built without its file formats (QKV_APP is OFF, or "
-               "libraries that they need were missing)",
-               what);
+  PyErr_Format(
+      PyExc_NotImplementedError,
+      "%s is not in this build: qkv was built without its file formats (QKV_APP is OFF, or "
+      "libraries that they need were missing)",
+      what);
   nanobind::raise_python_error();
 }
 
