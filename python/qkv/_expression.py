@@ -17,13 +17,14 @@ from ._integers import LEAST, Known, known, runs, within
 __all__ = ["Expression", "maximum", "minimum", "where"]
 
 _NO_BOOL = (
-    "Write qkv.where(condition, a, b) for if, & | ~ for and, or, not, (a <= b) & (b < c) for "
-    "a <= b < c, and qkv.minimum and qkv.maximum for min() and max()"
+    "Write qkv.where(c, a, b) for if, & | ~ for and, or, not, (a < b) & (b < c), qkv.minimum, "
+    "qkv.maximum"
 )
 _NO_INDEX = (
-    "To index an array that is an attribute or an item of a list or dict, or is of a class derived "
-    "from NumPy's, write qkv.captured(array)[...]"
+    "To index an attribute, an item of a list or an array of a class derived from NumPy's, write "
+    "qkv.captured(array)[...]"
 )
+_MOST_TEXT = 26  # characters of an expression in a message
 
 
 class Expression:
@@ -59,14 +60,13 @@ class Expression:
 
     def _refusal(self, what: str, instead: str) -> TypeError:
         text = self._of.text()
-        shown = text if len(text) <= 80 else text[:77] + "..."
+        shown = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
         return TypeError(
-            f"expression: {shown} has no value while the function is traced, and {what} needs one. "
-            f"{instead}"
+            f"expression: {shown} has no value while it is traced; {what} needs one. {instead}"
         )
 
     def __bool__(self) -> bool:
-        raise self._refusal("if, and, or, not, in, a chained comparison, min() or max()", _NO_BOOL)
+        raise self._refusal("if, and, or, not, in, min() or max()", _NO_BOOL)
 
     def __index__(self) -> int:
         raise self._refusal("an index, or range()", _NO_INDEX)

@@ -136,9 +136,7 @@ def test_captured():
     matrix = np.matrix(TABLE)  # its * is a matrix product
     mod = qkv.score_mod(lambda s, at: s + qkv.captured(matrix)[at.h, at.i])
     assert repr(mod) == "ScoreMod(s + array[h, i])"
-    with pytest.raises(
-        TypeError, match="of a class derived from NumPy's, is read at an expression"
-    ):
+    with pytest.raises(TypeError, match="of a class derived from NumPy's, write"):
         qkv.score_mod(lambda s, at: s + matrix[at.h, at.i])
     with pytest.raises(TypeError, match="captured: name must be a text, got int"):
         qkv.captured(SLOPE, 3)

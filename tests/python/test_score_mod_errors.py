@@ -21,7 +21,7 @@ def causal(at):
     return at.j <= at.i + 2
 
 
-NO_VALUE = "has no value while the function is traced"
+NO_VALUE = "has no value while it is traced"
 NAMES, NUMBERS, OBJECTS = ["a", "b"], {0: 1.0}, np.array([{}], object)
 
 
@@ -34,13 +34,13 @@ def refused_score(s, at):
 
 
 WRONG_SCORES = {
-    "if": (refused_score, TypeError, rf"i < j {NO_VALUE}.* qkv.where\(condition, a, b\) for if"),
+    "if": (refused_score, TypeError, rf"i < j {NO_VALUE}.* qkv.where\(c, a, b\) for if"),
     "and": (lambda s, at: (s > 0 and s < 1) * s, TypeError, rf"{NO_VALUE}.* & \| ~ for and, or"),
     "or": (lambda s, at: (s > 0 or s < 1) * s, TypeError, f"0.0 < s {NO_VALUE}"),
     "not": (lambda s, at: (not s > 0) * s, TypeError, f"0.0 < s {NO_VALUE}"),
-    "chain": (lambda s, at: (0 < at.i < at.j) * s, TypeError, r"\(a <= b\) & \(b < c\)"),
-    "in": (lambda s, at: (at.i in [1, 2]) * s, TypeError, f"i == 1 {NO_VALUE}, and if, .* in,"),
-    "max": (lambda s, at: max(s, 0), TypeError, "qkv.minimum and qkv.maximum for min"),
+    "chain": (lambda s, at: (0 < at.i < at.j) * s, TypeError, r"\(a < b\) & \(b < c\)"),
+    "in": (lambda s, at: (at.i in [1, 2]) * s, TypeError, f"i == 1 {NO_VALUE}; if, .* in,"),
+    "max": (lambda s, at: max(s, 0), TypeError, "qkv.minimum, qkv.maximum"),
     "int": (lambda s, at: int(s), TypeError, r"s has no .* int\(\) needs one. Write x.astype"),
     "float": (lambda s, at: float(at.i), TypeError, r"float\(\), or a function of math needs"),
     "math": (lambda s, at: math.exp(s), TypeError, r"float\(\), or a function of math .* np.exp"),

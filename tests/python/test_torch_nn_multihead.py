@@ -401,13 +401,13 @@ def test_inside_pytorchs_layers():
 X = torch.zeros(N, L, WIDTH, dtype=F64)
 WRONG_CALLS = {
     "query must be a torch.Tensor, got list": {"query": [1]},
-    "query must have 3 axes, or 2 without a batch, as query has, got [12]": {"query": X[0, 0]},
+    "query must have 3 axes, or 2 without a batch, got [12]": {"query": X[0, 0]},
     "query must have embed_dim = 12 channels, got [3,4,11]": {"query": X[..., 1:]},
-    "key must have 3 axes, or 2 without a batch, as query has, got [4,12]": {"key": X[0]},
+    "key must have 3 axes, as query, got [4,12]": {"key": X[0]},
     "key must have kdim = 12 channels, got [3,4,11]": {"key": X[..., 1:]},
     "key must have the batch size of query, 3, got [2,4,12]": {"key": X[1:], "value": X[1:]},
     "value must have vdim = 12 channels, got [3,4,11]": {"value": X[..., 1:]},
-    "value must have as many entries as key, [3,4,12], got [3,3,12]": {"value": X[:, 1:]},
+    "value must have key's shape but for the channels, [3,4,12], got [3,3,12]": {"value": X[:, 1:]},
     "value must be of the dtype of the parameters, torch.float64, got torch.float32": {
         "value": X.float()
     },
@@ -441,19 +441,19 @@ if VERSION >= (2, 3):
         "query": ragged, "key": ragged, "value": ragged
     }  # fmt: skip
     empty = torch.nested.nested_tensor([X[0, :0]])
-    WRONG_CALLS["query must have a sequence with entries where it is nested, got lengths [0]"] = {
+    WRONG_CALLS["query must have at least one sequence that is not empty, got lengths [0]"] = {
         "query": empty, "key": empty, "value": empty
     }  # fmt: skip
     of_one = {"query": nested, "key": nested, "value": nested}
-    WRONG_CALLS["key_padding_mask must be None where query is nested"] = {
+    WRONG_CALLS["key_padding_mask must be None if query is nested, got [3,4]; pad query"] = {
         **of_one, "key_padding_mask": torch.zeros(N, L, dtype=torch.bool)
     }  # fmt: skip
-    WRONG_CALLS["attn_mask must be None where query is nested"] = {
+    WRONG_CALLS["attn_mask must be None if query is nested, got [4,4]"] = {
         **of_one, "attn_mask": torch.zeros(L, L, dtype=torch.bool)
     }  # fmt: skip
 if VERSION >= (2, 6):
     none = nested.narrow(0, 0, 0)
-    WRONG_CALLS["query must have a sequence with entries where it is nested, got lengths []"] = {
+    WRONG_CALLS["query must have at least one sequence that is not empty, got lengths []"] = {
         "query": none, "key": none, "value": none
     }  # fmt: skip
 
@@ -472,6 +472,10 @@ def test_wrong_calls(message):
         ({"embed_dim": 0}, "embed_dim must be at least 1, got 0"),
         ({"num_heads": 5}, "num_heads must divide embed_dim = 12, got 5"),
         ({"kdim": 0}, "kdim must be at least 1, got 0"),
+        ({"embed_dim": "8"}, "embed_dim must be an integer, got str"),
+        ({"num_heads": 2.0}, "num_heads must be an integer, got float"),
+        ({"num_heads": None}, "num_heads must be an integer, got NoneType"),
+        ({"vdim": "x"}, "vdim must be an integer, got str"),
         ({"dropout": 1.5}, "dropout must be in [0,1], got 1.5"),
         ({"dropout": "much"}, "dropout must be a number, got str"),
         ({"bias": 1}, "bias must be True or False, got int"),

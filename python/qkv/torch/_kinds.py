@@ -7,7 +7,13 @@ import numpy as np
 import torch
 
 FLAG = (bool, np.bool_)
-_KINDS = {torch.Tensor: "a torch.Tensor", FLAG: "True or False", (int, float): "a number"}
+SIZE = (int, np.integer)
+_KINDS = {
+    torch.Tensor: "a torch.Tensor",
+    FLAG: "True or False",
+    SIZE: "an integer",
+    (int, float): "a number",
+}
 
 
 def check_kinds(function: str, kind: Any, **values: Any) -> None:

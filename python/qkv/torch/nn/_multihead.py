@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 from .._dropout import attend
-from .._kinds import FLAG, check_kinds
+from .._kinds import FLAG, SIZE, check_kinds
 from .._questions import autocasts, kind_of
 from .._sizes import perhaps, perhaps_equal, surely
 
@@ -68,9 +68,12 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         check_kinds(_NAME, (int, float), dropout=dropout)
         check_kinds(_NAME, FLAG, bias=bias, add_bias_kv=add_bias_kv)
         check_kinds(_NAME, FLAG, add_zero_attn=add_zero_attn, batch_first=batch_first)
-        sizes = {"embed_dim": embed_dim, "num_heads": num_heads, "kdim": kdim, "vdim": vdim}
+        sizes = {"embed_dim": embed_dim, "num_heads": num_heads}
+        sizes.update({} if kdim is None else {"kdim": kdim})
+        sizes.update({} if vdim is None else {"vdim": vdim})
+        check_kinds(_NAME, SIZE, **sizes)
         for name, size in sizes.items():
-            if size is not None and size < 1:
+            if size < 1:
                 raise ValueError(f"{_NAME}: {name} must be at least 1, got {size}")
         if embed_dim % num_heads != 0:
             raise ValueError(
@@ -131,7 +134,10 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         if query.is_nested:
             for name, mask in (("key_padding_mask", key_padding_mask), ("attn_mask", attn_mask)):
                 if mask is not None:
-                    raise ValueError(f"{_NAME}: {name} must be None where query is nested: pad it")
+                    raise ValueError(
+                        f"{_NAME}: {name} must be None if query is nested, got {_shown(mask)}; pad "
+                        "query for a mask"
+                    )
             return self._of_nested(query, need_weights, average_attn_weights)
         batched = query.dim() == 3
         q, k, v = self._projected(query, key, value)
@@ -199,7 +205,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
                     "appended: pad it"
                 )
             if x.dim() not in (2, 3) or x.dim() != query.dim():
-                rule = "3 axes, or 2 without a batch, as query has"
+                rule = (
+                    "3 axes, or 2 without a batch"
+                    if x is query
+                    else f"{query.dim()} axes, as query"
+                )
                 raise ValueError(f"{_NAME}: {name} must have {rule}, got {_shown(x)}")
             if x.size(-1) != wanted:
                 rule = f"{width} = {wanted} channels"
@@ -210,7 +220,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         if query.is_nested:  # key and value are then the same tensor
             return
         if not perhaps_equal(value.shape[:-1], key.shape[:-1]):
-            rule = f"as many entries as key, {_shown(key)}"
+            rule = f"key's shape but for the channels, {_shown(key)}"
             raise ValueError(f"{_NAME}: value must have {rule}, got {_shown(value)}")
         batch = 0 if self.batch_first else 1
         if query.dim() == 3 and not perhaps(query.size(batch) == key.size(batch)):
@@ -227,7 +237,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             raise ValueError(f"{_NAME}: query must have {rule}, got {got}")
         lengths = [sequence.size(0) for sequence in sequences]
         if not any(lengths):
-            rule = "a sequence with entries where it is nested"
+            rule = "at least one sequence that is not empty"
             raise ValueError(f"{_NAME}: query must have {rule}, got lengths {lengths}")
 
     def _projected(
