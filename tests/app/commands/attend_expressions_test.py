@@ -84,7 +84,7 @@ class Expressions(Case):
                 if want is None:
                     self.assertNotIn("mask", arrays)
                 else:
-                    np.testing.assert_array_equal(arrays["mask"], want)
+                    np.testing.assert_array_equal(arrays["mask"], want[:, None])
 
     def test_the_report_shows_them(self):
         done = self.attend("--score-mod", "s*2-1", "--mask-mod", "j<=i", "--json")
