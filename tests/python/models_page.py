@@ -151,8 +151,7 @@ def rendered(results: List[Result]) -> str:
         "",
         f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
         f"with {len(results)} classes (the model and, if any, the class that generates text). "
-        "`tests/python/models_page.py` writes this page; `test_every_model.py` repeats some "
-        "comparisons, and all with QKV_TEST_SCALE=100.",
+        "`tests/python/models_page.py` writes this page.",
         "",
         "Models are small and in float64, or float32 if they require it. Their random parameters "
         "are large enough for attention to affect the results. Where the classes of a "
