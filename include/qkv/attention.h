@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -40,6 +41,7 @@ struct Inputs {
   ConstView cu_seqlens_k{};
   ConstView block_tables{};
   ConstView context_lens{};
+  std::optional<Shard> shard{};  // not with packed sequences, paged keys or precomputed masks
 };
 
 // Returns the shapes of a call's results. Throws Error for inputs that attention() rejects.
@@ -51,6 +53,31 @@ QKV_API ResultShapes result_shapes(const Inputs& inputs);
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs);
 QKV_API void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                        Context& context);
+
+// Merges results for the same queries and different keys: `out` [..,T,E] and `lse` [..,T] become
+// those for the keys of both, out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2). `out` and `out2`
+// have one dtype, `lse` and `lse2` that of its accumulators. Each call rounds once; calls of
+// ascending keys, merged in this order, give one result whatever the machine.
+QKV_API void merge(const View& out, const View& lse, const ConstView& out2, const ConstView& lse2);
+
+// The state of a softmax over the keys so far, from which calls of later keys continue: the largest
+// score and the sum of exponentials of each query, and its weighted sum of values before it is
+// divided by that sum. All have the dtype of the accumulators. Before the first key `max` is -inf,
+// `sum` and `acc` are 0.
+struct AttentionState {
+  View max{};  // [B,H,Tq]
+  View sum{};  // [B,H,Tq]
+  View acc{};  // [B,H,Tq,E]; absent without v
+};
+
+// Adds the keys of a call to `state`. Of `outputs`, out, lse and row_max may be requested: they are
+// the results for all keys so far, sinks included. Shards of consecutive keys give the bits of one
+// call of all keys, if each has keys and first_key is a multiple of kShardKeys, which is checked.
+// Not with packed sequences or paged keys.
+QKV_API void attention_step(const Inputs& inputs, const Options& options,
+                            const AttentionState& state, const Outputs& outputs);
+QKV_API void attention_step(const Inputs& inputs, const Options& options,
+                            const AttentionState& state, const Outputs& outputs, Context& context);
 
 // ---- gradients ------------------------------------------------------------------------------
 
@@ -87,7 +114,9 @@ struct InputGradients {
 };
 
 // Computes the requested gradients (Dao et al. 2022, appendix B.2, extended to every option).
-// `options` must be those of the forward call; dropout is regenerated from its seed.
+// `options` must be those of the forward call; dropout is regenerated from its seed. For a shard of
+// the keys, `saved` are the merged results of all keys: the gradient of q is the sum over the
+// shards, and those of sinks are complete in each. It has no gradient of weights.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients);

@@ -41,6 +41,26 @@ struct Offsets {
 };
 using Diagonal = std::variant<BottomRight, TopLeft, Offset, Offsets>;
 
+// ---- a part of a longer sequence ------------------------------------------------------------
+
+// The place of a call's arrays in longer sequences: q has the queries first_query ..
+// first_query+Tq-1 of `queries`, and k and v have the keys first_key .. first_key+Tk-1 of `keys`.
+// Everything that depends on positions counts in the whole sequences: the diagonal and its corners,
+// key lengths, rotary positions, dropout, user functions. Arrays in options have the sizes of the
+// call. The softmax is over the keys of the call: merge() joins the results of several calls. A
+// sink goes into one of them. With dropout first_key is a multiple of 4.
+struct Shard {
+  Index first_query = 0;
+  Index queries = 0;
+  Index first_key = 0;
+  Index keys = 0;
+
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+// Sums over keys are divided at multiples of this number of keys, or of a divisor of it.
+inline constexpr Index kShardKeys = 512;
+
 // ---- masks: a pair may attend if all that are given allow it --------------------------------
 
 // Allows j <= i + o.

@@ -17,10 +17,12 @@ from ._core import __version__
 from ._expression import Expression, maximum, minimum, where
 from ._functions import (
     Gradients,
+    Shard,
     attention,
     attention_backward,
     batch_dot,
     masked_softmax,
+    merge,
     softmax,
 )
 from ._gru import GRU, GRUCell, GRUCellGradients, GRUGradients
@@ -79,6 +81,7 @@ __all__ = [
     "ScoreMod",
     "SelfAttention",
     "SelfAttentionGradients",
+    "Shard",
     "Steps",
     "Translation",
     "Translator",
@@ -93,6 +96,7 @@ __all__ = [
     "mask_mod",
     "masked_softmax",
     "maximum",
+    "merge",
     "minimum",
     "q8",
     "quantize_q8",

@@ -12,7 +12,7 @@ from ._words import unknown_keyword
 _FIXED = (
     "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "rotary_frequencies",
     "q_positions", "k_positions", "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens",
-    "layout", "heads", "threads",
+    "shard", "layout", "heads", "threads",
 )  # fmt: skip
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
 

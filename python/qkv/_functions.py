@@ -22,12 +22,27 @@ Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
 
 __all__ = [
     "Gradients",
+    "Shard",
     "attention",
     "attention_backward",
     "batch_dot",
     "masked_softmax",
+    "merge",
     "softmax",
 ]
+
+
+class Shard(NamedTuple):
+    """The place of a call's arrays in longer sequences, for `attention(..., shard=)`.
+
+    q has the queries first_query .. first_query+Tq-1 of `queries`; k and v have the keys first_key
+    .. first_key+Tk-1 of `keys`.
+    """
+
+    first_query: int
+    queries: int
+    first_key: int
+    keys: int
 
 
 class Gradients(NamedTuple):
@@ -78,6 +93,7 @@ def attention(
     cu_seqlens_k: Optional[Numbers] = None,
     block_tables: Optional[Numbers] = None,
     context_lens: Optional[Numbers] = None,
+    shard: Optional[Tuple[int, int, int, int]] = None,
     dropout: float = 0.0,
     seed: Optional[int] = None,
     layout: str = "bhtd",
@@ -146,6 +162,11 @@ def attention(
             multiple of 16. Entry b has context_lens[b] keys; key j is row j % page of page
             block_tables[b][j // page]. Not with bias, mask, padding_mask, k_positions, layout or
             heads; the only results are out, lse and row_max, without gradients.
+        shard: (first_query, queries, first_key, keys) or `qkv.Shard`, for a part of longer
+            sequences: positions (of masks, offsets, lengths, rotary, dropout, functions) count in
+            the whole, arrays have the sizes of the call, and the softmax is over its keys.
+            `merge` joins results for different keys; sinks go into one of them. Not with packed
+            sequences or keys in pages; with dropout, first_key is a multiple of 4.
         dropout: probability of dropping a weight, in [0,1); needs a seed.
         seed: 0 to 2^64-1; the same seed drops the same weights.
         layout: "bhtd", or "bthd" if q, k, v (and the result) are [B,T,H,.].
@@ -195,7 +216,7 @@ def attention(
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
          q_positions, k_positions, scale, softcap, score_mod, mask_mod, mask, padding_mask, bias,
          key_lengths, causal, causal_offset, window, alibi_slopes, sinks, cu_seqlens_q,
-         cu_seqlens_k, block_tables, context_lens, dropout, seed, layout, heads),
+         cu_seqlens_k, block_tables, context_lens, shard, dropout, seed, layout, heads),
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
@@ -263,6 +284,7 @@ def attention_backward(
     sinks: Optional[Numbers] = None,
     cu_seqlens_q: Optional[Numbers] = None,
     cu_seqlens_k: Optional[Numbers] = None,
+    shard: Optional[Tuple[int, int, int, int]] = None,
     dropout: float = 0.0,
     seed: Optional[int] = None,
     layout: str = "bhtd",
@@ -279,7 +301,9 @@ def attention_backward(
     Args:
         dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
         q, k, v and all options: as in the call of `attention`.
-        out, lse: the results of that call (return_lse=True); out may be None if dout is.
+        out, lse: the results of that call (return_lse=True); out may be None if dout is. For a
+            shard of the keys, those of all keys: dq is then the shard's part of a sum, dsinks is
+            complete in each shard, and dweights is not taken.
         dlse, dweights: gradients with respect to lse [B,H,Tq] and weights [B,H,Tq,Tk] (before
             dropout); None for zero.
         rows: integers [R]: dweights is [B,H,R,Tk], for these queries.
@@ -310,7 +334,7 @@ def attention_backward(
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
          q_positions, k_positions, scale, softcap, score_mod, mask_mod, mask, padding_mask, bias,
          key_lengths, causal, causal_offset, window, alibi_slopes, sinks, cu_seqlens_q,
-         cu_seqlens_k, None, None, dropout, seed, layout, heads),
+         cu_seqlens_k, None, None, shard, dropout, seed, layout, heads),
         threads,
     ))  # fmt: skip
 
@@ -366,6 +390,37 @@ def masked_softmax(
            [[0.3333, 0.3333, 0.3333, 0.    ]]])
     """
     return _core.masked_softmax(x, valid_len, threads)
+
+
+@near_words
+def merge(out: Array, lse: Array, out2: Array, lse2: Array) -> Tuple[Array, Array]:
+    """The results for all keys, from those for some keys and for others (see `shard`).
+
+    out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2), rounded once. The rounding of lse is in the
+    result: an error of up to |lse| 2^-23 of the values.
+
+    Args:
+        out, out2: [..,T,E] of one dtype.
+        lse, lse2: [..,T], float32, or float64 for float64.
+
+    Returns:
+        out and lse, of the type of the argument `out`.
+
+    Raises:
+        ValueError, TypeError: invalid argument; the message names it, the rule and the value.
+
+    >>> import numpy as np
+    >>> x = np.arange(12.0).reshape(6, 2)
+    >>> parts = [
+    ...     attention(x, x[j : j + 3], x[j : j + 3], shard=Shard(0, 6, j, 6), return_lse=True)
+    ...     for j in (0, 3)
+    ... ]
+    >>> out, lse = merge(*parts[0], *parts[1])
+    >>> bool(abs(out - attention(x, x, x)).max() < 1e-14)
+    True
+    """
+    merged: Tuple[Array, Array] = _core.merge(out, lse, out2, lse2)
+    return merged
 
 
 @near_words

@@ -14,7 +14,15 @@ from ._results import wanted_of
 from ._words import unknown_keyword
 
 # Options of attention() that the cache fixes, or that have no meaning for it.
-_FIXED = ("cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", "layout", "heads")
+_FIXED = (
+    "cu_seqlens_q",
+    "cu_seqlens_k",
+    "block_tables",
+    "context_lens",
+    "shard",
+    "layout",
+    "heads",
+)
 _TAKEN = {name: value for name, value in DEFAULTS.items() if name not in _FIXED}
 
 

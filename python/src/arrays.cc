@@ -183,6 +183,17 @@ nb::object numpy_of_sequence(nb::handle object, const Name& name, DType real) {
 
 }  // namespace
 
+View writable_view(const Array& held, nb::handle array, const Name& name) {
+  const ConstView& view = held.view;
+  if (!is_writable(array, view.data())) {
+    throw_value_error(name,
+                      "must be an array of NumPy or PyTorch that can be written to, aligned and in "
+                      "this machine's byte order, got " +
+                          describe(array));
+  }
+  return View(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides());
+}
+
 bool is_writable(nb::handle array, const void* memory) {
   const auto is_at = [&](const nb::object& address) {
     return PyLong_AsVoidPtr(address.ptr()) == memory;

@@ -37,6 +37,9 @@ Array array_or_sequence(nb::handle object, const Name& name, DType real);
 // of integers and the dtype's name; None gives an absent view. Throws TypeError for other objects.
 Array array_on_device(nb::handle object, const Name& name);
 
+// The view of an array that is written to. Throws Error if the array cannot be written to.
+View writable_view(const Array& held, nb::handle array, const Name& name);
+
 // Whether `memory` is the writable memory of a NumPy array or plain PyTorch tensor, not of a copy.
 bool is_writable(nb::handle array, const void* memory);
 

@@ -150,7 +150,7 @@ class GradientMaker {
     nb::object array = wanted_.array(name);
     const std::string argument = "add_to " + name;
     const Array held = call_.hold(array_of(array, {function_, argument.c_str()}));
-    view = writable(held, array, {function_, argument.c_str()});
+    view = writable_view(held, array, {function_, argument.c_str()});
     if (!(view.shape() == source.shape()) || view.dtype() != source.dtype()) {
       throw_value_error({function_, argument.c_str()},
                         "must have the shape and dtype of its source, " + qkv::describe(source) +
@@ -191,18 +191,6 @@ class GradientMaker {
   }
 
  private:
-  // A writable view of an array. Throws Error if the array cannot be written to.
-  static View writable(const Array& held, nb::handle array, const Name& name) {
-    const ConstView& view = held.view;
-    if (!is_writable(array, view.data())) {
-      throw_value_error(name,
-                        "must be an array of NumPy or PyTorch that can be written to, aligned and "
-                        "in this machine's byte order, got " +
-                            describe(array));
-    }
-    return View(const_cast<void*>(view.data()), view.dtype(), view.shape(), view.strides());
-  }
-
   const char* function_;
   const ResultMaker& maker_;
   Wanted& wanted_;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <qkv/attention.h>
 #include <qkv/q8.h>
 #include <qkv/softmax.h>
 #include <qkv/tensor.h>
@@ -115,6 +116,27 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   return maker.finish(made);
 }
 
+nb::tuple merge_call(nb::handle out, nb::handle lse, nb::handle out2, nb::handle lse2) {
+  constexpr const char* kFunction = "merge";
+  const auto array = [&](nb::handle x, const char* name) {
+    Array made = array_of(x, {kFunction, name});
+    if (!made.view.given()) throw_value_error({kFunction, name}, "is absent");
+    return made;
+  };
+  const Array values = array(out, "out"), sums = array(lse, "lse");
+  const Array values2 = array(out2, "out2"), sums2 = array(lse2, "lse2");
+  View to, to_lse;
+  const ResultMaker maker(out);
+  const nb::object made = maker.make(values.view.dtype(), values.view.shape(), to);
+  const nb::object made_lse = maker.make(sums.view.dtype(), sums.view.shape(), to_lse);
+  run_call(1, {0, 3 * count(values.view)}, [&](Context&) {
+    copy(values.view, to);
+    copy(sums.view, to_lse);
+    merge(to, to_lse, values2.view, sums2.view);
+  });
+  return nb::make_tuple(maker.finish(made), maker.finish(made_lse));
+}
+
 // Returns a NumPy array, whatever package x is from, because only NumPy can have the dtype q8. The
 // library throws an error if the size of the last axis is not a multiple of 32.
 nb::object quantize_q8_call(nb::handle x) {
@@ -149,6 +171,8 @@ nb::object dequantize_q8_call(nb::handle x) {
 void bind_functions(nb::module_& module) {
   module.def("quantize_q8", quantize_q8_call, nb::arg().none());
   module.def("dequantize_q8", dequantize_q8_call, nb::arg().none());
+  module.def("merge", merge_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
+             nb::arg().none());
   module.def("softmax", softmax_call, nb::arg().none(), nb::arg().none(), nb::arg().none());
   module.def("masked_softmax", masked_softmax_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none());

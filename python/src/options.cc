@@ -46,6 +46,7 @@ namespace {
   X(kCuSeqlensK, "cu_seqlens_k")              \
   X(kBlockTables, "block_tables")             \
   X(kContextLens, "context_lens")             \
+  X(kShard, "shard")                          \
   X(kDropout, "dropout")                      \
   X(kSeed, "seed")                            \
   X(kLayout, "layout")                        \
@@ -93,6 +94,7 @@ class Reader {
     call_.inputs.cu_seqlens_k = array(kCuSeqlensK);
     call_.inputs.block_tables = array(kBlockTables);
     call_.inputs.context_lens = array(kContextLens);
+    read_shard();
     read_norm();
     read_rotary();
     read_score();
@@ -155,6 +157,22 @@ class Reader {
         .hold(call_.on_device ? array_on_device(at(place), named)
                               : array_or_sequence(at(place), named, real))
         .view;
+  }
+
+  void read_shard() {
+    if (!given(kShard)) return;
+    const nb::handle shard = at(kShard);
+    const bool is_list = nb::isinstance<nb::tuple>(shard) || nb::isinstance<nb::list>(shard);
+    if (!is_list || nb::len(shard) != 4) {
+      throw_type_error(
+          name(kShard),
+          "must be None or (first_query, queries, first_key, keys), got " + describe(shard));
+    }
+    const auto number = [&](int n, const char* argument) {
+      return index_of(nb::object(shard[n]), {function_, argument});
+    };
+    call_.inputs.shard = Shard{number(0, "shard.first_query"), number(1, "shard.queries"),
+                               number(2, "shard.first_key"), number(3, "shard.keys")};
   }
 
   void read_norm() {

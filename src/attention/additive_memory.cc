@@ -253,6 +253,7 @@ struct AdditiveMemory::State {
     if (in.block_tables.given() || in.context_lens.given()) {
       throw Error(function, "block_tables", "is given, but keys in pages have no memory");
     }
+    if (in.shard) throw Error(function, "shard", "is given, but a part of the keys has no memory");
     const auto* given = std::get_if<Additive>(&with.score);
     if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
     const auto refuse = [&](std::string_view name) {

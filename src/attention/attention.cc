@@ -22,6 +22,7 @@ namespace qkv {
 namespace {
 
 constexpr std::string_view kAttention = "attention";
+constexpr std::string_view kAttentionStep = "attention_step";
 constexpr std::string_view kAttentionBackward = "attention_backward";
 
 bool has_elements(const View& x) {
@@ -117,6 +118,23 @@ void attention(const Inputs& inputs, const Options& options, const Outputs& outp
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs) {
   Context context;
   attention(inputs, options, outputs, context);
+}
+
+void attention_step(const Inputs& inputs, const Options& options, const AttentionState& state,
+                    const Outputs& outputs, Context& context) {
+  runtime::Call call(context, kAttentionStep);
+  core::ResolvedProblem p;
+  attn::resolve(kAttentionStep, call.stop_point(), inputs, options, p);
+  const auto& by = attn::choose(p, context.forced_path(), attn::Pass::kForward);
+  const core::Results results = attn::bind_step(p, state, outputs);
+  attn::check_overlap(p, inputs, options, state, outputs);
+  if (has_queries(p)) by.forward(p, results, call);
+}
+
+void attention_step(const Inputs& inputs, const Options& options, const AttentionState& state,
+                    const Outputs& outputs) {
+  Context context;
+  attention_step(inputs, options, state, outputs, context);
 }
 
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,

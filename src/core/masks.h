@@ -46,9 +46,11 @@ inline bool is_set(const Operand& x, Index offset) noexcept {
   return load<Index>(x.dtype, x.data, offset) != 0;
 }
 
-inline At place_of(const QueryAt& at, Index j) {
+// The place of a pair as user functions get it: positions in the whole sequences.
+inline At place_of(const Problem& p, const QueryAt& at, Index j) {
   return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(at.h),
-          static_cast<std::int32_t>(at.i), static_cast<std::int32_t>(j)};
+          static_cast<std::int32_t>(at.i + p.first_query()),
+          static_cast<std::int32_t>(j + p.first_key())};
 }
 
 // A number larger than any size, yet small enough that the sum of three such numbers does not
@@ -80,9 +82,10 @@ inline KeyRange keys(const WindowMask& mask, const QueryAt& at, Index Tk) {
 
 // ---- lengths --------------------------------------------------------------------------------
 
+// The number of the call's keys before the length; negative if the length lies before them.
 inline Index length_of(const LengthMask& mask, const QueryAt& at) {
   const Index offset = at.b * mask.entry_stride + at.i * mask.lengths.row_stride;
-  return load<Index>(mask.lengths.dtype, mask.lengths.data, offset);
+  return load<Index>(mask.lengths.dtype, mask.lengths.data, offset) - mask.first_key;
 }
 inline bool allows(const LengthMask& mask, const Problem&, const QueryAt& at, Index j) {
   return j < length_of(mask, at);
@@ -142,7 +145,7 @@ inline void ask(const PaddingMask& mask, const Problem&, const QueryAt& at, Inde
 // The lengths of a query's sequence.
 inline detail::Lengths lengths_of(const Problem& p, const QueryAt& at) {
   const Sequence s = p.sequence(at.b);
-  return {static_cast<std::int32_t>(s.Tq), static_cast<std::int32_t>(s.Tk)};
+  return {static_cast<std::int32_t>(p.whole_Tq(s)), static_cast<std::int32_t>(p.whole_Tk(s))};
 }
 
 // Ranges of keys that contain all those that a mask allows a query.
@@ -172,7 +175,7 @@ inline void ask_user(const MaskMod& mod, const Problem& p, const QueryAt& at, In
                      detail::InstanceTarget target, std::uint8_t* allowed) {
   instance_for(mod, target)
       .apply(mod.callable.get(),
-             {place_of(at, j0), lengths_of(p, at), 1, static_cast<std::int32_t>(n), n, allowed});
+             {place_of(p, at, j0), lengths_of(p, at), 1, static_cast<std::int32_t>(n), n, allowed});
 }
 inline bool allows(const UserMask& mask, const Problem& p, const QueryAt& at, Index j) {
   if (mask.mod == nullptr) {

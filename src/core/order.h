@@ -2,7 +2,7 @@
 #ifndef QKV_CORE_ORDER_H_
 #define QKV_CORE_ORDER_H_
 
-#include <qkv/view.h>
+#include <qkv/options.h>
 
 // The order of summation is part of the definition: every implementation sums in blocks of these
 // lengths, counted from index 0 of the sequence. Changing one changes the bits of every result.
@@ -61,6 +61,7 @@ inline constexpr T kNormalExponent = sizeof(T) == 4 ? T(-87.3) : T(-708.3);
 inline constexpr int kLargeLse = 16;
 
 static_assert(kKeyChunk % kPartialSums == 0, "a chunk starts at partial sum 0");
+static_assert(kShardKeys % kKeyChunk == 0, "a shard begins with a chunk");
 
 }  // namespace qkv::core
 

@@ -4,6 +4,7 @@
 
 #include <cassert>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -53,6 +54,7 @@ struct PaddingMask {
 struct LengthMask {
   Operand lengths;         // rows = queries (stride 0 for [B])
   Index entry_stride = 0;  // between flat batch entries, or packed sequences
+  Index first_key = 0;     // the position of key 0
 };
 struct RowRanges;  // core/masks.h
 struct UserMask {
@@ -97,6 +99,14 @@ struct Problem {
   bool paged() const noexcept { return context_lens.given(); }
   const Index* block_table(Index b) const noexcept { return block_tables.data() + b * table_pages; }
 
+  // The place of the arrays in longer sequences. Indices i and j count in the arrays; positions,
+  // which options depend on, are i + first_query() and j + first_key().
+  std::optional<Shard> shard;
+  Index first_query() const noexcept { return shard ? shard->first_query : 0; }
+  Index first_key() const noexcept { return shard ? shard->first_key : 0; }
+  // Whether the keys are a part of those that the saved results of a backward call are of.
+  bool has_part_of_keys() const noexcept { return shard && shard->keys != Tk; }
+
   RowMaps query_maps, key_maps;  // of q and of k
   PairProduct product = PairProduct::kDot;
   Operand score_v;  // of kTanh: [U], columns = units
@@ -125,22 +135,31 @@ struct Problem {
     return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
   }
 
-  // The diagonal j = i + o of batch entry b. Reads arrays in host memory; on a device the kernels
-  // find offsets.
+  // The lengths of the whole sequences.
+  Index whole_Tq(const Sequence& s) const noexcept { return shard ? shard->queries : s.Tq; }
+  Index whole_Tk(const Sequence& s) const noexcept { return shard ? shard->keys : s.Tk; }
+
+  // The diagonal j = i + o of batch entry b, for indices i and j. Reads arrays in host memory; on a
+  // device the kernels find offsets.
   Index diagonal_offset(Index b, const Sequence& s) const noexcept {
     assert(!on_device());
     struct OffsetOf {
-      const Operand& offsets;
+      const Problem& p;
       Index b;
       const Sequence& s;
-      Index operator()(const BottomRight&) const { return s.Tk - s.Tq; }
+      Index operator()(const BottomRight&) const { return p.whole_Tk(s) - p.whole_Tq(s); }
       Index operator()(const TopLeft&) const { return 0; }
       Index operator()(const Offset& given) const { return given.o; }
       Index operator()(const Offsets&) const {
-        return load<Index>(offsets.dtype, offsets.data, b * offsets.row_stride);
+        return load<Index>(p.offsets.dtype, p.offsets.data, b * p.offsets.row_stride);
       }
     };
-    return std::visit(OffsetOf{offsets, b, s}, diagonal);
+    return std::visit(OffsetOf{*this, b, s}, diagonal) + first_query() - first_key();
+  }
+
+  // The draw of dropout for a query's weights; its keys are counted by position.
+  DropoutRow dropout_row(Index b, Index h, Index i) const noexcept {
+    return dropout_mask.row(b, h, i + first_query());
   }
 
   // The key/value head that query head h reads.

@@ -54,7 +54,15 @@ struct TopResult {
   ResultOperand keys;     // rows = queries, columns = rank
 };
 
+// The state of the softmax, read before the keys of the call and written after them.
+struct StateResult {
+  ResultOperand max, sum;  // rows = queries
+  ResultOperand acc;       // rows = queries, columns = channels; absent without values
+  bool given() const noexcept { return max.given(); }
+};
+
 struct Results {
+  StateResult state;      // not on the list
   ResultOperand out;      // rows = queries, columns = channels
   ResultOperand lse;      // rows = queries
   ResultOperand row_max;  // rows = queries

@@ -74,12 +74,14 @@ void check_indices(std::string_view function, std::string_view argument, const P
   for (Index b = 0; b < pairs.B; ++b) {
     const core::Sequence s =
         p != nullptr ? p->sequence(b) : core::Sequence{0, 0, pairs.Tq, pairs.Tk};
+    const detail::Lengths lengths =
+        p != nullptr ? all_pairs(*p, s).longest : lengths_of(s.Tq, s.Tk);
     for (Index h = 0; h < pairs.H; ++h) {
       for (Index i = 0; i < s.Tq; ++i) {
         for (Index j = 0; j < s.Tk; j += kPiece) {
           const Index count = std::min(kPiece, s.Tk - j);
-          const At at{place(b), place(h), place(i), place(j)};
-          evaluation.run({at, lengths_of(s.Tq, s.Tk)}, count, scores.data(), nullptr);
+          const At at{place(b), place(h), place(pairs.i + i), place(pairs.j + j)};
+          evaluation.run({at, lengths}, count, scores.data(), nullptr);
           for (const Demand& demand : demands) {
             const auto step = static_cast<std::size_t>(demand.step);
             for (Index c = 0; c < (program.steps()[step].per_key ? count : 1); ++c) {

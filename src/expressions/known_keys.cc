@@ -181,10 +181,11 @@ class Solver {
   Solver(const Program& program, const Pairs& pairs)
       : program_(program), courses_(program, pairs), evaluation_(program) {}
 
-  // `first` is the place of the query's first key.
-  Solution solve(const RowPlace& first) {
+  // `first` is the place of the query's first key, from which the solution counts; it has `keys`
+  // keys.
+  Solution solve(const RowPlace& first, Index keys) {
     first_ = first;
-    Tk_ = first.lengths.Tk;
+    Tk_ = keys;
     if (Tk_ == 0) return {{}, true};
     search_ = 0;
     key_ = -1;
@@ -378,12 +379,13 @@ std::shared_ptr<const core::RowRanges> solved_for_keys(const Program& mask,
   if (many_entries) found->first_queries.push_back(0);
   for (Index b = 0; b < entries; ++b) {
     const core::Sequence s = p.sequence(b);
+    const Pairs pairs = all_pairs(p, s);
     for (Index h = 0; h < found->H; ++h) {
       for (Index i = 0; i < s.Tq; ++i) {
         if (i % 256 == 0) p.stop();
         const At at{static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
-                    static_cast<std::int32_t>(i), 0};
-        const Solution solution = solver.solve({at, lengths_of(s.Tq, s.Tk)});
+                    static_cast<std::int32_t>(pairs.i + i), static_cast<std::int32_t>(pairs.j)};
+        const Solution solution = solver.solve({at, pairs.longest}, s.Tk);
         const KeyRange keys = solution.keys.empty() ? KeyRange{} : solution.keys;
         found->exact = found->exact && solution.exact;
         is_useful = is_useful || keys.size() < s.Tk;
@@ -410,14 +412,17 @@ std::shared_ptr<const detail::TileClasses> classified_by_ranges(const Program& m
   Ranges ranges("", "", mask);
   ranges.index_arrays();
   bool is_useful = false;
-  Pairs pairs = all_pairs(1, 1, p.Tq, p.Tk);
+  const Pairs all = all_pairs(p, {0, 0, p.Tq, p.Tk});
+  Pairs pairs = all;
   for (pairs.b = 0; pairs.b < found->B; ++pairs.b) {
     for (pairs.h = 0; pairs.h < found->H; ++pairs.h) {
-      for (pairs.i = 0; pairs.i < p.Tq; pairs.i += core::kTileSide) {
+      for (Index i = 0; i < p.Tq; i += core::kTileSide) {
         p.stop();
-        pairs.Tq = std::min(core::kTileSide, p.Tq - pairs.i);
-        for (pairs.j = 0; pairs.j < p.Tk; pairs.j += core::kTileSide) {
-          pairs.Tk = std::min(core::kTileSide, p.Tk - pairs.j);
+        pairs.i = all.i + i;
+        pairs.Tq = std::min(core::kTileSide, p.Tq - i);
+        for (Index j = 0; j < p.Tk; j += core::kTileSide) {
+          pairs.j = all.j + j;
+          pairs.Tk = std::min(core::kTileSide, p.Tk - j);
           ranges.find(pairs);
           const Range& answer = ranges[static_cast<int>(mask.steps().size()) - 1];
           const TileClass tile = answer.high == 0  ? TileClass::kDead

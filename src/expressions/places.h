@@ -41,9 +41,20 @@ inline Pairs all_pairs(Index B, Index H, Index Tq, Index Tk) {
   return {B, H, Tq, Tk, 0, 0, 0, 0, lengths, lengths};
 }
 
+// All pairs of a sequence of a problem, in batch entry and head 0.
+inline Pairs all_pairs(const core::Problem& p, const core::Sequence& s) {
+  Pairs pairs = all_pairs(1, 1, s.Tq, s.Tk);
+  pairs.i = p.first_query();
+  pairs.j = p.first_key();
+  pairs.shortest = pairs.longest = lengths_of(p.whole_Tq(s), p.whole_Tk(s));
+  return pairs;
+}
+
 // All pairs of a problem.
 inline Pairs all_pairs(const core::Problem& p) {
-  Pairs pairs = all_pairs(p.B, p.H, p.Tq, p.Tk);
+  Pairs pairs = all_pairs(p, {0, 0, p.Tq, p.Tk});
+  pairs.B = p.B;
+  pairs.H = p.H;
   if (p.packed()) pairs.shortest.Tq = 0;
   if (p.packed() || p.paged()) pairs.shortest.Tk = 0;
   return pairs;

@@ -186,10 +186,14 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
     for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
     *query_live_.of(b, h, s.q0 + i) = any_live;
     T& delta = *delta_.of(b, h, s.q0 + i);
-    delta = row_delta(p_, x_, from_, at, any_live, w.row);
+    // Other keys than a shard's may be unmasked.
+    const bool any_of_all = p_.has_part_of_keys()
+                                ? element<T>(p_, from_.lse, b, h, s.q0 + i, 0) != T(-kInfinity<T>)
+                                : any_live;
+    delta = row_delta(p_, x_, from_, at, any_of_all, w.row);
     score_gradients(delta, w.row);
     left_gradient(at, w);
-    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_live, factor, delta);
+    *dsinks_.of(b, h, s.q0 + i) = sink_gradient(p_, from_, at, any_of_all, factor, delta);
     *dalibi_.of(b, h, s.q0 + i) = alibi_gradient(at, w.row);
   }
 }

@@ -44,8 +44,9 @@ void Backward<T>::captured_gradients(core::Arena& arena) {
   expressions::CapturedGradients all(p_.mods, to_.captured);
   all.start();
   for_each_row(0, p_.Tq, arena, [&](const QueryAt& at, const GradientRow<T>& row) {
-    all.add(detail::InstanceTarget::kBaseline, {core::place_of(at, 0), core::lengths_of(p_, at)},
-            row.scores.count, row.scores.capped, row.ds);
+    all.add(detail::InstanceTarget::kBaseline,
+            {core::place_of(p_, at, 0), core::lengths_of(p_, at)}, row.scores.count,
+            row.scores.capped, row.ds);
   });
   all.deliver(to_.captured, x_.stop);
 }

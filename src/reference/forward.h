@@ -3,6 +3,7 @@
 #define QKV_REFERENCE_FORWARD_H_
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/integers.h"
@@ -102,11 +103,38 @@ class Forward {
     score_row(p_, x_, at, 0, s.Tk, false, w.row);
     dropout_row(p_, at, 0, s.Tk, w.kept);
     WeightedSum<T> values;
-    if (to_.out.given())
+    if (to_.out.given() || to_.state.acc.given())
       values = {x_.value_of(p_, at.b, at.h), w.kept, p_.E, w.acc, w.chunk_acc, w.sums};
-    Softmax<T> state = softmax_row(scores(w.row), values, x_.stop);
+    Softmax<T> state = load_state(at, s.q0 + at.i, values);
+    continue_softmax(scores(w.row), values, x_.stop, state);
+    if (to_.state.given()) store_state(at, s.q0 + at.i, state, values);
     if (p_.sinks.given()) add_sink(parameter<T>(p_.sinks, at.h, 0, 0), state, values);
     return state;
+  }
+
+  // The state before the keys of the call: of none, or the one that the call continues from.
+  Softmax<T> load_state(const QueryAt& at, Index row, const WeightedSum<T>& values) const {
+    Softmax<T> state;
+    std::fill_n(values.acc, values.width, T(0));
+    const core::StateResult& from = to_.state;
+    if (!from.given()) return state;
+    const auto get = [&](const ResultOperand& x, Index col) {
+      const Index entry = core::batch_offset(x, p_.batch, at.b);
+      return core::load<T>(x.dtype, x.data, core::offset_of(x, entry, at.h, row, col));
+    };
+    state.max = get(from.max, 0);
+    state.sum = get(from.sum, 0);
+    state.nan = std::isnan(real_part(state.sum));
+    state.empty = real_part(state.max) == -kInfinity<T> && real_part(state.sum) == 0;
+    for (Index c = 0; c < values.width; ++c) values.acc[c] = get(from.acc, c);
+    return state;
+  }
+  void store_state(const QueryAt& at, Index row, const Softmax<T>& state,
+                   const WeightedSum<T>& values) const {
+    const core::StateResult& to = to_.state;
+    put(p_, to.max, at.b, at.h, row, 0, state.max);
+    put(p_, to.sum, at.b, at.h, row, 0, state.nan ? T(kNaN<T>) : state.sum);
+    for (Index c = 0; c < values.width; ++c) put(p_, to.acc, at.b, at.h, row, c, values.acc[c]);
   }
 
   Scores<T> scores(const Row<T>& row) const { return {row.s, row.live, row.count, p_.key_chunk}; }

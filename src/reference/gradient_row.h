@@ -91,12 +91,13 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   return any_live;
 }
 
-// Returns the factor of a whole row, whose weights were computed with factor 1.
+// Returns the factor of a whole row, whose weights were computed with factor 1. It is not known
+// from a part of the keys.
 template <class T>
 T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
              const GradientRow<T>& row) {
   const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
-  if (!core::has_large_lse(lse)) return T(1);
+  if (!core::has_large_lse(lse) || p.has_part_of_keys()) return T(1);
   double sum = 0;
   if (p.sinks.given()) sum += weight_exp<T>(parameter<T>(p.sinks, at.h, 0, 0) - lse);
   for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];

@@ -99,11 +99,11 @@ void load_row(const Problem& p, const Operand& x, Index b, Index h, Index row, I
 template <class T>
 RowAt<T> query_row(const Problem& p, Index b, Index head, Index i) {
   const Sequence s = p.sequence(b);
-  return {b, head, s.q0 + i, i + p.diagonal_offset(b, s)};
+  return {b, head, s.q0 + i, i + p.diagonal_offset(b, s) + p.first_key()};
 }
 template <class T>
 RowAt<T> key_row(const Problem& p, Index b, Index head, Index j) {
-  return {b, head, p.sequence(b).k0 + j, j};
+  return {b, head, p.sequence(b).k0 + j, j + p.first_key()};
 }
 
 // Makes a row of `width` values of x after the transforms; `h` is the head of the product's

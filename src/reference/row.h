@@ -119,7 +119,7 @@ template <class T>
 void user_scores(const Problem& p, const QueryAt& at, const Row<T>& row, bool with_slope) {
   std::copy(row.capped, row.capped + row.count, row.s);
   for (const ScoreMod& mod : p.mods) {
-    apply_baseline<T>(mod, {core::place_of(at, row.begin), core::lengths_of(p, at), 1,
+    apply_baseline<T>(mod, {core::place_of(p, at, row.begin), core::lengths_of(p, at), 1,
                             static_cast<std::int32_t>(row.count), row.count, row.s,
                             with_slope ? row.slope : nullptr});
   }
@@ -186,8 +186,8 @@ inline void dropout_row(const Problem& p, const QueryAt& at, Index begin, Index 
     return;
   }
   for (Index n = 0; n < count;) {
-    const Index j = begin + n;
-    const auto group = p.dropout_mask.kept(at.b, at.h, at.i, j / 4);
+    const Index j = begin + n + p.first_key();
+    const auto group = p.dropout_mask.kept(at.b, at.h, at.i + p.first_query(), j / 4);
     for (Index word = j % 4; word < 4 && n < count; ++word, ++n) {
       kept[n] = group[static_cast<std::size_t>(word)];
     }

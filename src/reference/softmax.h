@@ -91,12 +91,11 @@ Softmax<T> softmax_chunk(const Scores<T>& x, Index j0, Index j1, const WeightedS
   return c;
 }
 
-// Computes the softmax of all keys; `stop` is polled in each chunk.
+// Adds all keys to the softmax state, and their values to values.acc; `stop` is polled in each
+// chunk.
 template <class T>
-Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
-                       const core::StopPoint& stop = {}) {
-  Softmax<T> state;
-  std::fill(values.acc, values.acc + values.width, T(0));
+void continue_softmax(const Scores<T>& x, const WeightedSum<T>& values, const core::StopPoint& stop,
+                      Softmax<T>& state) {
   for (Index j0 = 0; j0 < x.count; j0 += x.chunk) {
     stop();
     std::fill(values.chunk_acc, values.chunk_acc + values.width, T(0));
@@ -109,6 +108,15 @@ Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
       values.acc[n] = fused_multiply_add(values.acc[n], factor, values.chunk_acc[n] * chunk_factor);
     }
   }
+}
+
+// Computes the softmax of all keys.
+template <class T>
+Softmax<T> softmax_row(const Scores<T>& x, const WeightedSum<T>& values = {},
+                       const core::StopPoint& stop = {}) {
+  Softmax<T> state;
+  std::fill(values.acc, values.acc + values.width, T(0));
+  continue_softmax(x, values, stop, state);
   return state;
 }
 

@@ -2,6 +2,8 @@
 // attention, attention_backward and Plan.
 #include <exception>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -23,6 +25,18 @@ std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<co
   throw TableError(std::string(name) + " must not be \"" + came + "\"");
 }
 
+std::optional<Shard> shard_of(Arguments& a) {
+  if (!a.has("shard")) return std::nullopt;
+  const std::string word = a.word("shard");
+  Shard shard;
+  std::istringstream numbers(word);
+  char comma = 0;
+  numbers >> shard.first_query >> comma >> shard.queries >> comma >> shard.first_key >> comma >>
+      shard.keys;
+  if (!numbers || !numbers.eof()) throw TableError("shard is FIRST_QUERY,QUERIES,FIRST_KEY,KEYS");
+  return shard;
+}
+
 Inputs inputs_of(Arguments& a) {
   return {a.input("q"),
           a.input("k"),
@@ -30,7 +44,8 @@ Inputs inputs_of(Arguments& a) {
           a.input("cu_seqlens_q"),
           a.input("cu_seqlens_k"),
           a.input("block_tables"),
-          a.input("context_lens")};
+          a.input("context_lens"),
+          shard_of(a)};
 }
 
 // ---- options --------------------------------------------------------------------------------
@@ -239,6 +254,18 @@ Call attention_call(Arguments& a) {
                              Context& context) { attention(inputs, options, outputs, context); });
 }
 
+Call step_call(Arguments& a) {
+  const AttentionState state{a.output("state.max"), a.output("state.sum"), a.output("state.acc")};
+  return with_context(
+      a, [inputs = inputs_of(a), options = options_of(a), state, outputs = outputs_of(a)](
+             Context& context) { attention_step(inputs, options, state, outputs, context); });
+}
+
+Call merge_call(Arguments& a) {
+  return [out = a.output("out"), lse = a.output("lse"), out2 = a.input("out2"),
+          lse2 = a.input("lse2")] { merge(out, lse, out2, lse2); };
+}
+
 Call backward_call(Arguments& a) {
   return with_context(a, [inputs = inputs_of(a), options = options_of(a),
                           x = backward_arrays_of(a)](Context& context) {
@@ -264,7 +291,8 @@ Inputs planned_inputs(Arguments& a, const Inputs& inputs) {
           planned("cu_seqlens_q", inputs.cu_seqlens_q),
           planned("cu_seqlens_k", inputs.cu_seqlens_k),
           planned("block_tables", inputs.block_tables),
-          planned("context_lens", inputs.context_lens)};
+          planned("context_lens", inputs.context_lens),
+          inputs.shard};
 }
 
 // Plans are made while the call is prepared, so that only running them can fail.
@@ -309,6 +337,8 @@ Call prepare_attention(Arguments& arguments) {
   const std::string& function = arguments.function();
   if (function == "attention") return attention_call(arguments);
   if (function == "attention_backward") return backward_call(arguments);
+  if (function == "attention_step") return step_call(arguments);
+  if (function == "merge") return merge_call(arguments);
   if (function == "precompute") return precompute_call(arguments);
   if (function == "Plan") return plan_call(arguments);
   if (function == "Plan::run") return run_call(arguments);

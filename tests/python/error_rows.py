@@ -18,7 +18,9 @@ import numpy as np
 
 TABLE = Path(__file__).resolve().parents[1] / "errors.tsv"
 
-FUNCTIONS = ("attention", "attention_backward", "softmax", "masked_softmax", "batch_dot")
+FUNCTIONS = (
+    "attention", "attention_backward", "merge", "softmax", "masked_softmax", "batch_dot",
+)  # fmt: skip
 
 # {name in the table: name in Python}, for arguments and messages.
 NAMES = {
@@ -207,6 +209,8 @@ def reason_against(row: Row) -> Union[str, None]:
         return GRADIENT
     if row.function == "attention_backward" and row.subject == "block_tables":
         return PAGES
+    if row.function == "merge":
+        return RESULT if "share memory" in row.message else None
     if row.subject in RESULTS and "is not available" not in row.message:
         return RESULT
     if "absent" in arguments.values():
@@ -222,7 +226,7 @@ def value_of(name: str, text: str) -> Any:
         return make_array(text)
     if name in ("transpose_a", "transpose_b", "causal"):
         return True
-    if name == "window":
+    if name in ("window", "shard"):
         return tuple(list_of(text))
     if name in ("dropout.seed", "top.count", "diagonal", "rotary.width"):
         return int(text)
@@ -244,6 +248,7 @@ def order_of(function: str) -> tuple[str, ...]:
     return {
         "attention": ("q", "k", "v"),
         "attention_backward": ("output_gradients.out", "q", "k", "v", "saved.out", "saved.lse"),
+        "merge": ("out", "lse", "out2", "lse2"),
         "softmax": ("x",),
         "masked_softmax": ("x", "lengths"),
         "batch_dot": ("a", "b"),

@@ -16,6 +16,7 @@ from ._attention import attention
 from ._flex import flex_attention
 from ._look import look
 from ._replaced import replaced
+from ._ring import ring_attention
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
 from ._transformers import register
@@ -27,6 +28,7 @@ __all__ = [
     "nn",
     "register",
     "replaced",
+    "ring_attention",
     "scaled_dot_product_attention",
     "share_workers",
 ]

@@ -46,6 +46,7 @@ _PLAIN: Dict[str, Tuple[str, str]] = {
     "dropout": ("float", "0.0"),
     "layout": ("str", "'bhtd'"),
     "heads": ("SymInt[]?", "None"),
+    "shard": ("SymInt[]?", "None"),
     "threads": ("SymInt?", "None"),
     "score_mod": ("str?", "None"),  # the text of a function, and the numbers that it takes
     "mask_mod": ("str?", "None"),
@@ -146,6 +147,8 @@ def _plain_value(name: str, value: Any) -> Any:
     if name == "heads" and value is not None:
         both = isinstance(value, (list, tuple))
         return _integers(name, value) if both else [_integer(name, value)]
+    if name == "shard" and value is not None:
+        return [_integer(name, x) for x in value]
     if name in ("rotary_width", "threads"):
         return _integer(name, value)
     if is_compiling() and isinstance(value, torch.Tensor):

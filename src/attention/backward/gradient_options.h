@@ -31,11 +31,12 @@ class GradientOptions {
   // Begins the sums of captured arrays of a unit's queries and a block of keys.
   void start(const KeyUnit& unit, Index first_key, Index keys) {
     if (!call_.sums_captured()) return;
-    expressions::Pairs pairs = expressions::all_pairs(1, unit.heads, unit.s.Tq, unit.s.Tk);
+    expressions::Pairs pairs = expressions::all_pairs(p_, unit.s);
+    pairs.H = unit.heads;
     pairs.Tk = keys;
     pairs.b = unit.b;
     pairs.h = unit.first_head;
-    pairs.j = first_key;
+    pairs.j += first_key;
     captured_.start(pairs);
   }
   // Adds these sums to the call's, in the order of `number`. Returns false if another task has
@@ -133,7 +134,7 @@ void GradientOptions<T>::change_gradients(const GradientPairs<T>& pairs, Index t
   if (p_.dropout != 0) {
     T* const z = factors(pairs, t, r);
     std::fill_n(z, keys.size(), T(1) / static_cast<T>(1 - p_.dropout));
-    k_.drop(z, p_.dropout_mask.row(at.b, at.h, at.i), j, keys.size());
+    k_.drop(z, p_.dropout_row(at.b, at.h, at.i), j + p_.first_key(), keys.size());
     g_.multiply(dw, z, keys.size());
   }
   call_.add_dweights(at, j, std::min(keys.end, pairs.keys.count()) - keys.begin, dw, spare_);
@@ -146,10 +147,10 @@ void GradientOptions<T>::finish(const GradientPairs<T>& pairs, Index t, Index r,
   if (call_.sums_captured()) {
     const KeyRange keys = pairs.keys_of(t);
     const QueryAt& at = pairs.queries.at(r);
-    captured_.add(call_.dot.instances,
-                  {core::place_of(at, pairs.keys.first() + keys.begin), core::lengths_of(p_, at)},
-                  std::min(keys.end, pairs.keys.count()) - keys.begin, before_mods(pairs, t, r),
-                  ds);
+    captured_.add(
+        call_.dot.instances,
+        {core::place_of(p_, at, pairs.keys.first() + keys.begin), core::lengths_of(p_, at)},
+        std::min(keys.end, pairs.keys.count()) - keys.begin, before_mods(pairs, t, r), ds);
   }
   if (call_.has_slopes()) {
     g_.multiply(ds, slopes(pairs, t, r), count);

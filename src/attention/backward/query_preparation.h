@@ -147,9 +147,11 @@ KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) cons
           core::divide_up(std::min(keys.end, Tk), kGradientBlock)};
 }
 
-// Whether the keys of a query have to be read because lse alone is not enough.
+// Whether the keys of a query have to be read because lse alone is not enough. A part of the keys
+// does not tell more.
 template <class T>
 bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
+  if (p_.has_part_of_keys()) return false;
   if (core::has_large_lse(lse) || call_.has_dweights(i)) return true;
   // lse may come from the sink alone.
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));

@@ -25,13 +25,16 @@ class FusedBlock {
   }
   const QueryRows<T>& queries() const { return scores.queries; }
 
-  // Processes all chunks that have a live key; the merged softmax state is then in `state`.
-  void run(bool with_values) {
+  // Processes all chunks that have a live key; the merged softmax state is then in `state`. If it
+  // continues from a state, continue_from() sets the state before the first chunk.
+  template <class Continue>
+  void run(bool with_values, bool continues, const Continue& continue_from) {
     const Index step = p_.key_chunk;
     const KeyRange live = queries().live();
     const Index begin = live.begin / step * step;
-    if (live.empty() || live.end > begin + step) {
+    if (continues || live.empty() || live.end > begin + step) {
       state.reset(queries().count());
+      if (continues) continue_from();
     } else {
       state.reset_for_one_chunk(queries().count());
     }

@@ -64,7 +64,7 @@ class FusedForward {
   // Largest number of query rows of a unit.
   Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
-  bool with_values() const { return to_.out.given(); }
+  bool with_values() const { return to_.out.given() || to_.state.acc.given(); }
   bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
   // Pieces of a unit in the shared memory: panels, or partial results of chunks.
   Index pieces_of(const KeyUnit& unit) const {
@@ -94,6 +94,9 @@ class FusedForward {
   void query_block(const KeyUnit& unit, Index n, Index block, core::Arena& arena);
   void key_chunks(const KeyUnit& unit, Index n, Index task, core::Arena& arena);
   void merge_chunks(const KeyUnit& unit, Index n, core::Arena& arena);
+  Index place_in(const ResultOperand& x, const FusedBlock<T>& block, Index r) const;
+  void load_state(FusedBlock<T>& block);
+  void store_state(const FusedBlock<T>& block);
   void finish(FusedBlock<T>& block);
   void add_sinks(FusedBlock<T>& block, const bool* empty);
   void write(const FusedBlock<T>& block, const bool* empty);
@@ -250,7 +253,7 @@ void FusedForward<T>::query_block(const KeyUnit& unit, Index n, Index block, cor
   FusedBlock<T> x(call_, arena);
   x.start(unit, packed(n), block * block_rows_,
           std::min(block_rows_, unit.rows() - block * block_rows_));
-  x.run(with_values());
+  x.run(with_values(), to_.state.given(), [&] { load_state(x); });
   finish(x);
 }
 
@@ -282,6 +285,7 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
   x.start(unit, nullptr, 0, unit.rows());
   SoftmaxState<T>& state = x.state;
   state.reset(unit.rows());
+  if (to_.state.given()) load_state(x);
   const Index chunks = live_chunks(unit).size();
   for (Index chunk = 0; chunk < chunks; ++chunk) {
     const Partial partial = partial_of(n, chunk);
@@ -305,10 +309,55 @@ void FusedForward<T>::merge_chunks(const KeyUnit& unit, Index n, core::Arena& ar
 
 // ---- results of rows ------------------------------------------------------------------------
 
+// The place of a query's row in a result.
+template <class T>
+Index FusedForward<T>::place_in(const ResultOperand& x, const FusedBlock<T>& block, Index r) const {
+  const KeyUnit& unit = block.queries().unit();
+  const QueryAt& at = block.queries()[r].at;
+  return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), at.h, unit.s.q0 + at.i, 0);
+}
+
+// Sets the state of the block's rows to that of the keys before the call's.
+template <class T>
+void FusedForward<T>::load_state(FusedBlock<T>& block) {
+  SoftmaxState<T>& state = block.state;
+  const core::StateResult& from = to_.state;
+  const auto values = [&](const ResultOperand& x, Index r) {
+    return static_cast<const T*>(x.data) + place_in(x, block, r);
+  };
+  for (Index r = 0; r < block.queries().count(); ++r) {
+    call_.stop();
+    state.max[r] = *values(from.max, r);
+    state.sum[r] = *values(from.sum, r);
+    if (!from.acc.given()) continue;
+    const T* acc = values(from.acc, r);
+    for (Index c = 0; c < p_.E; ++c)
+      state.acc[r * state.width() + c] = acc[c * from.acc.col_stride];
+  }
+}
+
+template <class T>
+void FusedForward<T>::store_state(const FusedBlock<T>& block) {
+  const SoftmaxState<T>& state = block.state;
+  const core::StateResult& to = to_.state;
+  const auto values = [&](const ResultOperand& x, Index r) {
+    return static_cast<T*>(x.data) + place_in(x, block, r);
+  };
+  for (Index r = 0; r < block.queries().count(); ++r) {
+    call_.stop();
+    *values(to.max, r) = state.max[r];
+    *values(to.sum, r) = state.sum[r];
+    if (!to.acc.given()) continue;
+    T* acc = values(to.acc, r);
+    for (Index c = 0; c < p_.E; ++c) acc[c * to.acc.col_stride] = state.acc[r * state.width() + c];
+  }
+}
+
 template <class T>
 void FusedForward<T>::finish(FusedBlock<T>& block) {
   const QueryRows<T>& queries = block.queries();
   const SoftmaxState<T>& state = block.state;
+  if (to_.state.given()) store_state(block);
   bool empty[kBlockRows];
   for (Index r = 0; r < queries.count(); ++r) {
     empty[r] = state.max[r] == -std::numeric_limits<T>::infinity() && state.sum[r] == 0;

@@ -162,7 +162,8 @@ void FusedInspection<T>::put_scored(BlockScores<T>& x, const RowsResult& m, Inde
     }
     if (&m == &to_.dropped_weights && p_.dropout != 0) {
       const QueryAt& at = x.queries[r].at;
-      call_.kernels.drop(to, p_.dropout_mask.row(at.b, at.h, at.i), j0 + piece.begin, n);
+      call_.kernels.drop(to, p_.dropout_row(at.b, at.h, at.i), j0 + piece.begin + p_.first_key(),
+                         n);
       const T keep = static_cast<T>(1 - p_.dropout);
       for (Index c = 0; c < n; ++c) to[c] /= keep;
     }

@@ -132,8 +132,8 @@ class SoftmaxState {
   void drop(BlockScores<T>& scores, Index r) const {
     const QueryAt& at = scores.queries[r].at;
     const KeyRange x = scores.piece(r);
-    k_.drop(scores.row(r) + x.begin, call_.p.dropout_mask.row(at.b, at.h, at.i),
-            scores.first_key() + x.begin, x.end - x.begin);
+    k_.drop(scores.row(r) + x.begin, call_.p.dropout_row(at.b, at.h, at.i),
+            scores.first_key() + x.begin + call_.p.first_key(), x.end - x.begin);
   }
 
   const FusedCall<T>& call_;

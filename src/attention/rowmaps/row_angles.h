@@ -79,7 +79,7 @@ void RowAngles<T>::prepare(const Tools& tools, runtime::Call& call) const {
     // Keys in pages share the angles of the longest entry.
     const SequenceRows all =
         are_keys_ && p.paged() ? SequenceRows{0, rows_} : rows_of_sequence(p, are_keys_, b);
-    const Index offset = are_keys_ ? 0 : p.diagonal_offset(b, p.sequence(b));
+    const Index offset = p.first_key() + (are_keys_ ? 0 : p.diagonal_offset(b, p.sequence(b)));
     for (Index n = n0; n < std::min(all.count, n0 + kRows); ++n) {
       tools.stop();
       const Index row = all.first + n;

@@ -141,9 +141,9 @@ void change_piece(const PieceTools<T>& with, const QueryAt& at, Index j0, Index 
                   T* slopes = nullptr) {
   const Problem& p = with.p;
   for (const ScoreMod& mod : p.mods) {
-    apply_instance<T>(
-        core::instance_for(mod, with.target), mod.callable.get(),
-        {place_of(at, j0), core::lengths_of(p, at), 1, static_cast<std::int32_t>(n), n, s, slopes});
+    apply_instance<T>(core::instance_for(mod, with.target), mod.callable.get(),
+                      {place_of(p, at, j0), core::lengths_of(p, at), 1,
+                       static_cast<std::int32_t>(n), n, s, slopes});
   }
   const T* bias = with.spare;
   if (p.bias.given()) {

@@ -17,6 +17,9 @@ namespace qkv::attn {
 // Make operands of the buffers. Throw Error for a wrong shape or dtype, for listed rows out of
 // range, and if no buffer is given.
 core::Results bind_outputs(const core::Problem& p, const Outputs& outputs);
+// The results of attention_step(), which may have no outputs.
+core::Results bind_step(const core::Problem& p, const AttentionState& state,
+                        const Outputs& outputs);
 
 core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
                                    const OutputGradients& gradients);
@@ -26,6 +29,8 @@ core::GradientResults bind_gradients(const core::Problem& p, const Inputs& input
 // Throws Error if an output may share memory with an input, another output, or itself.
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Outputs& outputs);
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const AttentionState& state, const Outputs& outputs);
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);

@@ -253,6 +253,15 @@ class OutputBinder {
   Results& to_;
 };
 
+bool is_requested(const Outputs& outputs, std::string_view name) {
+  bool requested = false;
+  for_each_buffer(outputs, [&](std::string_view buffer, const View& view) {
+    const bool is_buffer_of = buffer == name || buffer.substr(0, buffer.find('.')) == name;
+    requested = requested || (view.given() && is_buffer_of);
+  });
+  return requested;
+}
+
 bool asks_for_nothing(const Outputs& outputs) {
   bool any = false;
   for_each_buffer(outputs,
@@ -271,6 +280,44 @@ core::Results bind_outputs(const Problem& p, const Outputs& outputs) {
   return to;
 }
 
+core::Results bind_step(const Problem& p, const AttentionState& state, const Outputs& outputs) {
+  if (p.packed() || p.paged()) {
+    throw Error(p.function, p.packed() ? "cu_seqlens_q" : "block_tables",
+                "is given, but the state is of sequences of one length");
+  }
+  if (p.first_key() % kShardKeys != 0) {
+    throw Error(
+        p.function, "shard",
+        text("must have a first_key that is a multiple of ", kShardKeys, ", got ", p.first_key()));
+  }
+  Results to;
+  const auto bind_numbers_of = [&](const char* name, const View& view) {
+    if (!view.given()) throw Error(p.function, name, "is absent but each step reads and writes it");
+    expect_accumulator(p, name, view);
+    return bind_rows(p, name, view, Along::kQueries);
+  };
+  to.state.max = bind_numbers_of("state.max", state.max);
+  to.state.sum = bind_numbers_of("state.sum", state.sum);
+  if (state.acc.given() != (p.E > 0)) {
+    throw Error(p.function, "state.acc",
+                state.acc.given() ? "is given but v is absent" : "is absent but v is given");
+  }
+  if (state.acc.given()) {
+    expect_accumulator(p, "state.acc", state.acc);
+    expect_shape(p, "state.acc", state.acc, result_shape(p, {p.Tq, p.E}), "Tq,E");
+    to.state.acc = to_operand(p, state.acc, state.acc.strides(), 2);
+  }
+  core::for_each_result(to, [&](const auto& result, auto& place) {
+    OutputBinder(p, outputs, to)(result, place);
+    const bool in_steps =
+        result.axes == ResultAxes::kValues || result.name == "lse" || result.name == "row_max";
+    if (in_steps || !is_requested(outputs, result.name)) return;
+    throw Error(p.function, result.name,
+                "is not available in steps, which give out, lse and row_max");
+  });
+  return to;
+}
+
 core::GradientSources bind_sources(const Problem& p, const Saved& saved,
                                    const OutputGradients& gradients) {
   if (!gradients.out.given() && !gradients.lse.given() && !gradients.weights.matrix.given()) {
@@ -281,6 +328,11 @@ core::GradientSources bind_sources(const Problem& p, const Saved& saved,
   }
   if (gradients.out.given() && !saved.out.given()) {
     throw Error(p.function, "saved.out", "is absent but output_gradients.out is given");
+  }
+  if (gradients.weights.matrix.given() && p.has_part_of_keys()) {
+    throw Error(p.function, "output_gradients.weights",
+                text("is not available for a part of the keys, got a shard of ", p.Tk, " of ",
+                     p.shard->keys));
   }
   core::GradientSources from;
   from.out = bind_out(p, "saved.out", saved.out);

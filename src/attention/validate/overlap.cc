@@ -151,6 +151,19 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
 }
 
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const AttentionState& state, const Outputs& outputs) {
+  check_all(
+      p,
+      [&](const auto& f) {
+        f("state.max", state.max);
+        f("state.sum", state.sum);
+        f("state.acc", state.acc);
+        for_each_buffer(outputs, f);
+      },
+      [&](const auto& f) { for_each_input(inputs, options, f); });
+}
+
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients) {
   check_all(

@@ -16,8 +16,10 @@ bool same_layout(const AnyView& a, const AnyView& b) {
 }
 
 // Structured bindings name every member of Inputs: one more does not compile until it is here.
+// compare() reads the shard.
 auto views_of(const Inputs& inputs) {
-  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens] = inputs;
+  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens, shard] = inputs;
+  static_cast<void>(shard);
   return std::array{&q, &k, &v, &cu_seqlens_q, &cu_seqlens_k, &block_tables, &context_lens};
 }
 
@@ -65,7 +67,8 @@ Repeat compare(const Inputs& inputs, const Outputs& outputs, const Inputs& input
                const Outputs& outputs_before) {
   if (!all_alike(views_of(inputs), views_of(inputs_before)) ||
       !all_alike(views_of(outputs), views_of(outputs_before)) ||
-      outputs.top.count != outputs_before.top.count || lists_rows(outputs)) {
+      inputs.shard != inputs_before.shard || outputs.top.count != outputs_before.top.count ||
+      lists_rows(outputs)) {
     return Repeat::kNone;
   }
   return all_there(views_of(inputs), views_of(inputs_before)) &&

@@ -34,10 +34,11 @@ void accept_values(const Any&...) {}
 }  // namespace
 
 void resolve_device(const Inputs& inputs, const Options& options, const Problem& p) {
-  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens] = inputs;
+  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens, shard] = inputs;
   accept_values(q, k, v, cu_seqlens_q, cu_seqlens_k);
   if (block_tables.given()) refuse_on_device(p, "block_tables");
   if (context_lens.given()) refuse_on_device(p, "context_lens");
+  if (shard) refuse_on_device(p, "shard");
 
   const auto& [qk_norm, rotary, score, scale, softcap, mods, bias, diagonal, alibi, masks, sinks,
                dropout] = options;

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "attention/validate/resolve.h"
@@ -193,6 +195,40 @@ Operand input_operand(const Problem& p, const ConstView& x, Index heads) {
   return to;
 }
 
+// Checks that the arrays lie in the sequences of which they are a part.
+void resolve_shard(const std::optional<Shard>& shard, Problem& p) {
+  p.shard = shard;
+  if (!shard) return;
+  struct Side {
+    const char* first_name;
+    const char* letter;
+    const char* all_name;
+    Index first, rows, all;
+  };
+  const Side sides[] = {{"first_query", "Tq", "queries", shard->first_query, p.Tq, shard->queries},
+                        {"first_key", "Tk", "keys", shard->first_key, p.Tk, shard->keys}};
+  for (const Side& x : sides) {
+    constexpr Index kMost = Index{1} << 53;
+    const auto fail = [&](const std::string& rule) {
+      throw Error(p.function, "shard",
+                  text("must have ", rule, ", got ", x.first_name, " = ", x.first, ", ", x.letter,
+                       " = ", x.rows, ", ", x.all_name, " = ", x.all));
+    };
+    if (x.all > kMost) fail(text(x.all_name, " of at most 2^53"));
+    if (x.first < 0 || x.first > x.all - x.rows) {
+      fail(text(x.first_name, " of 0 or more, and ", x.first_name, " + ", x.letter, " of at most ",
+                x.all_name));
+    }
+  }
+}
+
+// Refuses a shard of arrays whose entries have lengths of their own.
+void refuse_shard(const Inputs& inputs, const char* with, Problem& p) {
+  p.shard = {};
+  if (!inputs.shard) return;
+  throw Error(p.function, "shard", text("is not available with ", with));
+}
+
 }  // namespace
 
 void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem& p) {
@@ -200,9 +236,11 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
   p.context_lens = {};
   p.block_tables = {};
   if (inputs.block_tables.given() || inputs.context_lens.given()) {
+    refuse_shard(inputs, "keys in pages (block_tables)", p);
     return resolve_paged_inputs(inputs, p);
   }
   if (inputs.cu_seqlens_q.given() || inputs.cu_seqlens_k.given()) {
+    refuse_shard(inputs, "packed sequences (cu_seqlens)", p);
     return resolve_packed_inputs(inputs, p);
   }
   p.cu_seqlens_q = p.cu_seqlens_k = {};
@@ -219,6 +257,7 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
   }
   resolve_sizes(inputs, p);
   check_keys_and_values(inputs, p, -2);
+  resolve_shard(inputs.shard, p);
   p.q = input_operand(p, inputs.q, p.H);
   p.k = in_numbers(input_operand(p, inputs.k, p.G));
   p.v = in_numbers(input_operand(p, inputs.v, p.G));

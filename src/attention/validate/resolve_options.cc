@@ -108,6 +108,12 @@ void resolve_dropout(const Options& options, Problem& p) {
     throw Error(p.function, "dropout.seed",
                 text("is absent but dropout.p is ", probability, "; the mask needs a seed"));
   }
+  constexpr Index kDraws = 4;  // the keys of one draw of Philox
+  if (probability > 0 && p.first_key() % kDraws != 0) {
+    throw Error(p.function, "shard",
+                text("must have a first_key that is a multiple of ", kDraws, " with dropout, got ",
+                     p.first_key()));
+  }
   p.dropout = probability;
   p.dropout_mask = core::DropoutMask(probability, options.dropout.seed.value_or(0));
 }
@@ -115,8 +121,9 @@ void resolve_dropout(const Options& options, Problem& p) {
 // Checks sizes, since indices are passed to user functions as 32-bit integers (qkv::At).
 void check_mod_range(const Problem& p, std::string_view name) {
   const Index largest = std::numeric_limits<std::int32_t>::max();
+  const core::Sequence s{0, 0, p.Tq, p.Tk};
   const std::pair<const char*, Index> sizes[] = {
-      {"B", p.B}, {"H", p.H}, {"Tq", p.Tq}, {"Tk", p.Tk}};
+      {"B", p.B}, {"H", p.H}, {"Tq", p.whole_Tq(s)}, {"Tk", p.whole_Tk(s)}};
   for (const auto& [letter, size] : sizes) {
     if (size <= largest) continue;
     throw Error(
@@ -214,7 +221,7 @@ void check_lengths(const Problem& p, std::string_view name, const ConstView& x) 
   const bool per_query = x.rank() == 2;
   for (Index b = 0; b < p.B; ++b) {
     p.stop();
-    const Index Tk = p.sequence(b).Tk;
+    const Index Tk = p.whole_Tk(p.sequence(b));
     for (Index i = 0; i < (per_query ? p.Tq : 1); ++i) {
       p.stop();
       const Index offset = b * x.stride(0) + (per_query ? i * x.stride(1) : 0);
@@ -241,8 +248,8 @@ core::ResolvedMask resolve_mask(const KeyLengths& mask, std::string_view name, c
                      " or [B,Tq] = ", to_string({p.B, p.Tq}), ", got ", describe(x)));
   }
   check_lengths(p, name, x);
-  return core::LengthMask{{x.data(), x.dtype(), {}, 0, per_query ? x.stride(1) : 0, 0},
-                          x.stride(0)};
+  return core::LengthMask{
+      {x.data(), x.dtype(), {}, 0, per_query ? x.stride(1) : 0, 0}, x.stride(0), p.first_key()};
 }
 
 core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, const Problem& p) {
@@ -273,11 +280,12 @@ void find_known_keys(core::UserMask& mask, core::ResolvedProblem& p) {
 // A precomputed mask serves the sizes it was made for.
 void check_precomputed(const Problem& p, std::string_view name, const MaskMod& mask) {
   if (mask.classes == nullptr) return;
-  if (p.packed() || p.paged()) {
-    throw Error(
-        p.function, name,
-        text("is precomputed, which is not available with ",
-             p.packed() ? "packed sequences (cu_seqlens)" : "keys in pages (block_tables)"));
+  if (p.packed() || p.paged() || p.shard) {
+    throw Error(p.function, name,
+                text("is precomputed, which is not available with ",
+                     p.packed()  ? "packed sequences (cu_seqlens)"
+                     : p.paged() ? "keys in pages (block_tables)"
+                                 : "a shard"));
   }
   struct Size {
     const char* letter;

@@ -1,0 +1,559 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/attention.h>
+#include <qkv/expression.h>
+#include <qkv/tensor.h>
+
+#include "tests/attention/backward_call.h"
+#include "tests/attention/bits.h"
+#include "tests/attention/paths.h"
+#include "tests/support/compare.h"
+
+// A call on a part of the queries and keys of longer sequences is that part of the call on all of
+// them, whatever the options: its rows have the same bits, results of parts of the keys merge into
+// those of all, and steps over consecutive parts of the keys have the same bits.
+namespace qkv::test {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kMasked = -kInf;
+
+// The largest difference; equal infinities and NaN differ by nothing.
+double largest_error(const ConstView& a, const ConstView& b) {
+  const std::vector<double> x = values_of(a), y = values_of(b);
+  double largest = x.size() == y.size() ? 0 : kInf;
+  for (std::size_t n = 0; n < std::min(x.size(), y.size()); ++n) {
+    if (x[n] == y[n] || (std::isnan(x[n]) && std::isnan(y[n]))) continue;
+    const double error = std::abs(x[n] - y[n]);
+    if (std::isnan(error)) return kInf;
+    largest = std::max(largest, error);
+  }
+  return largest;
+}
+
+struct Part {
+  Index begin = 0;
+  Index end = 0;
+};
+
+// A call and the options of its parts.
+struct Whole {
+  Index B, H, G, Tq, Tk, D, E;
+  DType dtype;
+  SeededScore score;
+  Tensor q, k, v, dout, bias, keep, padding, lengths, slopes, sinks, documents, relative;
+
+  Whole(Index queries, Index keys, DType type, ScoreKind kind = ScoreKind::kDot, Index width = 17)
+      : B(2),
+        H(4),
+        G(2),
+        Tq(queries),
+        Tk(keys),
+        D(width),
+        E(9),
+        dtype(type),
+        score(kind, {.H = H, .Dq = D, .Dk = D, .U = 6}, type),
+        q(normal({B, H, Tq, D}, 1, type)),
+        k(normal({B, G, Tk, D}, 2, type)),
+        v(normal({B, G, Tk, E}, 3, type)),
+        dout(normal({B, H, Tq, E}, 4, type)),
+        bias(normal({H, Tq, Tk}, 5, accumulator_of(type))),
+        keep(DType::kBool, {B, 1, Tq, Tk}),
+        padding(DType::kBool, {B, Tk}),
+        lengths(DType::kInt64, {B, Tq}),
+        slopes(normal({B, H}, 6, accumulator_of(type))),
+        sinks(normal({H}, 7, accumulator_of(type))),
+        documents(DType::kInt64, {std::max(Tq, Tk)}),
+        relative(normal({H, Tq + Tk}, 8, accumulator_of(type))) {
+    std::uint32_t bits = 1;
+    const auto draw = [&](std::uint32_t below) {
+      bits = bits * 1664525U + 1013904223U;
+      return (bits >> 8) % below;
+    };
+    for (bool& x : keep.values<bool>()) x = draw(4) != 0;
+    for (bool& x : padding.values<bool>()) x = draw(5) == 0;
+    for (Index& x : lengths.values<Index>()) x = draw(static_cast<std::uint32_t>(Tk + 1));
+    Index n = 0;
+    for (Index& x : documents.values<Index>()) x = n++ / 97;
+  }
+  Inputs inputs(const Part& i, const Part& j) const {
+    const auto rows = [](const Tensor& x, const Part& part) {
+      return slice(ConstView(x.view()), 2, part.begin, part.end);
+    };
+    Inputs inputs{rows(q, i), rows(k, j), rows(v, j)};
+    if (i.begin != 0 || j.begin != 0 || i.end != Tq || j.end != Tk) {
+      inputs.shard = Shard{i.begin, Tq, j.begin, Tk};
+    }
+    return inputs;
+  }
+  Inputs inputs() const { return {q, k, v}; }
+  Part queries() const { return {0, Tq}; }
+  Part keys() const { return {0, Tk}; }
+  ConstView bias_of(const Part& i, const Part& j) const {
+    return slice(slice(ConstView(bias.view()), 1, i.begin, i.end), 2, j.begin, j.end);
+  }
+};
+
+using OptionsOf = std::function<Options(const Whole&, const Part& queries, const Part& keys)>;
+
+// Options that depend on positions, one after the other and together.
+std::vector<std::pair<std::string, OptionsOf>> options_by_name() {
+  const auto fixed = [](Options options) {
+    return
+        [options = std::move(options)](const Whole&, const Part&, const Part&) { return options; };
+  };
+  std::vector<std::pair<std::string, OptionsOf>> all{
+      {"plain", fixed({})},
+      {"causal", fixed({.masks = {Causal{}}})},
+      {"causal, top left", fixed({.diagonal = TopLeft{}, .masks = {Causal{}}})},
+      {"window", fixed({.softcap = 5, .masks = {Window{200, 30}}})},
+      {"offset", fixed({.diagonal = Offset{77}, .masks = {Window{-1, 3}}})},
+      {"dropout", fixed({.dropout = {0.3, 5}})},
+      {"rotary", fixed({.qk_norm = QkNorm{}, .rotary = Rotary{.width = 8}})},
+  };
+  const auto add = [&](const char* name, OptionsOf options) {
+    all.emplace_back(name, std::move(options));
+  };
+  add("offsets", [](const Whole& x, const Part&, const Part&) {
+    static const std::vector<Index> kOffsets{40, 300};
+    return Options{.diagonal = Offsets{kOffsets}, .alibi = x.slopes, .masks = {Causal{}}};
+  });
+  add("alibi", [](const Whole& x, const Part&, const Part&) { return Options{.alibi = x.slopes}; });
+  add("sinks", [](const Whole& x, const Part&, const Part&) { return Options{.sinks = x.sinks}; });
+  add("bias", [](const Whole& x, const Part& i, const Part& j) {
+    return Options{.bias = x.bias_of(i, j)};
+  });
+  add("keep", [](const Whole& x, const Part& i, const Part& j) {
+    const ConstView rows = slice(ConstView(x.keep.view()), 2, i.begin, i.end);
+    return Options{.masks = {Keep{slice(rows, 3, j.begin, j.end)}}};
+  });
+  add("padding", [](const Whole& x, const Part&, const Part& j) {
+    return Options{.masks = {Padding{slice(ConstView(x.padding.view()), 1, j.begin, j.end)}}};
+  });
+  add("lengths", [](const Whole& x, const Part& i, const Part&) {
+    return Options{.masks = {KeyLengths{slice(ConstView(x.lengths.view()), 1, i.begin, i.end)}}};
+  });
+  add("function", [](const Whole&, const Part&, const Part&) {
+    return Options{
+        .mods = {score_mod([](auto s, At at) { return s - 0.01F * ((at.i + 3 * at.j) % 11); })},
+        .masks = {mask_mod([](At at) { return (at.i + at.j) % 3 != 0; })}};
+  });
+  add("expression", [](const Whole& x, const Part&, const Part&) {
+    const Symbols at;
+    const Captured document(x.documents, "document"), relative(x.relative, "relative");
+    return Options{.mods = {score_mod(at.s + relative(at.h, at.j - at.i + (x.Tq - 1)) +
+                                      at.s * (at.Tk - at.j) / (2.0 * at.Tk))},
+                   .masks = {mask_mod(document(at.i) == document(at.j) || at.j < at.Tq / 2)}};
+  });
+  add("known keys", [](const Whole&, const Part&, const Part&) {
+    const Symbols at;
+    return Options{.mods = {score_mod(where(at.j <= at.i + (at.Tk - at.Tq), at.s, kMasked))},
+                   .masks = {mask_mod((at.j / 7) % 2 == 0 || at.j > at.Tk - 50)}};
+  });
+  add("all together", [](const Whole& x, const Part& i, const Part& j) {
+    return Options{.rotary = Rotary{.width = 8},
+                   .softcap = 20,
+                   .mods = {score_mod([](auto s, At at) { return s - 0.01F * (at.j % 7); })},
+                   .bias = x.bias_of(i, j),
+                   .alibi = x.slopes,
+                   .masks = {Causal{}, Window{900, 0},
+                             KeyLengths{slice(ConstView(x.lengths.view()), 1, i.begin, i.end)}},
+                   .sinks = x.sinks,
+                   .dropout = {0.2, 9}};
+  });
+  return all;
+}
+
+struct Rows {
+  Tensor out, lse, row_max;
+};
+
+Rows rows_of(const Whole& x, const Part& i) {
+  const DType sums = accumulator_of(x.dtype);
+  const Index count = i.end - i.begin;
+  return {Tensor(x.dtype, {x.B, x.H, count, x.E}), Tensor(sums, {x.B, x.H, count}),
+          Tensor(sums, {x.B, x.H, count})};
+}
+
+Rows run(const Whole& x, const OptionsOf& options, const Part& i, const Part& j, Context& context) {
+  Options of_part = options(x, i, j);
+  of_part.score = x.score.score();
+  Rows rows = rows_of(x, i);
+  attention(x.inputs(i, j), of_part, {.out = rows.out, .lse = rows.lse, .row_max = rows.row_max},
+            context);
+  return rows;
+}
+
+ConstView part_of(const Tensor& x, int axis, const Part& part) {
+  return slice(ConstView(x.view()), axis, part.begin, part.end);
+}
+
+// Calls test(whole, name, options, context) on every path.
+template <class F>
+void for_each_call(Index queries, Index keys, const F& test) {
+  for (const ScoreKind kind : kScoreKinds) {
+    for (const std::string& path : all_paths(kind)) {
+      if (kind != ScoreKind::kDot && path == kReferencePath && is_brief()) continue;
+      const Whole x(queries, keys, DType::kFloat32, kind);
+      for (const auto& [name, options] : options_by_name()) {
+        const bool again = kind != ScoreKind::kDot && name != "plain" && name != "all together";
+        if (again && (is_brief() || path != all_paths(kind).front())) continue;
+        SCOPED_TRACE(path + ", " + std::string(name_of(kind)) + ", " + name);
+        Context context = context_on(path);
+        test(x, name, options, context);
+      }
+    }
+  }
+}
+
+TEST(Shards, QueriesAreRowsOfTheWholeCall) {
+  int compared = 0;
+  for_each_call(
+      70, 640, [&](const Whole& x, const std::string&, const OptionsOf& options, Context& context) {
+        const Rows all = run(x, options, x.queries(), x.keys(), context);
+        for (const Part& i : {Part{0, 1}, Part{5, 61}, Part{64, 70}}) {
+          const Rows some = run(x, options, i, x.keys(), context);
+          EXPECT_TRUE(same_bits(part_of(all.out, 2, i), some.out.view())) << i.begin;
+          EXPECT_TRUE(same_bits(part_of(all.lse, 2, i), some.lse.view())) << i.begin;
+          EXPECT_TRUE(same_bits(part_of(all.row_max, 2, i), some.row_max.view())) << i.begin;
+          ++compared;
+        }
+      });
+  EXPECT_GT(compared, 50);
+}
+
+// Sinks belong to one part of the keys.
+OptionsOf without_sinks_after(const OptionsOf& options, Index first) {
+  return [options, first](const Whole& x, const Part& i, const Part& j) {
+    Options of_part = options(x, i, j);
+    if (j.begin != first) of_part.sinks = {};
+    return of_part;
+  };
+}
+
+// The largest finite |lse|: the rounding of an lse is in the weights of its row.
+double largest_lse(const Rows& rows) {
+  double largest = 0;
+  for (const double x : values_of(rows.lse.view())) {
+    if (std::isfinite(x)) largest = std::max(largest, std::abs(x));
+  }
+  return largest;
+}
+
+TEST(Shards, PartsOfTheKeysMergeAnywhere) {
+  for_each_call(
+      35, 900, [&](const Whole& x, const std::string&, const OptionsOf& options, Context& context) {
+        const Rows all = run(x, options, x.queries(), x.keys(), context);
+        const double bound = 3e-6 + 2e-7 * largest_lse(all);
+        const bool drops = options(x, x.queries(), x.keys()).dropout.p > 0;
+        for (const std::vector<Index>& cuts :
+             {std::vector<Index>{0, 1, 300, 777, 900}, std::vector<Index>{0, 4, 512, 772, 900}}) {
+          if (drops && cuts[1] % 4 != 0) continue;
+          Rows merged = run(x, without_sinks_after(options, 0), x.queries(), {0, cuts[1]}, context);
+          for (std::size_t n = 1; n + 1 < cuts.size(); ++n) {
+            const Rows more = run(x, without_sinks_after(options, 0), x.queries(),
+                                  {cuts[n], cuts[n + 1]}, context);
+            merge(merged.out, merged.lse, more.out, more.lse);
+          }
+          EXPECT_LE(largest_error(merged.out.view(), all.out.view()), bound);
+          EXPECT_LE(largest_error(merged.lse.view(), all.lse.view()), bound);
+        }
+      });
+}
+
+// The state before the first key.
+struct State {
+  Tensor max, sum, acc;
+
+  State(const Whole& x, const Part& i)
+      : max(accumulator_of(x.dtype), {x.B, x.H, i.end - i.begin}),
+        sum(accumulator_of(x.dtype), {x.B, x.H, i.end - i.begin}),
+        acc(accumulator_of(x.dtype), {x.B, x.H, i.end - i.begin, x.E}) {
+    for (Index n = 0; n < max.element_count(); ++n) {
+      core::store(max.dtype(), max.view().data(), n, kMasked);
+    }
+  }
+  AttentionState views() { return {max.view(), sum.view(), acc.view()}; }
+};
+
+Rows run_in_steps(const Whole& x, const OptionsOf& options, const Part& i,
+                  const std::vector<Index>& cuts, Context& context) {
+  State state(x, i);
+  Rows rows = rows_of(x, i);
+  for (std::size_t n = 0; n + 1 < cuts.size(); ++n) {
+    const Part j{cuts[n], cuts[n + 1]};
+    Options of_part = options(x, i, j);
+    of_part.score = x.score.score();
+    Outputs outputs;
+    if (n + 2 == cuts.size()) {
+      outputs = {.out = rows.out, .lse = rows.lse, .row_max = rows.row_max};
+    }
+    attention_step(x.inputs(i, j), of_part, state.views(), outputs, context);
+  }
+  return rows;
+}
+
+void expect_same_rows(const Rows& all, const Part& i, const Rows& some) {
+  EXPECT_TRUE(same_bits(part_of(all.out, 2, i), some.out.view()));
+  EXPECT_TRUE(same_bits(part_of(all.lse, 2, i), some.lse.view()));
+  EXPECT_TRUE(same_bits(part_of(all.row_max, 2, i), some.row_max.view()));
+}
+
+TEST(Shards, StepsAreOneCallBitForBit) {
+  for (const Index queries : {2, 20, 130}) {
+    for_each_call(
+        queries, 1300,
+        [&](const Whole& x, const std::string&, const OptionsOf& options, Context& context) {
+          const Rows all = run(x, options, x.queries(), x.keys(), context);
+          expect_same_rows(all, x.queries(),
+                           run_in_steps(x, options, x.queries(), {0, 512, 1024, 1300}, context));
+          const Part some{queries / 3, queries - queries / 4};
+          expect_same_rows(all, some, run_in_steps(x, options, some, {0, 1024, 1300}, context));
+        });
+  }
+}
+
+TEST(Shards, StepsAreOneCallForEveryTypeAndWidth) {
+  for (const DType dtype : {DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    for (const std::string& path : all_paths(ScoreKind::kDot, dtype)) {
+      for (const Index width : {17, 130}) {
+        SCOPED_TRACE(path + ", " + std::string(name_of(dtype)) + ", " + std::to_string(width));
+        const Whole x(37, 1100, dtype, ScoreKind::kDot, width);
+        Context context = context_on(path, 2);
+        for (const auto& [name, options] : options_by_name()) {
+          if (name != "causal" && name != "sinks") continue;
+          SCOPED_TRACE(name);
+          const Rows all = run(x, options, x.queries(), x.keys(), context);
+          expect_same_rows(all, x.queries(),
+                           run_in_steps(x, options, x.queries(), {0, 512, 1100}, context));
+        }
+      }
+    }
+  }
+}
+
+// A score of +inf or NaN makes its row NaN, and a row without unmasked keys is 0, whichever step
+// has them.
+TEST(Shards, StepsKeepNonFiniteAndEmptyRows) {
+  for (const std::string& path : all_paths()) {
+    SCOPED_TRACE(path);
+    Whole x(9, 1100, DType::kFloat32);
+    const auto set = [](Tensor& to, Index row, double value) {
+      const View rows = slice(to.view(), 2, row, row + 1);
+      core::store(to.dtype(), slice(slice(rows, 0, 0, 1), 1, 0, 1).data(), 0, value);
+    };
+    set(x.q, 3, std::nan(""));
+    set(x.k, 700, std::numeric_limits<double>::infinity());
+    set(x.v, 20, std::nan(""));
+    const OptionsOf options = [](const Whole& whole, const Part& i, const Part&) {
+      return Options{
+          .masks = {KeyLengths{slice(ConstView(whole.lengths.view()), 1, i.begin, i.end)}},
+          .sinks = whole.sinks};
+    };
+    x.lengths.values<Index>()[0] = 0;
+    x.lengths.values<Index>()[1] = 20;
+    Context context = context_on(path);
+    const Rows all = run(x, options, x.queries(), x.keys(), context);
+    EXPECT_TRUE(std::isnan(all.lse.values<float>()[3]));
+    EXPECT_EQ(all.out.values<float>()[0], 0.0F);
+    expect_same_rows(all, x.queries(),
+                     run_in_steps(x, options, x.queries(), {0, 512, 1024, 1100}, context));
+  }
+}
+
+// ---- gradients --------------------------------------------------------------------------------
+
+TEST(Shards, GradientsOfPartsOfTheKeysAddUp) {
+  for (const std::string& path : all_backward_paths()) {
+    const Whole x(140, 700, DType::kFloat64);
+    Context context = context_on(path);
+    for (const auto& [name, options] : options_by_name()) {
+      if (path == kReferencePath && is_brief()) continue;
+      SCOPED_TRACE(path + ", " + name);
+      const Rows all = run(x, options, x.queries(), x.keys(), context);
+      struct All {
+        Tensor q, k, v, bias, alibi, sinks;
+      };
+      const auto gradients = [&](const Part& i, const Part& j) {
+        const Options of_part = options(x, i, j);
+        const Inputs inputs = x.inputs(i, j);
+        const auto like = [](const ConstView& source) {
+          return source.given() ? Tensor(source.dtype(), source.shape()) : Tensor();
+        };
+        All to{like(inputs.q),     like(inputs.k),      like(inputs.v),
+               like(of_part.bias), like(of_part.alibi), like(of_part.sinks)};
+        attention_backward(inputs, of_part, {part_of(all.out, 2, i), part_of(all.lse, 2, i)},
+                           {.out = part_of(x.dout, 2, i)},
+                           {.q = to.q,
+                            .k = to.k,
+                            .v = to.v,
+                            .bias = to.bias,
+                            .alibi = to.alibi,
+                            .sinks = to.sinks},
+                           context);
+        return to;
+      };
+      const auto check = [&](const ConstView& want, const ConstView& got, const char* what) {
+        if (want.given()) {
+          EXPECT_LE(largest_error(got, want), 1e-11) << what;
+        }
+      };
+      const auto add = [](Tensor& to, const Tensor& more) {
+        for (Index n = 0; n < to.element_count(); ++n) {
+          to.values<double>()[static_cast<std::size_t>(n)] +=
+              more.values<double>()[static_cast<std::size_t>(n)];
+        }
+      };
+      const All want = gradients(x.queries(), x.keys());
+      const Part parts[] = {{0, 4}, {4, 300}, {300, 700}};
+      Tensor dq(DType::kFloat64, x.q.shape());
+      Tensor dalibi(DType::kFloat64, x.slopes.shape());
+      for (const Part& j : parts) {
+        const All got = gradients(x.queries(), j);
+        check(part_of(want.k, 2, j), got.k.view(), "dk");
+        check(part_of(want.v, 2, j), got.v.view(), "dv");
+        if (got.bias.view().given()) check(part_of(want.bias, 2, j), got.bias.view(), "dbias");
+        if (got.sinks.view().given()) check(want.sinks.view(), got.sinks.view(), "dsinks");
+        add(dq, got.q);
+        if (got.alibi.view().given()) add(dalibi, got.alibi);
+      }
+      check(want.q.view(), dq.view(), "dq");
+      if (want.alibi.view().given()) check(want.alibi.view(), dalibi.view(), "dalibi");
+
+      // Parts of the queries: their own dq, and sums of dk and dv.
+      Tensor dk(DType::kFloat64, x.k.shape());
+      Tensor dv(DType::kFloat64, x.v.shape());
+      for (const Part& i : {Part{0, 50}, Part{50, 140}}) {
+        const All got = gradients(i, x.keys());
+        EXPECT_TRUE(same_bits(part_of(want.q, 2, i), got.q.view())) << "dq";
+        add(dk, got.k);
+        add(dv, got.v);
+      }
+      check(want.k.view(), dk.view(), "dk of parts of the queries");
+      check(want.v.view(), dv.view(), "dv of parts of the queries");
+    }
+  }
+}
+
+// Gradients of an array that a score reads, by its positions in the whole sequences.
+TEST(Shards, GradientsOfCapturedArraysAddUp) {
+  const Whole x(140, 300, DType::kFloat64);
+  for (const std::string& path : all_backward_paths()) {
+    SCOPED_TRACE(path);
+    Context context = context_on(path);
+    const Symbols at;
+    const Captured relative(x.relative, "relative");
+    const Options options{.mods = {score_mod(at.s + relative(at.h, at.j - at.i + (x.Tq - 1)))},
+                          .masks = {Causal{}}};
+    Rows all = rows_of(x, x.queries());
+    attention(x.inputs(), options, {.out = all.out, .lse = all.lse}, context);
+    const auto gradient = [&](const Part& i, const Part& j, Write write, Tensor& to) {
+      InputGradients gradients;
+      gradients.captured = {{relative, to.view()}};
+      gradients.write = write;
+      attention_backward(x.inputs(i, j), options, {part_of(all.out, 2, i), part_of(all.lse, 2, i)},
+                         {.out = part_of(x.dout, 2, i)}, gradients, context);
+    };
+    Tensor want(DType::kFloat64, x.relative.shape());
+    gradient(x.queries(), x.keys(), Write::kOverwrite, want);
+    Tensor sum(DType::kFloat64, x.relative.shape());
+    for (const Part& i : {Part{0, 70}, Part{70, 140}}) {
+      for (const Part& j : {Part{0, 133}, Part{133, 300}}) {
+        gradient(i, j, Write::kAccumulate, sum);
+      }
+    }
+    EXPECT_LE(largest_error(sum, want), 1e-11);
+  }
+}
+
+// ---- plans and merge ------------------------------------------------------------------------
+
+TEST(Shards, APlanTakesOneShardAfterAnother) {
+  const Whole x(20, 600, DType::kFloat32);
+  Context context;
+  const Options options{.masks = {Causal{}}};
+  const Part all{0, 20};
+  Plan plan(x.inputs(all, {0, 300}), options, context);
+  for (const Part& j : {Part{0, 300}, Part{300, 600}, Part{0, 300}}) {
+    const Rows want = run(
+        x, [&](const Whole&, const Part&, const Part&) { return options; }, all, j, context);
+    Rows got = rows_of(x, all);
+    plan.run(x.inputs(all, j), {.out = got.out, .lse = got.lse});
+    EXPECT_TRUE(same_bits(want.out.view(), got.out.view())) << j.begin;
+  }
+}
+
+TEST(Merge, TakesEmptyNonFiniteAndStridedRows) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  struct Row {
+    float lse, lse2, want;
+  };
+  const std::vector<Row> rows{{-inf, -inf, -inf},    {1, -inf, 1},  {-inf, 2, 2},
+                              {nan, 1, nan},         {1, inf, nan}, {inf, -inf, inf},
+                              {0, 0, std::log(2.0F)}};
+  const auto count = static_cast<Index>(rows.size());
+  Tensor out(DType::kFloat32, {count, 4}), out2(DType::kFloat32, {count, 2});
+  Tensor lse(DType::kFloat32, {count}), lse2(DType::kFloat32, {count});
+  for (Index n = 0; n < count; ++n) {
+    const auto r = static_cast<std::size_t>(n);
+    lse.values<float>()[r] = rows[r].lse;
+    lse2.values<float>()[r] = rows[r].lse2;
+    // Rows without unmasked keys do not count, whatever they hold.
+    for (Index c = 0; c < 4; ++c) {
+      out.values<float>()[4 * r + static_cast<std::size_t>(c)] = rows[r].lse == -inf ? nan : 1;
+    }
+    for (Index c = 0; c < 2; ++c) {
+      out2.values<float>()[2 * r + static_cast<std::size_t>(c)] = rows[r].lse2 == -inf ? nan : 3;
+    }
+  }
+  const View strided(out.view().data(), DType::kFloat32, {count, 2}, {4, 2});
+  merge(strided, lse, out2, lse2);
+  const float want[] = {nan, 1, 3, nan, nan, 1, 2};
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    SCOPED_TRACE(r);
+    const float got = lse.values<float>()[r];
+    EXPECT_TRUE(got == rows[r].want || (std::isnan(got) && std::isnan(rows[r].want))) << got;
+    for (const std::size_t c : {0, 2}) {
+      const float value = out.values<float>()[4 * r + c];
+      EXPECT_TRUE(value == want[r] || std::isnan(want[r])) << value;
+      EXPECT_EQ(std::isnan(value), std::isnan(want[r])) << value;
+    }
+    EXPECT_TRUE(out.values<float>()[4 * r + 1] == 1 || rows[r].lse == -inf);
+  }
+}
+
+TEST(Merge, TakesEveryType) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(name_of(dtype));
+    const DType sums = accumulator_of(dtype);
+    Tensor out = normal({3, 5, 8}, 1, dtype), lse = normal({3, 5}, 2, sums);
+    const Tensor out2 = normal({3, 5, 8}, 3, dtype), lse2 = normal({3, 5}, 4, sums);
+    const std::vector<double> a = values_of(out), b = values_of(out2);
+    const std::vector<double> x = values_of(lse), y = values_of(lse2);
+    merge(out, lse, out2, lse2);
+    const std::vector<double> got = values_of(out), got_lse = values_of(lse);
+    const double ulp = dtype == DType::kFloat64   ? 1e-15
+                       : dtype == DType::kFloat32 ? 3e-7
+                       : dtype == DType::kFloat16 ? 1e-3
+                                                  : 8e-3;
+    for (std::size_t n = 0; n < got.size(); ++n) {
+      const double first = std::exp(x[n / 8]), second = std::exp(y[n / 8]);
+      EXPECT_NEAR(got[n], (first * a[n] + second * b[n]) / (first + second), 3 * ulp) << n;
+      EXPECT_NEAR(got_lse[n / 8], std::log(first + second), sums == dtype ? 4 * ulp : 1e-6) << n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qkv::test

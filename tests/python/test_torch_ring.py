@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests qkv.torch.ring_attention with processes of this machine against one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+if not (dist.is_available() and dist.is_gloo_available()):
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+import ring_worker  # noqa: E402
+
+import qkv  # noqa: E402
+import qkv.torch  # noqa: E402
+
+WORKER = Path(ring_worker.__file__)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: Any) -> dict[int, list[dict[str, Any]]]:
+    """{number of ranks: the results of each rank}."""
+    found = {}
+    for ranks in ring_worker.CASES:
+        folder = tmp_path_factory.mktemp(f"ring{ranks}")
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(WORKER), str(rank), str(ranks), str(folder / "group"),
+                 str(folder / f"{rank}.pt")],
+                env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        assert [process.wait(timeout=300) for process in processes] == [0] * ranks
+        found[ranks] = [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "ranks, name", [(ranks, name) for ranks, cases in ring_worker.CASES.items() for name in cases]
+)
+def test_equals_one_process(results: Any, ranks: int, name: str) -> None:
+    sharding, rows, options = ring_worker.CASES[ranks][name]
+    arrays, given = ring_worker.whole(name, rows, options)
+    want = ring_worker.results_of(
+        lambda q, k, v: qkv.torch.attention(q, k, v, return_lse=True, threads=1, **given),
+        arrays, dlse=name == "plain",
+    )  # fmt: skip
+    bound = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.05}[arrays[0].dtype]
+    for rank in range(ranks):
+        mine = ring_worker.rows_of(sharding, rows, rank)
+        got = results[ranks][rank][name]
+        for what, x in want.items():
+            part = x.index_select(2, mine)
+            if what in ("out", "lse"):
+                assert torch.equal(part, got[what]), f"{what} of rank {rank}"
+            else:
+                torch.testing.assert_close(got[what], part, atol=bound, rtol=bound)
+
+
+def test_a_process_alone(tmp_path: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0,
+                            world_size=1)  # fmt: skip
+    try:
+        q = torch.randn(1, 2, 700, 8, requires_grad=True)
+        out = qkv.torch.ring_attention(q, q, q, causal=True)
+        assert torch.equal(out, qkv.torch.attention(q, q, q, causal=True))
+        wrong: list[tuple[Any, str]] = [
+            (lambda: qkv.torch.ring_attention(q, q, q, sharding="zigzag"),
+             "ring_attention: parts of the sequence must begin at multiples of 512, but rank 0 has "
+             "rows from 350 on (rows of the ranks: [700])"),
+            (lambda: qkv.torch.ring_attention(q, q, q, sharding="striped"),
+             'ring_attention: sharding must be "contiguous" or "zigzag", got \'striped\''),
+            (lambda: qkv.torch.ring_attention(q[0], q, q),
+             "ring_attention: q must be [B,H,T,D] on the CPU, got [2, 700, 8] on cpu"),
+            (lambda: qkv.torch.ring_attention(q, q[:, :, :5], q),
+             "ring_attention: q, k and v must have the same rows of the sequence, got "
+             "[700, 5, 700]"),
+            (lambda: qkv.torch.ring_attention(q, q, q, sinks=torch.zeros(2, requires_grad=True)),
+             "ring_attention: sinks requires a gradient, but only q, k and v get one"),
+            (lambda: qkv.torch.ring_attention(q[:, :, :699], q[:, :, :699], q[:, :, :699],
+                                              sharding="zigzag"),
+             "ring_attention: q must have an equal and even number of rows on every rank with "
+             'sharding="zigzag", got [699]'),
+        ]  # fmt: skip
+        for call, message in wrong:
+            with pytest.raises(ValueError) as error:
+                call()
+            assert str(error.value) == message
+        with pytest.raises(TypeError, match="unexpected keyword argument 'bias'"):
+            qkv.torch.ring_attention(q, q, q, bias=q)  # type: ignore[call-arg]
+        with pytest.raises(RuntimeError):
+            (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+            grad.sum().backward()
+    finally:
+        dist.destroy_process_group()
