@@ -68,13 +68,13 @@ class BoundCrossEntropy {
       const Array array = one ? Array{} : array_of(dlosses, name);
       const double number = one ? number_of(dlosses, name) : 0;
       const Tensor same = convert(ConstView(&number, Dims()), logits.dtype());
-      const ConstView slopes =
+      const ConstView dlosses_of_rows =
           one ? broadcast_to(same, Dims(logits.size(0))) : ConstView(array.view);
       const ResultMaker maker(pass->like);
       View dlogits;
       const nb::object made = maker.make(logits.dtype(), logits.shape(), dlogits);
       run_call(threads_of(function, threads), pass->work, [&](Context& context) {
-        layer_.backward(pass->saved, slopes, dlogits, Write::kOverwrite, context);
+        layer_.backward(pass->saved, dlosses_of_rows, dlogits, Write::kOverwrite, context);
       });
       return maker.finish(made);
     });

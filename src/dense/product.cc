@@ -91,9 +91,10 @@ void sum_live_rows(const Kernels<T>& by, const RowsOf<const T>& dy, const RowsOf
   }
   std::fill_n(sums, width, T(0));
   for (Index r = 0; r < rows; ++r) {
-    const T* const slope = dy.data + r * dy.stride;
-    if (*slope == T(0)) continue;
-    by.dot->weighted_sum({slope, 1}, 1, {x.data + r * x.stride, x.stride}, 1, width, {sums, width});
+    const T* const dy_of_row = dy.data + r * dy.stride;
+    if (*dy_of_row == T(0)) continue;
+    by.dot->weighted_sum({dy_of_row, 1}, 1, {x.data + r * x.stride, x.stride}, 1, width,
+                         {sums, width});
   }
 }
 

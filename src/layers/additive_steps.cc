@@ -245,11 +245,11 @@ void AdditiveSteps::value_gradients(const ConstView& d_out, const View& d_values
       T* const scratch = arena.take<T>(scratch_size).data();
       for (Index first = 0; first < steps; first += kGradientBlock) {
         const Index count = std::min(kGradientBlock, steps - first);
-        const RowsOf<const T> slopes{row_at<const T>(d_out, first, b), d_out.stride(0)};
+        const RowsOf<const T> d_out_rows{row_at<const T>(d_out, first, b), d_out.stride(0)};
         dense::add_transposed_product<T>(loops.dense, {at.weights(first, b), B_ * padded_},
-                                         lengths_[static_cast<std::size_t>(b)], slopes, count, E,
-                                         dense::all_finite<T>(loops.dense, slopes, count, E), to,
-                                         scratch);
+                                         lengths_[static_cast<std::size_t>(b)], d_out_rows, count,
+                                         E, dense::all_finite<T>(loops.dense, d_out_rows, count, E),
+                                         to, scratch);
       }
     });
   });

@@ -222,7 +222,7 @@ struct Backward {
 
   // The backward of loss(): replaces p_v by dloss/dx_v
   // = (1 - e) w_t (p_v - [v = t]) + e/V (p_v sum w - w_v), for all v.
-  void to_slopes(Index n, std::span<T> row) const {
+  void probabilities_to_gradients(Index n, std::span<T> row) const {
     const T share = label_smoothing / static_cast<T>(logits.channels());
     if (weights.given()) {
       const T w = (1 - label_smoothing) * weights(targets[n]);
@@ -236,16 +236,16 @@ struct Backward {
     for (T& p : row) p -= share;
     row[static_cast<std::size_t>(targets[n])] -= 1 - label_smoothing;
   }
-  std::span<const T> slopes(Index n, Arena& arena) const {
+  std::span<const T> gradients(Index n, Arena& arena) const {
     const std::span<T> row = padded_row(logits, n, arena);
     kernels.weights(row.data(), logits.channels(), max[n], sum[n], row.data());
-    to_slopes(n, row);
+    probabilities_to_gradients(n, row);
     return row;
   }
   // Replaces exp(x_v - max) by dloss/dx_v.
-  void slopes_of_exponentials(Index n, std::span<T> row) const {
+  void exponentials_to_gradients(Index n, std::span<T> row) const {
     kernels.divide(row.data(), logits.channels(), sum[n]);
-    to_slopes(n, row);
+    probabilities_to_gradients(n, row);
   }
   void run(Call& call, const ConstView& dlosses, const View& dlogits_view, Write write,
            std::optional<Index> ignore) const {
@@ -261,11 +261,11 @@ struct Backward {
         return;
       }
       const T d = dloss[n * dlosses.stride(0)];
-      const T* slope = slopes(n, arena).data();
+      const T* gradient = gradients(n, arena).data();
       if (write == Write::kAccumulate) {
-        for (Index v = 0; v < V; ++v) to[v * step] += d * slope[v];
+        for (Index v = 0; v < V; ++v) to[v * step] += d * gradient[v];
       } else {
-        for (Index v = 0; v < V; ++v) to[v * step] = d * slope[v];
+        for (Index v = 0; v < V; ++v) to[v * step] = d * gradient[v];
       }
     });
   }
@@ -274,27 +274,27 @@ struct Backward {
 // Runs forward and backward one row at a time. The gradients of the sum of all losses replace the
 // logits.
 template <class T>
-void replace_by_slopes(Call& call, const Forward<T>& forward, const Backward<T>& backward,
-                       const CrossEntropyOutputs& outputs, const View& logits,
-                       std::optional<Index> ignore) {
+void replace_by_gradients(Call& call, const Forward<T>& forward, const Backward<T>& backward,
+                          const CrossEntropyOutputs& outputs, const View& logits,
+                          std::optional<Index> ignore) {
   const RowResults<T> results(outputs);
   const Rows<T> rows(logits);
   const Index V = rows.channels();
   for_each_row(call, rows.count(), V, [&](Index n, Arena& arena) {
     T* const to = rows.row(n);
-    std::span<T> slopes;
+    std::span<T> gradients;
     if (forward.targets[n] == ignore) {
       results.put_zeros(n);
-      slopes = arena.take<T>(V);
-      std::ranges::fill(slopes, T(0));
+      gradients = arena.take<T>(V);
+      std::ranges::fill(gradients, T(0));
     } else {
-      slopes = forward.run_row(n, results, arena);
-      backward.slopes_of_exponentials(n, slopes);
+      gradients = forward.run_row(n, results, arena);
+      backward.exponentials_to_gradients(n, gradients);
     }
     if (rows.stride() == 1) {
-      std::copy_n(slopes.data(), V, to);
+      std::copy_n(gradients.data(), V, to);
     } else {
-      for (Index v = 0; v < V; ++v) to[v * rows.stride()] = slopes[static_cast<std::size_t>(v)];
+      for (Index v = 0; v < V; ++v) to[v * rows.stride()] = gradients[static_cast<std::size_t>(v)];
     }
   });
 }
@@ -392,7 +392,7 @@ void CrossEntropy::forward_and_backward(const View& logits, const ConstView& tar
     const RowKernels<T> by(layers::kernels_in_use<T>(context, kCrossEntropyBoth).dot);
     const Forward<T> forward(logits, saved, label_smoothing_, by, class_weights_);
     const Backward<T> backward(saved, label_smoothing_, by, class_weights_);
-    replace_by_slopes(call, forward, backward, outputs, logits, ignore_);
+    replace_by_gradients(call, forward, backward, outputs, logits, ignore_);
   });
 }
 

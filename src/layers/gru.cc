@@ -206,9 +206,9 @@ void Gru::backward(const Saved& saved, const GruOutputGradients& output_gradient
   layers::check_gradients(kGruBackward, gradients.backward, parameters_.backward);
 
   const Dims gates_shape = saved.gates.shape();
-  const runtime::Lent lent(context, static_cast<std::size_t>(core::bytes_of(
-                                        config_.dtype, saved.gates.element_count())));
-  const View dgates(lent.memory(), config_.dtype, gates_shape, contiguous_strides(gates_shape));
+  const runtime::BorrowedMemory borrowed(context, static_cast<std::size_t>(core::bytes_of(
+                                                      config_.dtype, saved.gates.element_count())));
+  const View dgates(borrowed.memory(), config_.dtype, gates_shape, contiguous_strides(gates_shape));
   const layers::GruSequence sequence = sequence_of(config_, parameters_, saved.lengths, T);
   core::dispatch(config_.dtype, [&]<class R>() {
     layers::gru_backward<R>(sequence, saved, output_gradients, dgates, d, context);

@@ -173,19 +173,18 @@ void GruCell::Steps::backward(const ConstView& gates, const ConstView& h, const 
     for_each_row_block(call, B, [&](Index first, Index rows, Arena&) {
       const auto gate_rows = rows_of<const T>(gates, first);
       const auto h_rows = rows_of<const T>(h, first);
-      const auto slope_rows = rows_of<const T>(dnext, first);
+      const auto dnext_rows = rows_of<const T>(dnext, first);
       const auto dh_rows = rows_of<T>(dh, first);
       const auto dgate_rows = rows_of<T>(dgates, first);
       for (Index r = 0; r < rows; ++r) {
-        loops.gates_by.backward(row_of(gate_rows, r), row_of(h_rows, r), row_of(slope_rows, r), H,
+        loops.gates_by.backward(row_of(gate_rows, r), row_of(h_rows, r), row_of(dnext_rows, r), H,
                                 row_of(dgate_rows, r), row_of(dh_rows, r));
       }
-      const RowsOf<const T> slopes{dgate_rows.data, dgate_rows.stride};
-      loops.add_state_gradient(w, slopes, rows, dh_rows);
+      loops.add_state_gradient(w, {dgate_rows.data, dgate_rows.stride}, rows, dh_rows);
       if (!dx.given()) return;
       const auto dx_rows = rows_of<T>(dx, first);
       for (Index r = 0; r < rows; ++r) std::fill_n(row_of(dx_rows, r), I, T(0));
-      loops.add_input_gradient(w, slopes, rows, dx_rows);
+      loops.add_input_gradient(w, {dgate_rows.data, dgate_rows.stride}, rows, dx_rows);
     });
   });
 }

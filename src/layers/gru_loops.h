@@ -102,14 +102,14 @@ struct GruLoops {
     const T* data;                       // [3 hidden,columns]
     Index columns;
   };
-  // Adds slopes W to `to`, where W has `gates` rows of the weight, from row `first` on. Results are
+  // Adds dgates W to `to`, where W has `gates` rows of the weight, from row `first` on. Results are
   // bit-identical with and without the packed transposed weight.
-  void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& slopes,
+  void add_gradient(const Weight& w, Index first, Index gates, const RowsOf<const T>& dgates,
                     Index rows, const RowsOf<T>& to) const {
     if (w.transposed.data != nullptr) {
-      dense::add_multiply<T>(by, slopes, rows, gates, w.transposed, first, to, stop);
+      dense::add_multiply<T>(by, dgates, rows, gates, w.transposed, first, to, stop);
     } else {
-      dense::add_product<T>(by, slopes, rows, gates, {w.data + first * w.columns, w.columns},
+      dense::add_product<T>(by, dgates, rows, gates, {w.data + first * w.columns, w.columns},
                             w.columns, to, stop);
     }
   }

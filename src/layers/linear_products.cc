@@ -271,11 +271,11 @@ struct ParameterSums {
       std::fill(block_sums.begin(), block_sums.end(), T(0));
       const RowsOf<const T> from = dy.from(row, o);
       for (Index r = 0; r < rows; ++r) {
-        const T* const slope = from.data + r * from.stride;
+        const T* const dy_row = from.data + r * from.stride;
         if (by.given()) {
-          by.gradient->add(block_sums.data(), slope, columns);
+          by.gradient->add(block_sums.data(), dy_row, columns);
         } else {
-          for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += slope[n];
+          for (std::size_t n = 0; n < block_sums.size(); ++n) block_sums[n] += dy_row[n];
         }
       }
       for (std::size_t n = 0; n < block_sums.size(); ++n) {

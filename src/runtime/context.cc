@@ -53,12 +53,12 @@ void ContextState::release() noexcept {
   shared.release();
   first.release();
   for (runtime::Block& block : others) block.release();
-  lent.release();
+  kept.release();
   count_held();
 }
 
 void ContextState::count_held() noexcept {
-  std::size_t bytes = shared.bytes() + first.bytes() + lent.bytes();
+  std::size_t bytes = shared.bytes() + first.bytes() + kept.bytes();
   for (const runtime::Block& block : others) bytes += block.bytes();
   held.store(bytes, std::memory_order_relaxed);
 }

@@ -36,7 +36,7 @@ struct ContextState {
   runtime::Block shared;
   runtime::Block first;  // of worker 0, inline: creating a serial context allocates once
   std::vector<runtime::Block> others;
-  runtime::Block lent;  // memory that outlives calls (Lent); empty while it is lent
+  runtime::Block kept;  // memory that outlives calls; empty while a BorrowedMemory has it
 
   void count_held() noexcept;
 };

@@ -63,17 +63,17 @@ void Call::run_serially(Index tasks, Task task, const void* state) const {
 
 // ---- memory that outlives a call ------------------------------------------------------------
 
-Lent::Lent(Context& context, std::size_t bytes) : state_(context.state()) {
+BorrowedMemory::BorrowedMemory(Context& context, std::size_t bytes) : state_(context.state()) {
   swap();
   block_.grow(bytes);
 }
 
-Lent::~Lent() { swap(); }
+BorrowedMemory::~BorrowedMemory() { swap(); }
 
 // Exchanges this block with the context's, unless a call uses the context.
-void Lent::swap() noexcept {
+void BorrowedMemory::swap() noexcept {
   if (state_.in_use.exchange(true, std::memory_order_acquire)) return;
-  block_.swap(state_.lent);
+  block_.swap(state_.kept);
   state_.count_held();
   state_.in_use.store(false, std::memory_order_release);
 }

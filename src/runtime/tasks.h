@@ -78,15 +78,15 @@ class QKV_API Call {
   std::atomic<bool> failed_{false};
 };
 
-// Memory that several successive calls on one context share. The context keeps it afterwards for
-// the next Lent. If the context is in use or its memory is already lent, this object allocates its
-// own. Throws std::bad_alloc.
-class QKV_API Lent {
+// Memory borrowed from a context, for results of one call that later calls read. The context gets
+// it back for the next BorrowedMemory. If the context is in use or its memory is already borrowed,
+// this object allocates its own. Throws std::bad_alloc.
+class QKV_API BorrowedMemory {
  public:
-  Lent(Context& context, std::size_t bytes);
-  ~Lent();
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  BorrowedMemory(Context& context, std::size_t bytes);
+  ~BorrowedMemory();
+  BorrowedMemory(const BorrowedMemory&) = delete;
+  BorrowedMemory& operator=(const BorrowedMemory&) = delete;
   std::byte* memory() const noexcept { return block_.memory(); }
 
  private:

@@ -73,9 +73,8 @@ struct Pass {
     dlogits = random_tensor(dtype, logits.shape(), 9);
     CrossEntropy::Saved saved;
     layer.forward(logits, targets, saved, {losses, log_probabilities}, context);
-    const Tensor slope = convert(ConstView(&dloss, {}), dtype);
-    layer.backward(saved, broadcast_to(slope, {logits.size(0)}), dlogits, Write::kOverwrite,
-                   context);
+    const Tensor one = convert(ConstView(&dloss, {}), dtype);
+    layer.backward(saved, broadcast_to(one, {logits.size(0)}), dlogits, Write::kOverwrite, context);
   }
 };
 
@@ -112,18 +111,18 @@ TEST(CrossEntropy, WritesResultsOfAnyLayout) {
     Guarded losses(DType::kFloat32, {9}, layout);
     Guarded log_probabilities(DType::kFloat32, {9}, layout);
     Guarded dlogits(DType::kFloat32, {9, 13}, layout);
-    Guarded slopes(DType::kFloat32, {9}, layout);
-    slopes.fill(std::vector<double>(9, 1));
+    Guarded dlosses(DType::kFloat32, {9}, layout);
+    dlosses.fill(std::vector<double>(9, 1));
     CrossEntropy::Saved saved;
     CrossEntropy(0.1).forward(x, targets, saved, {losses, log_probabilities});
-    CrossEntropy(0.1).backward(saved, slopes, dlogits);
+    CrossEntropy(0.1).backward(saved, dlosses, dlogits);
     EXPECT_TRUE(compare("losses", losses.view(), values_of(want.losses), {}, "layout"));
     EXPECT_TRUE(compare("log_probabilities", log_probabilities.view(),
                         values_of(want.log_probabilities), {}, "layout"));
     EXPECT_TRUE(compare("dlogits", dlogits.view(), values_of(want.dlogits), {}, "layout"));
     EXPECT_TRUE(losses.intact() && log_probabilities.intact() && dlogits.intact());
     // Accumulating onto the gradient gives twice the gradient.
-    CrossEntropy(0.1).backward(saved, slopes, dlogits, Write::kAccumulate);
+    CrossEntropy(0.1).backward(saved, dlosses, dlogits, Write::kAccumulate);
     std::vector<double> twice;
     for (const double value : values_of(want.dlogits)) twice.push_back(2 * value);
     EXPECT_TRUE(compare("dlogits", dlogits.view(), twice, {}, "added"));
@@ -151,18 +150,18 @@ TEST(CrossEntropy, IsAccurateForManyClasses) {
 TEST(CrossEntropy, GradientIsThatOfCentralDifferences) {
   Tensor x = random_tensor(DType::kFloat64, {5, 7}, 4);
   const Targets targets{3, 0, -100, 6, 3};
-  const Tensor slopes = random_tensor(DType::kFloat64, {5}, 5);
+  const Tensor dlosses = random_tensor(DType::kFloat64, {5}, 5);
   for (const double e : {0.0, 0.2}) {
     const CrossEntropy layer(e, -100);
     CrossEntropy::Saved saved;
     Tensor losses(DType::kFloat64, {5});
     auto loss = [&] {
       layer.forward(x, targets, saved, {.losses = losses});
-      return dot(losses, slopes);
+      return dot(losses, dlosses);
     };
     loss();
     Tensor dlogits(DType::kFloat64, {5, 7});
-    layer.backward(saved, slopes, dlogits);
+    layer.backward(saved, dlosses, dlogits);
     expect_gradient({"logits", x, dlogits}, loss, "smoothing " + std::to_string(e));
   }
 }
@@ -208,7 +207,8 @@ TEST(CrossEntropy, AClassWithoutWeightAddsNothing) {
     logits.values<double>()[1] = -kInfinity;  // a class of probability 0
     const Pass pass(layer, logits, {1, 0});
     for (const double loss : pass.losses.values<double>()) EXPECT_TRUE(std::isfinite(loss));
-    for (const double slope : pass.dlogits.values<double>()) EXPECT_TRUE(std::isfinite(slope));
+    for (const double gradient : pass.dlogits.values<double>())
+      EXPECT_TRUE(std::isfinite(gradient));
     EXPECT_EQ(pass.losses.values<double>()[0] == 0, e == 0);
   }
 }

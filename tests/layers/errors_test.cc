@@ -257,11 +257,11 @@ TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
   // The saved target is not a class, but a label that the other layer ignored.
   const Tensor logits = random_tensor(DType::kFloat32, {3, 4}, 1);
   const std::vector<std::int64_t> targets{1, -100000, 2};
-  Tensor losses(DType::kFloat32, {3}), slopes(DType::kFloat32, {3, 4});
+  Tensor losses(DType::kFloat32, {3}), dlogits(DType::kFloat32, {3, 4});
   CrossEntropy::Saved saved;
   CrossEntropy(0, -100000).forward(logits, targets, saved, {losses, {}});
-  expect_refused([&] { CrossEntropy().backward(saved, losses, slopes); });
-  EXPECT_EQ(message_of([&] { CrossEntropy(0.1, -100000).backward(saved, losses, slopes); }), "");
+  expect_refused([&] { CrossEntropy().backward(saved, losses, dlogits); });
+  EXPECT_EQ(message_of([&] { CrossEntropy(0.1, -100000).backward(saved, losses, dlogits); }), "");
 }
 
 }  // namespace

@@ -25,17 +25,17 @@ TEST(GruSteps, GradientsAreDerivatives) {
     GruCell cell = initialised(GruCell(3, 4, bias, kF64));
     Tensor x = random_tensor(kF64, {5, 3}, 1);
     Tensor h = random_tensor(kF64, {5, 4}, 2);
-    const Tensor slope = random_tensor(kF64, {5, 4}, 3);
+    const Tensor dnext = random_tensor(kF64, {5, 4}, 3);
     Tensor next(kF64, {5, 4}), gates(kF64, {5, 16});
     Context context;
     auto loss = [&] {
       const GruCell::Steps steps(cell, context);  // packs the parameters as they are now
       steps.forward(x, h, next, gates);
-      return dot(next, slope);
+      return dot(next, dnext);
     };
     loss();
     Tensor dx(kF64, {5, 3}), dh(kF64, {5, 4}), dgates(kF64, {5, 16});
-    GruCell::Steps(cell, context).backward(gates, h, slope, dx, dh, dgates);
+    GruCell::Steps(cell, context).backward(gates, h, dnext, dx, dh, dgates);
     auto gradients = cell.zero_gradients();
     cell.parameter_gradients(x, h, dgates, gradients, Write::kOverwrite, context);
     const std::string replay = bias ? "bias" : "no bias";
@@ -51,13 +51,13 @@ TEST(GruSteps, AreSharedByContexts) {
     GruCell cell = initialised(GruCell(70, 17, true, dtype));
     const Tensor x = random_tensor(dtype, {9, 70}, 1);
     const Tensor h = random_tensor(dtype, {9, 17}, 2);
-    const Tensor slope = random_tensor(dtype, {9, 17}, 3);
+    const Tensor dnext = random_tensor(dtype, {9, 17}, 3);
     Context context, other;
     const auto bytes = [&](const GruCell::Steps& steps) {
       Tensor next(dtype, {9, 17}), gates(dtype, {9, 68});
       steps.forward(x, h, next, gates);
       Tensor dx(dtype, {9, 70}), dh(dtype, {9, 17}), dgates(dtype, {9, 68});
-      steps.backward(gates, h, slope, dx, dh, dgates);
+      steps.backward(gates, h, dnext, dx, dh, dgates);
       std::vector<std::uint8_t> all;
       add_bytes(all, {&next, &gates, &dx, &dh, &dgates});
       return all;
@@ -80,15 +80,15 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
     const GruCell cell = initialised(GruCell(5, 17, true, dtype));
     const Tensor x = random_tensor(dtype, {kRows, 5}, 1);
     const Tensor h = random_tensor(dtype, {kRows, 17}, 2);
-    const Tensor slope = random_tensor(dtype, {kRows, 17}, 3);
+    const Tensor dnext = random_tensor(dtype, {kRows, 17}, 3);
     Context context;
     const GruCell::Steps steps(cell, context);
     Tensor next(dtype, {kRows, 17}), gates(dtype, {kRows, 68});
     steps.forward(x, h, next, gates);
     Tensor dx(dtype, {kRows, 5}), dh(dtype, {kRows, 17}), dgates(dtype, {kRows, 68});
-    steps.backward(gates, h, slope, dx, dh, dgates);
+    steps.backward(gates, h, dnext, dx, dh, dgates);
 
-    // A row holds x, h, next, gates, slope, dx, dh and dgates, two numbers apart.
+    // A row holds x, h, next, gates, dnext, dx, dh and dgates, two numbers apart.
     Tensor wide(dtype, {kRows, 5 + 17 + 17 + 68 + 17 + 5 + 17 + 68 + 2 * 8});
     copy(ConstView(&nan, {1}), wide);
     Index used = 0;
@@ -97,15 +97,15 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
       return slice(wide, 1, used - width - 2, used - 2);
     };
     const View x2 = piece(5), h2 = piece(17), next2 = piece(17), gates2 = piece(68);
-    const View slope2 = piece(17), dx2 = piece(5), dh2 = piece(17), dgates2 = piece(68);
+    const View dnext2 = piece(17), dx2 = piece(5), dh2 = piece(17), dgates2 = piece(68);
     copy(x, x2);
     copy(h, h2);
-    copy(slope, slope2);
+    copy(dnext, dnext2);
     Context two(Executor::threads(2));
     GruCell::Steps from(cell, two);
     const GruCell::Steps moved(std::move(from));
     moved.forward(x2, h2, next2, gates2);
-    moved.backward(gates2, h2, slope2, dx2, dh2, dgates2);
+    moved.backward(gates2, h2, dnext2, dx2, dh2, dgates2);
     EXPECT_EQ(values_of(next2), values_of(next));
     EXPECT_EQ(values_of(gates2), values_of(gates));
     EXPECT_EQ(values_of(dx2), values_of(dx));
@@ -118,7 +118,7 @@ TEST(GruSteps, RowsMayBePiecesOfWiderOnes) {
     copy(ConstView(&nan, {1}), next2);
     copy(ConstView(&nan, {1}), dh2);
     moved.forward(x2, h2, next2, {});
-    moved.backward(gates2, h2, slope2, {}, dh2, dgates2);
+    moved.backward(gates2, h2, dnext2, {}, dh2, dgates2);
     EXPECT_EQ(values_of(next2), values_of(next));
     EXPECT_EQ(values_of(dh2), values_of(dh));
   }
@@ -196,9 +196,9 @@ TEST(GruErrors, StepsNameTheArgument) {
 
   const std::string back = "GruCell::Steps::backward: ";
   Tensor dx(kF32, {4, 3}), dh(kF32, {4, 2}), dgates(kF32, {4, 8});
-  const auto backward = [&](const ConstView& state, const ConstView& slope, const View& to_x,
+  const auto backward = [&](const ConstView& state, const ConstView& dnext, const View& to_x,
                             const View& to_h) {
-    return message_of([&] { steps.backward(gates, state, slope, to_x, to_h, dgates); });
+    return message_of([&] { steps.backward(gates, state, dnext, to_x, to_h, dgates); });
   };
   EXPECT_EQ(backward(h, next, dx, dh), "");
   EXPECT_EQ(backward({}, next, dx, dh),

@@ -316,8 +316,8 @@ TEST(Gru, WhatStandsBehindASequenceIsNeverUsed) {
     auto gradients = gru.zero_gradients();
     {  // numbers that an earlier call left in the memory
       constexpr std::size_t kBytes = 1 << 14;
-      const runtime::Lent lent(context, kBytes);
-      std::memset(lent.memory(), 0xff, kBytes);  // NaN
+      const runtime::BorrowedMemory borrowed(context, kBytes);
+      std::memset(borrowed.memory(), 0xff, kBytes);  // NaN
     }
     gru.backward(saved, {d_out, {}}, {dx, {}}, gradients, context);
     std::vector<std::uint8_t> bytes = all_bytes(gradients);

@@ -74,12 +74,12 @@ TEST(Linear, BlocksOfRowsMayComeInSeveralCalls) {
           for (const int threads : {1, 2, 3}) {
             Context context(Executor::threads(threads));
             Tensor memory(dtype, {300, apart});
-            const View slopes = slice(memory.view(), 1, 0, out);
-            copy(dy, slopes);
+            const View dy_rows = slice(memory.view(), 1, 0, out);
+            copy(dy, dy_rows);
             Linear::Parameters got = layer.zero_gradients();
-            layer.backward({slice(x.view(), 0, 0, first)}, slice(slopes, 0, 0, first), {}, got,
+            layer.backward({slice(x.view(), 0, 0, first)}, slice(dy_rows, 0, 0, first), {}, got,
                            Write::kOverwrite, context);
-            layer.backward({slice(x.view(), 0, first, 300)}, slice(slopes, 0, first, 300), {}, got,
+            layer.backward({slice(x.view(), 0, first, 300)}, slice(dy_rows, 0, first, 300), {}, got,
                            Write::kAccumulate, context);
             EXPECT_EQ(all_bytes(got), all_bytes(want)) << out << " " << first << " " << apart;
           }
@@ -239,8 +239,8 @@ TEST(LinearErrors, BackwardNamesTheArgument) {
   Tensor dy = random_tensor(kF32, {4, 2}, 2);
   Tensor dx(kF32, {4, 3});
   auto gradients = layer.zero_gradients();
-  const auto message = [&](const Linear::Saved& saved, const ConstView& slope, const View& to) {
-    return message_of([&] { layer.backward(saved, slope, to, gradients); });
+  const auto message = [&](const Linear::Saved& saved, const ConstView& gradient, const View& to) {
+    return message_of([&] { layer.backward(saved, gradient, to, gradients); });
   };
   const std::string prefix = "Linear::backward: ";
   EXPECT_EQ(message({}, dy, dx), prefix + "saved must come from a forward pass");
@@ -313,8 +313,8 @@ TEST(LinearErrors, PackedLinearNamesTheArgument) {
   const PackedLinear packed(layer.parameters(), context);
   Tensor dy = random_tensor(kF32, {4, 2}, 2);
   Tensor dx(kF32, {4, 3});
-  const auto backward = [&](const ConstView& slope, const View& to) {
-    return message_of([&] { packed.backward_input(slope, to); });
+  const auto backward = [&](const ConstView& gradient, const View& to) {
+    return message_of([&] { packed.backward_input(gradient, to); });
   };
   const std::string prefix = "PackedLinear::backward_input: ";
   EXPECT_EQ(backward({}, dx), prefix + "dy must be given");

@@ -131,11 +131,11 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
     LinearParameters d{Tensor(DType::kFloat32, {kOut, kIn}), Tensor(DType::kFloat32, {kOut})};
     layers::linear_backward_parameters(kTest, x, dy, d, Write::kOverwrite, context);
     for (std::size_t o = 0; o < kOut; ++o) {
-      const auto slope = [&](std::size_t r) { return dy.values<float>()[r * kOut + o]; };
+      const auto dy_at = [&](std::size_t r) { return dy.values<float>()[r * kOut + o]; };
       float bias = 0;
       for (std::size_t start = 0; start < kRows; start += 128) {
         float block = 0;
-        for (std::size_t r = start; r < std::min(kRows, start + 128); ++r) block += slope(r);
+        for (std::size_t r = start; r < std::min(kRows, start + 128); ++r) block += dy_at(r);
         bias += block;
       }
       EXPECT_EQ(d.bias.values<float>()[o], bias) << threads << " threads";
@@ -144,7 +144,7 @@ TEST(Linear, ParameterGradientsSumRowsInBlocks) {
         for (std::size_t start = 0; start < kRows; start += 128) {
           float block = 0;
           for (std::size_t r = start; r < std::min(kRows, start + 128); ++r) {
-            block = multiply_add(slope(r), x.values<float>()[r * kIn + i], block);
+            block = multiply_add(dy_at(r), x.values<float>()[r * kIn + i], block);
           }
           weight += block;
         }

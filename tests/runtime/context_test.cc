@@ -228,27 +228,27 @@ TEST_F(Contexts, LendMemoryBetweenCalls) {
   Context context;
   const std::byte* first = nullptr;
   {
-    const runtime::Lent lent(context, 1000);
-    first = lent.memory();
+    const runtime::BorrowedMemory borrowed(context, 1000);
+    first = borrowed.memory();
     ASSERT_NE(first, nullptr);
     runtime::Call(context, "Plan", 2048, 64);  // calls in the meantime have memory of their own
-    const runtime::Lent other(context, 64);
+    const runtime::BorrowedMemory other(context, 64);
     EXPECT_NE(other.memory(), first);
   }
   EXPECT_EQ(context.scratch_bytes(), 1024u + 2048 + 64);
   {
-    const runtime::Lent again(context, 500);
+    const runtime::BorrowedMemory again(context, 500);
     EXPECT_EQ(again.memory(), first);
     EXPECT_EQ(context.scratch_bytes(), 2048u + 64);
   }
   {
     const Call call(context, "attention", 64, 64);
-    const runtime::Lent during(context, 500);
+    const runtime::BorrowedMemory during(context, 500);
     EXPECT_NE(during.memory(), first);
   }
   context.release_scratch();
   EXPECT_EQ(context.scratch_bytes(), 0u);
-  EXPECT_THROW(runtime::Lent(context, std::numeric_limits<std::size_t>::max() - 4096),
+  EXPECT_THROW(runtime::BorrowedMemory(context, std::numeric_limits<std::size_t>::max() - 4096),
                std::bad_alloc);
   EXPECT_EQ(context.scratch_bytes(), 0u);
 }

@@ -35,9 +35,9 @@ void larger_of_pairs_backward(const ConstView& d, const View& pairs) {
     const Index count = d.element_count();
     for (Index n = 0; n < count; ++n) {
       const bool first = is_first(pair[2 * n], pair[2 * n + 1]);
-      const T slope = from[n];
-      pair[2 * n] = first ? slope : T(0);
-      pair[2 * n + 1] = first ? T(0) : slope;
+      const T gradient = from[n];
+      pair[2 * n] = first ? gradient : T(0);
+      pair[2 * n + 1] = first ? T(0) : gradient;
     }
   });
 }
