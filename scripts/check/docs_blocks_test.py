@@ -41,7 +41,7 @@ WRONG = [
     ("```sh\ntrue\n", "has no end"),
     ("```sh\necho a\n```\n<!-- output -->\n```text\nb\n```\n", "+a"),
     ("```console\n$ echo a\nb\n```\n", "+a"),
-    # How commands end: each fault is told with its line.
+    # How commands end: each fault is reported with its line.
     ("```console\n$ true\n$ exit 3\n[exit 2]\n```\n", "README.md:2: $ true\nexit 0, expected 2"),
     ("```console\n$ true\n$ exit 3\n[exit 2]\n```\n", "README.md:3: $ exit 3\nexit 3, expected 2"),
     ("```console\n$ echo a >&2; exit 2\nb\n[exit 2]\n```\n", "+a"),

@@ -75,13 +75,13 @@ def watched(command, environment=None, folder=None, code=0):
         output = process.stdout.read()
         process.wait()
         with os.fdopen(answers, encoding="ascii") as file:
-            told = file.read().split()
+            fields = file.read().split()
     finally:
         ended.set()
         watcher.join()
     process.stdout.close()
-    got = int(told[0]) if told else process.returncode
+    got = int(fields[0]) if fields else process.returncode
     if got != code:
         last = " / ".join(output.strip().splitlines()[-4:])
         raise Failed(f"{Path(command[0]).name} ended with {got}: {last}")
-    return Watched(output, float(told[1]), int(told[2]) / 1024, of_quarters(samples))
+    return Watched(output, float(fields[1]), int(fields[2]) / 1024, of_quarters(samples))

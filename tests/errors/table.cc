@@ -55,7 +55,7 @@ Row row_of(const std::string& text, int line) {
 }
 
 // The text of an exception, with its type; for Error its kind.
-std::string told(const std::exception_ptr& thrown) {
+std::string message_of(const std::exception_ptr& thrown) {
   if (thrown == nullptr) return "nothing";
   try {
     std::rethrow_exception(thrown);
@@ -100,7 +100,7 @@ std::string check(const Row& row) try {
   std::string faults;
   const std::string wanted =
       std::string(row.kind == ErrorKind::kType ? "type" : "value") + " \"" + row.message + "\"";
-  const std::string came = told(thrown);
+  const std::string came = message_of(thrown);
   if (came != wanted) faults = "wanted " + wanted + "\n   got " + came;
   for (const auto& [name, bytes] : arguments.memory()) {
     if (bytes == before.at(name)) continue;

@@ -97,8 +97,8 @@ def test_nearly_right_calls(name, data):
         arguments[wrong] = data.draw(random_calls.anything())
     result = attempt(getattr(qkv, name), **arguments)
     if type(result) in (ValueError, TypeError):
-        told = str(result)  # has the function's name, or is a message of NumPy or DLPack
-        assert name in told or "dimension" in told or "from_dlpack" in told, told
+        message = str(result)  # has the function's name, or is a message of NumPy or DLPack
+        assert name in message or "dimension" in message or "from_dlpack" in message, message
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

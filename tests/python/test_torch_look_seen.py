@@ -194,23 +194,23 @@ def test_the_program_names_the_queries_of_a_file(tmp_path):
     weights = seen[0].weights[0, 0].numpy()
     far = np.abs(np.array([[1], [4]]) - np.arange(S))
 
-    def told(command, *options):
+    def run_program(command, *options):
         called = [sys.executable, "-m", "qkv", command, "a.npz", *options]
         return subprocess.run(called, capture_output=True, text=True, cwd=tmp_path)
 
-    head = json.loads(told("stats", "--json").stdout)["heads"][0]
+    head = json.loads(run_program("stats", "--json").stdout)["heads"][0]
     assert abs(head["distance"] - (weights * far).sum(1).mean()) < 1e-6
-    told("view", "--queries", "2-4", "-o", "b.npz", "-o", "b.json")
+    run_program("view", "--queries", "2-4", "-o", "b.npz", "-o", "b.json")
     shown = json.loads((tmp_path / "b.json").read_text())
     assert shown["queries"] == [4] and shown["tgt"] == ["4"]
     assert np.load(tmp_path / "b.npz")["rows"].tolist() == [4]
-    assert "mask no, rows of queries 1, 4" in told("inspect").stdout
+    assert "mask no, rows of queries 1, 4" in run_program("inspect").stdout
     for options, message in (
         (("--queries", "2"), "--queries 2: the file has queries 1, 4"),
         (("--queries", "4,1-4"), "--queries names 4 twice"),
         (("--tokens", "1"), "--tokens is for maps"),
     ):
-        done = told("view", *options)
+        done = run_program("view", *options)
         assert done.returncode == 2 and message in done.stderr
 
 

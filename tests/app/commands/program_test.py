@@ -188,9 +188,9 @@ class CommandLine(Case):
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
                                       env={**os.environ, **environment}, timeout=PATIENCE, check=False)
                 # Long tasks show progress, and a picture of a part has notes.
-                told = re.sub(rb"(?m)^qkv: (bench|gen|reading \S+|score|train|translate|a\.npz): .*\n",
+                messages = re.sub(rb"(?m)^qkv: (bench|gen|reading \S+|score|train|translate|a\.npz): .*\n",
                               b"", done.stderr)
-                self.assertEqual((done.returncode, told), (0, b""), line)
+                self.assertEqual((done.returncode, messages), (0, b""), line)
 
     def test_the_picture_of_the_documents_is_what_its_command_draws(self):
         page = (CHECKOUT / "docs/pictures.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ VALID = ("--valid", "valid.tsv")
 FIELDS = ["epoch", "update", "loss", "learning_rate", "gradient_norm", "clipped", "seconds",
           "tokens_per_second"]
 VALID_FIELDS = ["valid_loss", "perplexity", "bleu", "exact", "translated", "best", "sample"]
-TOLD = (r"qkv: train: epoch (\d\.\d\d), update (\d+), validation: loss (\S+), perplexity (\S+), "
+VALIDATION = (r"qkv: train: epoch (\d\.\d\d), update (\d+), validation: loss (\S+), perplexity (\S+), "
         r"BLEU (\S+), exact (\d+) of (\d+), clipped (\d+) % of updates(, the best so far)?\n"
         r"qkv: train:   source      (.*)\nqkv: train:   translation ?(.*)\n"
         r"qkv: train:   reference   (.*)\n")
@@ -34,17 +34,17 @@ class Log(TrainCase):
         self.assertEqual(updates, sorted(updates))
         return events
 
-    def test_each_validation_is_told_and_kept(self):
+    def test_each_validation_is_reported_and_kept(self):
         """The report has all figures, and a sample of the data that changes."""
         done = self.train("RUN", "--after", "14u", *VALID, "--valid-freq", "3u", "--lr", "0.05",
                           "--progress", "always")
-        told = re.findall(TOLD, done.err)
+        reports = re.findall(VALIDATION, done.err)
         kept = [line for line in self.lines("RUN") if "valid_loss" in line]
         self.assertEqual([line["update"] for line in kept], [3, 6, 9, 12, 14])
         self.assertEqual([line.get("end") for line in kept], [None] * 4 + ["budget"])
         pairs = (self.dir / "valid.tsv").read_text().splitlines()
         best = float("inf")  # of the loss, since these texts are too short for BLEU
-        for text, line in zip(told, kept, strict=True):
+        for text, line in zip(reports, kept, strict=True):
             end = ["end"] if "end" in line else []
             self.assertEqual([*line], FIELDS[:2] + end + FIELDS[2:] + VALID_FIELDS)
             self.assertEqual([*line["sample"]], ["source", "translation", "reference"])
@@ -57,7 +57,7 @@ class Log(TrainCase):
                 f"{line['bleu']:.2f}", str(line["exact"]), "30", f"{100 * line['clipped']:.0f}",
                 ", the best so far" if line["best"] else "", *sample.values()))
         self.assertGreaterEqual(len({line["sample"]["source"] for line in kept}), 3)
-        last = told[-1]
+        last = reports[-1]
         self.assertIn(f"validation: loss {last[2]}, perplexity {last[3]}, BLEU {last[4]}, exact "
                       f"{last[5]} of 30; best loss {best:.4f}, since no reference has the 4 tokens "
                       "that BLEU needs\n", done.out)
@@ -218,7 +218,7 @@ class Log(TrainCase):
         """The line that is redrawn never wraps, and validations start on a row of their own."""
         shown = self.on_terminal(*self.arguments("RUN", "--after", "40u", *VALID, "--progress", "always"),
                                  stream="stderr", size=(24, 40))
-        told, drawn = 0, 0
+        validations, drawn = 0, 0
         for row in shown.decode().split("\n")[:-1]:
             *redrawn, last = row.rstrip("\r").split("\r")
             for text in redrawn:
@@ -227,8 +227,8 @@ class Log(TrainCase):
                 drawn += bool(text)
             self.assertTrue(last.removeprefix("\x1b[K").startswith("qkv: train: "), row)
             self.assertNotIn("\x1b", last.removeprefix("\x1b[K"))
-            told += "validation: loss" in last
-        self.assertEqual(told, sum("valid_loss" in line for line in self.lines("RUN")))
+            validations += "validation: loss" in last
+        self.assertEqual(validations, sum("valid_loss" in line for line in self.lines("RUN")))
         self.assertGreater(drawn, 0)
         self.assertTrue(shown.endswith(b"\n") or shown.endswith(b"\r\x1b[K"), shown[-80:])
 

@@ -141,21 +141,21 @@ TEST(BinaryVectors, RefusalsNameTheByte) {
 TEST(VectorProgress, IsToldPerBlock) {
   std::string bytes;
   for (int i = 0; i < 400000; ++i) bytes += "w" + std::to_string(i) + " 1 2\n";
-  std::vector<Index> told;
+  std::vector<Index> reported;
   const Index size = static_cast<Index>(bytes.size());
   const auto progress = [&](Index done, Index total) {
     EXPECT_EQ(total, size);
     EXPECT_LE(done, total);
-    told.push_back(done);
+    reported.push_back(done);
   };
   read(bytes, {"none"}, {.near = 0, .progress = progress});
-  ASSERT_FALSE(told.empty());
-  EXPECT_EQ(told.back(), size);
-  EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
-  EXPECT_LE(static_cast<Index>(told.size()), size / (1 << 20) + 2);
-  told.clear();
+  ASSERT_FALSE(reported.empty());
+  EXPECT_EQ(reported.back(), size);
+  EXPECT_TRUE(std::is_sorted(reported.begin(), reported.end()));
+  EXPECT_LE(static_cast<Index>(reported.size()), size / (1 << 20) + 2);
+  reported.clear();
   check(bytes, {.progress = progress});
-  EXPECT_EQ(told.back(), size);
+  EXPECT_EQ(reported.back(), size);
 }
 
 TEST(CheckWordVectors, SumsTextUp) {

@@ -153,27 +153,27 @@ TEST(TranslationRun, SettingsOfLaterVersionsAreImplied) {
 
 TEST(TranslationRun, SaysHowFarItIs) {
   Task task;
-  std::vector<TrainingProgress> told;
+  std::vector<TrainingProgress> reports;
   TrainingHooks hooks;
-  hooks.progress = [&](const TrainingProgress& progress) { told.push_back(progress); };
+  hooks.progress = [&](const TrainingProgress& progress) { reports.push_back(progress); };
   const TrainingReport report = task.train("run", "2e", hooks);
-  ASSERT_EQ(std::ssize(told), report.spent.updates);
-  const Index batches = told[0].batches;
+  ASSERT_EQ(std::ssize(reports), report.spent.updates);
+  const Index batches = reports[0].batches;
   EXPECT_EQ(report.spent.updates, 2 * batches);
-  for (std::size_t n = 0; n < told.size(); ++n) {
+  for (std::size_t n = 0; n < reports.size(); ++n) {
     const auto update = static_cast<Index>(n) + 1;
-    EXPECT_EQ(told[n].spent.updates, update);
-    EXPECT_EQ(told[n].spent.epochs, update / batches);
-    EXPECT_EQ(told[n].batch, update % batches);
-    EXPECT_GT(told[n].loss, 0);
-    EXPECT_GT(told[n].tokens_per_second, 0);
-    ASSERT_TRUE(told[n].seconds_left.has_value());
-    EXPECT_EQ(*told[n].seconds_left == 0, n + 1 == told.size());
+    EXPECT_EQ(reports[n].spent.updates, update);
+    EXPECT_EQ(reports[n].spent.epochs, update / batches);
+    EXPECT_EQ(reports[n].batch, update % batches);
+    EXPECT_GT(reports[n].loss, 0);
+    EXPECT_GT(reports[n].tokens_per_second, 0);
+    ASSERT_TRUE(reports[n].seconds_left.has_value());
+    EXPECT_EQ(*reports[n].seconds_left == 0, n + 1 == reports.size());
   }
   EXPECT_EQ(report.pairs, 70);
   EXPECT_EQ(report.left_out, 0);
   EXPECT_EQ(report.source_tokens, 30);
-  EXPECT_EQ(report.loss, told.back().loss);
+  EXPECT_EQ(report.loss, reports.back().loss);
   ASSERT_TRUE(report.valid.has_value());
   EXPECT_EQ(report.valid->translated, 10);
   EXPECT_LE(report.best.loss, report.valid->loss);
@@ -182,24 +182,24 @@ TEST(TranslationRun, SaysHowFarItIs) {
 // There is a validation after each second update, and at the end, which is between two of them.
 TEST(TranslationRun, SaysEachValidation) {
   Task task;
-  std::vector<TrainingValidation> told;
+  std::vector<TrainingValidation> reports;
   TrainingHooks hooks;
-  hooks.validation = [&](const TrainingValidation& done) { told.push_back(done); };
+  hooks.validation = [&](const TrainingValidation& done) { reports.push_back(done); };
   const TrainingReport report = task.train("run", "5u", hooks);
-  ASSERT_EQ(told.size(), 3U);
+  ASSERT_EQ(reports.size(), 3U);
   double least = std::numeric_limits<double>::infinity();
-  for (std::size_t n = 0; n < told.size(); ++n) {
-    EXPECT_EQ(told[n].spent.updates, std::min<Index>(2 * static_cast<Index>(n + 1), 5));
-    EXPECT_EQ(told[n].is_best, told[n].score.loss < least);
-    least = std::min(least, told[n].score.loss);
-    EXPECT_EQ(told[n].score.translated, 10);
-    EXPECT_FALSE(told[n].score.sample.source.empty());
+  for (std::size_t n = 0; n < reports.size(); ++n) {
+    EXPECT_EQ(reports[n].spent.updates, std::min<Index>(2 * static_cast<Index>(n + 1), 5));
+    EXPECT_EQ(reports[n].is_best, reports[n].score.loss < least);
+    least = std::min(least, reports[n].score.loss);
+    EXPECT_EQ(reports[n].score.translated, 10);
+    EXPECT_FALSE(reports[n].score.sample.source.empty());
   }
   ASSERT_TRUE(report.valid.has_value());
-  EXPECT_EQ(report.valid->loss, told.back().score.loss);
+  EXPECT_EQ(report.valid->loss, reports.back().score.loss);
   EXPECT_EQ(report.best.loss, least);
   EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
-  EXPECT_EQ(told.size(), 3U);  // reported only once
+  EXPECT_EQ(reports.size(), 3U);  // reported only once
 }
 
 // The flag is set in the validation at the end of the budget, which has enough batches to use the
