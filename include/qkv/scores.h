@@ -118,15 +118,15 @@ struct QkNorm {
   }
 };
 
-// The values of a row that are rotated as a pair: (2m, 2m+1) as in the paper and GPT-J, or (m, m +
-// width/2) as in GPT-NeoX and Llama.
-enum class RotaryPairs { kNeighbours, kHalves };
+// How the values of a row are paired for the rotation: (2m, 2m+1) as in the paper and GPT-J, or (m,
+// m + width/2) as in GPT-NeoX and Llama.
+enum class RotaryPairing { kNeighbours, kHalves };
 
 // Rotary positions (Su et al. 2021, section 3.4.2): pair m of a row at position p is rotated by the
 // angle p base^(-2m/width), so that q_i . k_j depends on the difference of positions. By default
 // key j has position j and query i has i + o (Options::diagonal).
 struct Rotary {
-  RotaryPairs pairs = RotaryPairs::kNeighbours;
+  RotaryPairing pairs = RotaryPairing::kNeighbours;
   double base = 10000;
   Index width = 0;          // even: the number of leading values of a row that are rotated; 0: all
   ConstView frequencies{};  // [width/2], float32 or float64, radians per position; replace base

@@ -200,8 +200,8 @@ class Reader {
     }
     Rotary rotary;
     rotary.pairs = word_of(at(kRotary), name(kRotary), {"neighbours", "halves"}, "None") == 0
-                       ? RotaryPairs::kNeighbours
-                       : RotaryPairs::kHalves;
+                       ? RotaryPairing::kNeighbours
+                       : RotaryPairing::kHalves;
     if (given(kRotaryBase)) rotary.base = number_of(at(kRotaryBase), name(kRotaryBase));
     if (given(kRotaryWidth)) {
       rotary.width = index_of(at(kRotaryWidth), name(kRotaryWidth));

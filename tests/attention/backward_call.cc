@@ -264,8 +264,8 @@ void RandomBackward::draw_maps() {
   const Index most = std::min(forward_.Dq, forward_.Dk) / 2;
   if (which == 0 || most < 1) return;
   Rotary rotary;
-  rotary.pairs = chance(0.5) ? RotaryPairs::kHalves : RotaryPairs::kNeighbours;
-  features_.insert(rotary.pairs == RotaryPairs::kHalves ? "halves" : "neighbours");
+  rotary.pairs = chance(0.5) ? RotaryPairing::kHalves : RotaryPairing::kNeighbours;
+  features_.insert(rotary.pairs == RotaryPairing::kHalves ? "halves" : "neighbours");
   rotary.width = 2 * (chance(0.5) ? most : whole(1, most));
   if (chance(0.3)) rotary.base = 500;
   if (chance(0.2)) {

@@ -207,7 +207,7 @@ void CaseCall::set_row_options() {
     }
     if (words[0] == "rotary") {
       options_.rotary = Rotary{
-          .pairs = words[1] == "halves" ? RotaryPairs::kHalves : RotaryPairs::kNeighbours,
+          .pairs = words[1] == "halves" ? RotaryPairing::kHalves : RotaryPairing::kNeighbours,
           .base = number(words[2]),
           .width = std::stol(words[3]),
           .frequencies = input("frequencies"),

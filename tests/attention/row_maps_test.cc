@@ -323,7 +323,7 @@ TEST(RowMaps, GradientsOfMaskedKeysArePlusZeroOnEveryPath) {
   std::fill_n(keep.values<bool>().begin(), kKeys, true);
   keep.values<bool>()[kMasked] = false;
   bias.values<float>()[kMasked] = -kInfinity;
-  const Rotary rotary{.pairs = RotaryPairs::kHalves};
+  const Rotary rotary{.pairs = RotaryPairing::kHalves};
   const QkNorm norm{gain, gain};
   const SeededScore additive(ScoreKind::kAdditive,
                              {.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 8}, DType::kFloat32);

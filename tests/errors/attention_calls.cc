@@ -125,7 +125,7 @@ std::optional<QkNorm> norm_of(Arguments& a) {
 std::optional<Rotary> rotary_of(Arguments& a) {
   if (!a.has("rotary")) return std::nullopt;
   const bool halves = choice(a, "rotary", {"neighbours", "halves"}) == 1;
-  return Rotary{.pairs = halves ? RotaryPairs::kHalves : RotaryPairs::kNeighbours,
+  return Rotary{.pairs = halves ? RotaryPairing::kHalves : RotaryPairing::kNeighbours,
                 .base = a.number("rotary.base", 10000),
                 .width = a.whole("rotary.width", 0),
                 .frequencies = a.input("rotary.frequencies"),

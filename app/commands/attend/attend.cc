@@ -237,7 +237,7 @@ void add_attend(const Command& program, const Common& common) {
              "axis order of arrays of rank 4 and of out: bhtd (default) or bthd");
   add_choice(command, "--score", options->score, kScores,
              "score of a query and a key (default scaled_dot)");
-  add_choice(command, "--rotary", options->rotary, kRotaryPairs,
+  add_choice(command, "--rotary", options->rotary, kRotaryPairings,
              "rotary positions: pairs (2m, 2m+1), or (m, m + width/2)");
   add_numbers(command, *options);
   add_expressions(command, options->expressions);

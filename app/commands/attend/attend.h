@@ -27,8 +27,8 @@ inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRi
                                               {"top_left", Corner::kTopLeft}};
 // The order of the axes of q, k, v and out of rank 4.
 enum class Layout { kBhtd, kBthd };
-inline constexpr Choice<qkv::RotaryPairs> kRotaryPairs[] = {
-    {"neighbours", qkv::RotaryPairs::kNeighbours}, {"halves", qkv::RotaryPairs::kHalves}};
+inline constexpr Choice<qkv::RotaryPairing> kRotaryPairings[] = {
+    {"neighbours", qkv::RotaryPairing::kNeighbours}, {"halves", qkv::RotaryPairing::kHalves}};
 inline constexpr Choice<Layout> kLayouts[] = {{"bhtd", Layout::kBhtd}, {"bthd", Layout::kBthd}};
 
 // ---- results that may be saved --------------------------------------------------------------
@@ -90,7 +90,7 @@ struct AttendOptions {
   qkv::Score score;  // without parameters, which are read from --params
   std::string params{};
   std::optional<double> norm_eps{};
-  std::optional<qkv::RotaryPairs> rotary{};
+  std::optional<qkv::RotaryPairing> rotary{};
   std::optional<double> rotary_base{};
   std::optional<qkv::Index> rotary_width{};
   std::string rotary_frequencies{};
@@ -142,8 +142,8 @@ struct AttendCall {
 
 // The sizes of a call from which the shapes of its results follow. The inputs must fit together.
 struct CallShape {
-  qkv::Dims lead{};    // batch and heads; heads alone if packed
-  bool heads = false;  // whether arrays that are not packed have an axis of heads
+  qkv::Dims lead{};            // batch and heads; heads alone if packed
+  bool has_head_axis = false;  // of arrays that are not packed
   bool packed = false;
   qkv::Index sequences = 0;  // 0 if not packed
   qkv::Index head_count = 1;
@@ -163,7 +163,7 @@ struct NamedTensor {
 struct AttendResults {
   std::vector<NamedTensor> arrays{};  // the requested results, in the order of kResultKinds
   qkv::Tensor weights{};              // weights for pictures, if they were not requested
-  qkv::Tensor allowed{};              // bool, shape of weights, if a pair is masked
+  qkv::Tensor unmasked{};             // bool, shape of weights; absent unless a pair is masked
   std::string path{};
   CallShape shape{};
 };

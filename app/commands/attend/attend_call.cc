@@ -23,7 +23,7 @@ ConstView read_option(AttendCall& call, const std::string& spec, const std::stri
   std::string role = option.substr(2);
   for (char& c : role) c = c == '-' ? '_' : c;
   const ConstView view = call.store.get(spec, role);
-  call.origins[argument] = {fmt::format("{} {}", option, file_of(spec)), true};
+  call.origins[argument] = {fmt::format("{} {}", option, shown_file(spec)), true};
   call.settings[role] = spec;
   return view;
 }
@@ -33,11 +33,11 @@ ConstView read_option(AttendCall& call, const std::string& spec, const std::stri
 ConstView read_input(const AttendOptions& options, const std::string& spec, const char* role,
                      AttendCall& call) {
   ConstView view = call.store.get(spec, role);
-  call.origins[role] = {file_of(spec), true};
+  call.origins[role] = {shown_file(spec), true};
   if (options.layout == Layout::kBhtd) return view;
   if (view.rank() != 4) {
     throw qkv::app::InputError(
-        file_of(spec),
+        shown_file(spec),
         fmt::format("{}: expected rank 4 for --layout bthd, got {}", role, qkv::describe(view)));
   }
   return qkv::transpose(view, 1, 2);
@@ -47,7 +47,7 @@ ConstView read_input(const AttendOptions& options, const std::string& spec, cons
 void read_together(const AttendOptions& options, AttendCall& call) {
   const std::string& file = options.files.front();
   if (!call.store.find(file, "q") || !call.store.find(file, "k")) {
-    throw qkv::app::InputError(file_of(file),
+    throw qkv::app::InputError(shown_file(file),
                                "expected arrays called q and k (and v); or give a file for each of "
                                "Q, K and V");
   }
@@ -85,7 +85,7 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
   call.settings["score"] = name_of(options.score);
   if (options.params.empty()) return options.score;
   call.settings["params"] = options.params;
-  const Origin file = {"--params " + file_of(options.params), true};
+  const Origin file = {"--params " + shown_file(options.params), true};
   call.origins[std::string(name_of(options.score))] = file;
   call.origins["qk_norm.q"] = call.origins["qk_norm.k"] = file;
   qkv::Score score = options.score;
@@ -109,7 +109,7 @@ void read_norm(const AttendOptions& options, AttendCall& call) {
     });
   }
   if (!any) {
-    throw qkv::app::InputError("--params " + file_of(options.params),
+    throw qkv::app::InputError("--params " + shown_file(options.params),
                                "expected an array called norm_q or norm_k, got neither");
   }
   call.options.qk_norm = norm;
@@ -128,7 +128,7 @@ void read_rotary(const AttendOptions& options, AttendCall& call) {
     return;
   }
   qkv::Rotary rotary{.pairs = *options.rotary};
-  call.settings["rotary"] = kRotaryPairs[static_cast<std::size_t>(*options.rotary)].name;
+  call.settings["rotary"] = kRotaryPairings[static_cast<std::size_t>(*options.rotary)].name;
   call.origins["rotary.base"] = {"--rotary-base", false};
   call.origins["rotary.width"] = {options.rotary_width ? "--rotary-width" : "--rotary", false};
   if (options.rotary_base) call.settings["rotary_base"] = rotary.base = *options.rotary_base;
@@ -196,9 +196,9 @@ qkv::Diagonal read_offset(const AttendOptions& options, AttendCall& call) {
     call.settings["causal_offset"] = *number;
     return qkv::Offset{*number};
   }
-  const std::string file = file_of(options.offset);
+  const std::string file = split_spec(options.offset).file;
   std::error_code error;
-  if (file != "<stdin>" && !std::filesystem::exists(file, error) && !qkv::app::array_format(file)) {
+  if (file != "-" && !std::filesystem::exists(file, error) && !qkv::app::array_format(file)) {
     throw UsageError(fmt::format("--causal-offset: expected a whole number or {}, got {}",
                                  kArrayType, qkv::app::quoted(options.offset)));
   }

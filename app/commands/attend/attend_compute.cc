@@ -142,7 +142,7 @@ class Call {
     }
   }
   // True for each pair that is unmasked; absent if no pair is masked.
-  Tensor allowed() const {
+  Tensor unmasked() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
     Tensor pairs = unmasked_pairs(masked);
@@ -246,7 +246,7 @@ CallShape shape_of(const qkv::Inputs& inputs) {
     shape.lead = {shape.head_count};
     return shape;
   }
-  shape.heads = rank >= 4 || (rank == 3 && mixed);
+  shape.has_head_axis = rank >= 4 || (rank == 3 && mixed);
   for (int from_end = rank; from_end > 2; --from_end) {
     Index size = 1;
     for (const ConstView& x : all) {
@@ -255,7 +255,7 @@ CallShape shape_of(const qkv::Inputs& inputs) {
     }
     shape.lead.push_back(size);
   }
-  if (shape.heads) shape.head_count = shape.lead[shape.lead.rank() - 1];
+  if (shape.has_head_axis) shape.head_count = shape.lead[shape.lead.rank() - 1];
   return shape;
 }
 
@@ -298,7 +298,7 @@ AttendResults compute(const AttendOptions& options, AttendCall& call, const Comm
     Call buffers(options, call, results);
     buffers.reserve(wants_picture(options.outputs));
     qkv::attention(call.inputs, call.options, buffers.outputs(), context);
-    results.allowed = buffers.allowed();
+    results.unmasked = buffers.unmasked();
   } catch (const qkv::Error& error) {
     throw_with_origin(error, call);
   }

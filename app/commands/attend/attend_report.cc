@@ -114,10 +114,11 @@ std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendCall& call)
   return inputs;
 }
 
-enum class Numbers { kShown, kSummed };
+// The detail in which a report shows an array: its numbers, or only its extremes and mean.
+enum class Detail { kNumbers, kSummary };
 
 // `columns` is the terminal's width, at which rows of numbers are wrapped; 0: they are not wrapped.
-std::string report(const AttendCall& call, const AttendResults& results, Numbers numbers,
+std::string report(const AttendCall& call, const AttendResults& results, Detail detail,
                    int columns = 0) {
   std::string text;
   for (const auto& [name, view] : inputs_of(call)) {
@@ -127,7 +128,7 @@ std::string report(const AttendCall& call, const AttendResults& results, Numbers
   text += fmt::format("{}; path {}\n", settings_text(call.settings), results.path);
   for (const NamedTensor& array : results.arrays) {
     const ConstView view = array.tensor.view();
-    const bool shown = numbers == Numbers::kShown;
+    const bool shown = detail == Detail::kNumbers;
     text += fmt::format("{}{} {}{}\n", shown ? "\n" : "", array.name, qkv::describe(view),
                         summary(view));
     if (shown && view.element_count() > 0) text += rows_of(view, columns);
@@ -158,7 +159,7 @@ nlohmann::ordered_json report_json(const AttendCall& call, const AttendResults& 
 ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
   if (!matrix.given() || shape.lead.rank() == 0) return matrix.view();
   Index batch = 1;
-  const int batch_axes = shape.lead.rank() - (shape.heads ? 1 : 0);
+  const int batch_axes = shape.lead.rank() - (shape.has_head_axis ? 1 : 0);
   for (int axis = 0; axis < batch_axes; ++axis) batch *= shape.lead[axis];
   return qkv::reshape(matrix.view(), {batch, 1, shape.head_count, matrix.size(matrix.rank() - 2),
                                       matrix.size(matrix.rank() - 1)});
@@ -213,8 +214,8 @@ std::vector<NamedView> arrays(const AttendOptions& options, const AttendCall& ca
     }
     if (array.name != "weights") continue;
     arrays.push_back({"attn", as_attention(array.tensor, results.shape)});
-    if (results.allowed.given()) {
-      arrays.push_back({"mask", as_attention(results.allowed, results.shape)});
+    if (results.unmasked.given()) {
+      arrays.push_back({"mask", as_attention(results.unmasked, results.shape)});
     }
     const Labels labels = labels_of(options, call, results);
     if (labels.keys != nullptr) arrays.push_back({"src", labels.keys});
@@ -235,15 +236,15 @@ qkv::app::Picture picture(const AttendOptions& options, const AttendCall& call,
                           const AttendResults& results) {
   qkv::app::Picture picture;
   const ConstView weights = as_attention(weights_of(results), results.shape);
-  const ConstView allowed = as_attention(results.allowed, results.shape);
+  const ConstView unmasked = as_attention(results.unmasked, results.shape);
   const Index batches = weights.rank() == 2 ? 1 : weights.size(0);
   const Index heads = weights.rank() == 2 ? 1 : weights.size(2);
   for (Index b = 0; b < batches; ++b) {
     for (Index h = 0; h < heads; ++h) {
       std::string title = batches > 1 ? fmt::format("batch {}", b) : "";
       if (heads > 1) title += fmt::format("{}head {}", title.empty() ? "" : ", ", h);
-      picture.panels.push_back(
-          {title, one_map(weights, b, h), allowed.given() ? one_map(allowed, b, h) : ConstView()});
+      picture.panels.push_back({title, one_map(weights, b, h),
+                                unmasked.given() ? one_map(unmasked, b, h) : ConstView()});
     }
   }
   const Labels labels = labels_of(options, call, results);
@@ -263,9 +264,9 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
   // This is only called for an .npy file, for which check_results() allows only one result.
   forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
-  forms.text = [&] { return report(call, results, Numbers::kShown); };
-  forms.screen = [&] { return report(call, results, Numbers::kShown, table_columns()); };
-  forms.brief = [&] { return report(call, results, Numbers::kSummed); };
+  forms.text = [&] { return report(call, results, Detail::kNumbers); };
+  forms.screen = [&] { return report(call, results, Detail::kNumbers, table_columns()); };
+  forms.brief = [&] { return report(call, results, Detail::kSummary); };
   forms.json = [&] { return report_json(call, results); };
   return forms;
 }

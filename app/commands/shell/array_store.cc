@@ -98,4 +98,4 @@ const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
   return place->second;
 }
 
-std::string file_of(const std::string& spec) { return input_name(split_spec(spec).file); }
+std::string shown_file(const std::string& spec) { return input_name(split_spec(spec).file); }

@@ -46,7 +46,7 @@ class ArrayStore {
   std::map<std::string, std::vector<qkv::app::NamedArray>> files_;
 };
 
-// The name that messages use for the file of a FILE[:NAME].
-std::string file_of(const std::string& spec);
+// The name that messages show for the file of a FILE[:NAME]: "<stdin>" for "-".
+std::string shown_file(const std::string& spec);
 
 #endif  // QKV_COMMANDS_SHELL_ARRAY_STORE_H_

@@ -37,7 +37,7 @@ std::string_view variable(const char* name) {
 
 // Whether a terminal belongs to a family. terminfo names a terminal by its family and suffixes,
 // such as "screen.xterm-256color".
-bool is_of(std::string_view terminal, std::string_view family) {
+bool is_of_family(std::string_view terminal, std::string_view family) {
   if (!terminal.starts_with(family)) return false;
   const std::string_view rest = terminal.substr(family.size());
   return rest.empty() || rest.front() == '-' || rest.front() == '.';
@@ -61,15 +61,16 @@ bool shows_256_colours(std::string_view terminal) {
   if (terminal.find("-256color") != std::string_view::npos) return true;
   constexpr std::string_view kFamilies[] = {"xterm", "screen", "tmux",   "konsole", "gnome",
                                             "vte",   "putty",  "iterm2", "mintty",  "st"};
-  return std::ranges::any_of(kFamilies,
-                             [&](std::string_view family) { return is_of(terminal, family); });
+  return std::ranges::any_of(
+      kFamilies, [&](std::string_view family) { return is_of_family(terminal, family); });
 }
 
 // Whether the terminal shows 24-bit colours, by COLORTERM or its name: asking the terminal itself
 // would mean waiting for an answer.
 bool shows_all_colours(std::string_view terminal) {
-  const std::string_view told = variable("COLORTERM");
-  if (told == "truecolor" || told == "24bit" || terminal.ends_with("-direct")) return true;
+  const std::string_view color_term = variable("COLORTERM");
+  if (color_term == "truecolor" || color_term == "24bit" || terminal.ends_with("-direct"))
+    return true;
   constexpr std::string_view kNames[] = {"kitty", "alacritty", "foot", "wezterm", "ghostty"};
   return std::ranges::any_of(
       kNames, [&](std::string_view name) { return terminal.find(name) != std::string_view::npos; });

@@ -45,7 +45,7 @@ ExpressionArray read_array(const std::string& text, ArrayStore& store, Arrays& a
       throw UsageError(fmt::format("{} names two arrays {}", kWith, qkv::app::quoted(name)));
     }
   } catch (const qkv::Error& error) {
-    throw qkv::app::InputError(file_of(spec), error.what());
+    throw qkv::app::InputError(shown_file(spec), error.what());
   }
   return {name, spec, view};
 }

@@ -73,9 +73,9 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .one_each_time();
 }
 
-// The upper bound on widths, lengths and counts that options accept. It is far above any sensible
-// size, so that a typo gets an error instead of an allocation failure.
-inline constexpr qkv::Index kMostNumbers = 65536;
+// The largest width, length or count that an option accepts. It is far above any sensible size, so
+// that a typo gets an error instead of an allocation failure.
+inline constexpr qkv::Index kLargestSize = 65536;
 
 // The range of an option's whole number; both ends are allowed.
 template <class Number>

@@ -72,10 +72,10 @@ std::string extensions(Wanted wanted) {
 std::string output_name(const std::string& path) { return path == "-" ? "-o -" : "-o " + path; }
 
 const Format* find(const OutputOptions& options, const std::string& path) {
-  const std::string& told = options.format.empty() ? options.usual : options.format;
+  const std::string& format_name = options.format.empty() ? options.usual : options.format;
   for (const Format& format : kFormats) {
     const bool same =
-        path == "-" ? format.name == told : path.ends_with(fmt::format(".{}", format.name));
+        path == "-" ? format.name == format_name : path.ends_with(fmt::format(".{}", format.name));
     if (same) return &format;
   }
   return nullptr;

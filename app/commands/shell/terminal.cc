@@ -16,9 +16,9 @@ namespace {
 int terminal_columns() {
   struct winsize size {};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
-  const char* told = std::getenv("COLUMNS");
+  const char* text = std::getenv("COLUMNS");
   constexpr int kFewest = 20;
-  const auto columns = qkv::app::parse_number<int>(told == nullptr ? "" : told);
+  const auto columns = qkv::app::parse_number<int>(text == nullptr ? "" : text);
   return columns && *columns >= kFewest ? *columns : 80;
 }
 

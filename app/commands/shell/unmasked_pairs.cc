@@ -9,11 +9,11 @@ namespace {
 
 template <class T>
 qkv::Tensor not_minus_infinity(const qkv::ConstView& scores) {
-  qkv::Tensor allowed(qkv::DType::kBool, scores.shape());
+  qkv::Tensor unmasked(qkv::DType::kBool, scores.shape());
   const std::span<const T> values(scores.as<T>(), static_cast<std::size_t>(scores.element_count()));
-  std::ranges::transform(values, allowed.values<bool>().begin(),
+  std::ranges::transform(values, unmasked.values<bool>().begin(),
                          [](T s) { return s != -std::numeric_limits<T>::infinity(); });
-  return allowed;
+  return unmasked;
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ void add_average(const Command& program, const Common&) {
   command.add_option("-o,--output", options->output, "the model file to write")
       .required()
       .type_name("FILE");
-  add_number(command, "--last", options->last, Bounds<Index>{1, kMostNumbers},
+  add_number(command, "--last", options->last, Bounds<Index>{1, kLargestSize},
              "how many of a folder's last checkpoints to average (default: all of them)");
   add_choice(
       command, "--dtype", options->storage, qkv::app::kParameterStorages,

@@ -363,7 +363,7 @@ void add_data_options(const Command& command, TrainingOptions& o, bool& lower) {
   command.add_flag("--lower", lower, "convert letters to lower case");
   add_number(command, "--min-count", o.min_count, Bounds<Index>{1, kMostCount},
              "rarer tokens become unknown tokens (default 1)");
-  add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kMostNumbers},
+  add_number(command, "--max-length", o.max_length, Bounds<Index>{1, kLargestSize},
              "leave out pairs with more tokens on either side (default 200)");
   command.add_option("--valid", o.valid, "pairs to validate on").type_name("FILE");
   add_number(command, "--patience", o.patience, Bounds<Index>{1, kMostCount},
@@ -383,7 +383,7 @@ void add_model_options(const Command& command, qkv::app::TranslatorConfig& model
       "how the decoder attends to the source (default additive); none: the encoder's last states "
       "alone");
   const auto size = [&](const char* name, Index& target, const char* help) {
-    add_number(command, name, target, Bounds<Index>{1, kMostNumbers},
+    add_number(command, name, target, Bounds<Index>{1, kLargestSize},
                fmt::format("{} (default {})", help, target));
   };
   size("--embedding", model.embedding, "width of the embeddings");

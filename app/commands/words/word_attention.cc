@@ -180,12 +180,12 @@ Tensor masked_scores(const WordAttention& attention, const Expressions& expressi
   return {DType::kFloat64, attention.scores.shape()};
 }
 
-// Sets attention.allowed if a pair is masked.
-void set_allowed(WordAttention& attention, const Tensor& masked) {
+// Sets attention.unmasked if a pair is masked.
+void set_unmasked(WordAttention& attention, const Tensor& masked) {
   if (!masked.given()) return;
-  Tensor allowed = unmasked_pairs(masked);
-  if (std::ranges::find(allowed.values<bool>(), false) != allowed.values<bool>().end()) {
-    attention.allowed = std::move(allowed);
+  Tensor unmasked = unmasked_pairs(masked);
+  if (std::ranges::find(unmasked.values<bool>(), false) != unmasked.values<bool>().end()) {
+    attention.unmasked = std::move(unmasked);
   }
 }
 
@@ -208,7 +208,7 @@ WordAttention plain(const Tensor& x, const WordsOptions& options, const Expressi
   call.masks = expressions.masks;
   qkv::attention({attention.q, attention.k, attention.v}, call,
                  outputs_of(attention, masked, false), context);
-  set_allowed(attention, masked);
+  set_unmasked(attention, masked);
   return attention;
 }
 
@@ -240,7 +240,7 @@ WordAttention with_heads(const Tensor& x, const WordsOptions& options,
   qkv::MultiHeadAttention::Saved saved;
   layer.forward({.q = x, .k = x, .v = x, .masks = expressions.masks, .mods = expressions.mods}, run,
                 saved, outputs_of(attention, masked, true), context);
-  set_allowed(attention, masked);
+  set_unmasked(attention, masked);
   attention.q = std::move(saved.q);
   attention.k = std::move(saved.k);
   attention.v = std::move(saved.v);

@@ -50,7 +50,7 @@ std::vector<NamedView> arrays(const WordAttention& attention, const WordInput& i
   const qkv::ConstView scale(&attention.scale, qkv::Dims());
   const qkv::ConstView seed(&options.seed, qkv::Dims());
   std::vector<NamedView> arrays{{"attn", attention.weights.view()}};
-  if (attention.allowed.given()) arrays.push_back({"mask", attention.allowed.view()});
+  if (attention.unmasked.given()) arrays.push_back({"mask", attention.unmasked.view()});
   arrays.insert(arrays.end(), {{"src", &texts.tokens},
                                {"tgt", &texts.tokens},
                                {"tokens", &texts.tokens},
@@ -128,9 +128,9 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   qkv::app::Picture picture;
   picture.queries = picture.keys = input.tokens;
   const qkv::ConstView weights = attention.weights.view();
-  const qkv::ConstView allowed = attention.allowed.view();
+  const qkv::ConstView unmasked = attention.unmasked.view();
   if (weights.rank() == 2) {
-    picture.panels.push_back({"", weights, allowed});
+    picture.panels.push_back({"", weights, unmasked});
     return picture;
   }
   const Index shown = std::min(weights.size(0), most);
@@ -139,7 +139,7 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
     return qkv::reshape(qkv::slice(all, 0, head, head + 1), {all.size(1), all.size(2)});
   };
   for (Index h = 0; h < shown; ++h) {
-    picture.panels.push_back({fmt::format("head {}", h), map_of(weights, h), map_of(allowed, h)});
+    picture.panels.push_back({fmt::format("head {}", h), map_of(weights, h), map_of(unmasked, h)});
   }
   if (shown < weights.size(0)) {
     picture.notes.push_back(

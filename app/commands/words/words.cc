@@ -94,7 +94,7 @@ void add_words(const Command& program, const Common& common) {
       .add_option("--vectors", options->vectors,
                   "word vectors, one word per line; - reads standard input")
       .type_name("FILE");
-  add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kMostNumbers},
+  add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kLargestSize},
              "width of a word vector (default: that of the file; of spelling vectors 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
              "what to do with a word without a vector (default error)");

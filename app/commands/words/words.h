@@ -63,7 +63,7 @@ struct WordAttention {
   double scale = 1;
   qkv::Tensor scores{};       // [T,T], scaled, before expressions; absent unless requested
   qkv::Tensor weights{};      // [T,T]; absent unless requested
-  qkv::Tensor allowed{};      // [T,T] bool; absent unless a pair is masked and weights are given
+  qkv::Tensor unmasked{};     // [T,T] bool; absent unless a pair is masked and weights are given
   qkv::Tensor lse{};          // [T], the log-sum-exp of each word's scores
   qkv::Tensor top_weights{};  // [T,n], the n largest weights of each word; n = 2, or 1 if T = 1
   qkv::Tensor top_keys{};     // [T,n], int64, the words that these weights are of

@@ -94,9 +94,9 @@ void AdditiveProducts<T>::sum_tile(const GradientPairs<T>& pairs, const Gradient
   }
   // Sums unmasked pairs only, since 0 times NaN is NaN.
   for (Index r = first; r < first + rows; ++r) {
-    const std::uint8_t* const alive = pairs.allowed(r);
+    const std::uint8_t* const live = pairs.live_pairs(r);
     for (Index n = keys.begin; n < end;) {
-      const Index stop = std::find(alive + n, alive + end, std::uint8_t{0}) - alive;
+      const Index stop = std::find(live + n, live + end, std::uint8_t{0}) - live;
       if (n < stop) {
         sums_.add(column, r, 1, n, stop - n, {scores.gradients(r) + n, kGradientStride});
       }
@@ -113,12 +113,12 @@ void AdditiveProducts<T>::store_queries(const GradientPairs<T>& pairs,
   for (Index r = 0; r < queries.count(); ++r) {
     if (!pairs.is_live(r / kTileRows)) continue;
     sums_.left_sums(r, to.dq(r));
-    // A head with a non-finite v takes the slow path, which has filled allowed(r).
+    // A head with a non-finite v takes the slow path, which has filled live_pairs(r).
     const KeyRange keys = pairs.keys_of(r / kTileRows);
-    const std::uint8_t* const alive = pairs.allowed(r);
+    const std::uint8_t* const live = pairs.live_pairs(r);
     const bool any_live =
         !scores.is_non_finite(queries.head()) ||
-        std::find(alive + keys.begin, alive + keys.end, std::uint8_t{1}) != alive + keys.end;
+        std::find(live + keys.begin, live + keys.end, std::uint8_t{1}) != live + keys.end;
     scores.multiply_by_v(queries.head(), any_live, g_, to.dq(r));
   }
 }

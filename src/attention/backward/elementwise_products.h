@@ -30,7 +30,7 @@ class ElementwiseProducts {
 
  private:
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
-    return pairs.is_live(r / kTileRows) && pairs.allowed(r)[n] != 0;
+    return pairs.is_live(r / kTileRows) && pairs.live_pairs(r)[n] != 0;
   }
   // Begins and ends sums over rows from `begin` on, which are added to `to`.
   void begin_sums(Index begin, Index width, T* to) {
@@ -74,7 +74,7 @@ void ElementwiseProducts<T>::add(const GradientPairs<T>& pairs, const GradientSc
     const Index end = std::min(keys.end, pairs.keys.count());
     for (Index r = pairs.queries.tile_begin(t); r < pairs.queries.tile_end(t); ++r) {
       call_.dot.stop();
-      const std::uint8_t* const live = pairs.allowed(r);
+      const std::uint8_t* const live = pairs.live_pairs(r);
       const T* const ds = scores.gradients(r);
       T* const dq = to.dq(r);
       begin_sums(keys.begin, call_.p.Dk, dq);

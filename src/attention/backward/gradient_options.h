@@ -109,7 +109,7 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   call_.dot.before_user_code();
   change_piece<T>({p_, k_, call_.dot.instances, spare_}, pairs.queries.at(r),
                   pairs.keys.first() + keys.begin, count, s, slopes);
-  if (pairs.is_partial(t)) k_.mask(s, pairs.allowed(r) + keys.begin, count);
+  if (pairs.is_partial(t)) k_.mask(s, pairs.live_pairs(r) + keys.begin, count);
   const Index begin = std::clamp(pairs.range(r).begin, keys.begin, keys.end);
   const Index end = std::clamp(pairs.range(r).end, begin, keys.end);
   std::fill(s, s + (begin - keys.begin), kMasked);
@@ -117,10 +117,10 @@ void GradientOptions<T>::change_scores(GradientPairs<T>& pairs, Index t, Index r
   // Masked keys get slope 0: their ds is 0, and 0 times a slope of NaN would be NaN.
   if (slopes != nullptr) g_.clear_masked(slopes, s, keys.size());
   if (!pairs.need_elementwise()) return;
-  std::uint8_t* const alive = pairs.allowed(r);
-  std::fill_n(alive, kGradientBlock, std::uint8_t{0});
+  std::uint8_t* const live = pairs.live_pairs(r);
+  std::fill_n(live, kGradientBlock, std::uint8_t{0});
   for (Index n = 0; n < keys.size(); ++n) {
-    alive[keys.begin + n] = static_cast<std::uint8_t>(s[n] != kMasked);
+    live[keys.begin + n] = static_cast<std::uint8_t>(s[n] != kMasked);
   }
 }
 

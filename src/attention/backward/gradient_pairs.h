@@ -21,7 +21,7 @@ class GradientPairs {
   template <class AnyArena>
   GradientPairs(const FusedGradientCall<T>& call, AnyArena& arena)
       : keys(call, arena), queries(call, arena), call_(call), p_(call.p) {
-    live_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
+    live_pairs_ = arena.template take<std::uint8_t>(kGradientBlock * kGradientBlock).data();
   }
 
   // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
@@ -42,7 +42,8 @@ class GradientPairs {
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
   // Whether the live panels are whole and no mask forbids any of their pairs.
   bool is_full(Index t) const { return full_[t]; }
-  // Whether element-wise masks forbid some pairs of the live panels: then allowed(r) tells which.
+  // Whether element-wise masks forbid some pairs of the live panels: then live_pairs(r) tells
+  // which.
   bool is_partial(Index t) const { return partial_[t]; }
 
   // The keys from the tile's first to its last live panel.
@@ -84,14 +85,15 @@ class GradientPairs {
   }
   // The keys that interval masks allow row r, counted from the block's first.
   const KeyRange& range(Index r) const { return range_[r]; }
-  // A byte for each key of the block: 1 if row r attends to it. The bytes come from element-wise
-  // masks in partial tiles and, on the slow path, from the scores once these are computed.
-  std::uint8_t* allowed(Index r) const { return live_ + r * kGradientBlock; }
+  // A byte for each key of the block: 1 if its pair with row r is live. The bytes come from
+  // element-wise masks in partial tiles and, on the slow path, from the scores once these are
+  // computed.
+  std::uint8_t* live_pairs(Index r) const { return live_pairs_ + r * kGradientBlock; }
   // Whether masks let row r attend to key n.
   bool may_see(Index r, Index n) const {
     const Index t = r / kTileRows;
     if (!is_live(t, n / kPanel) || n < range_[r].begin || n >= range_[r].end) return false;
-    return !partial_[t] || allowed(r)[n] != 0;
+    return !partial_[t] || live_pairs(r)[n] != 0;
   }
 
   GradientKeys<T> keys;
@@ -111,7 +113,7 @@ class GradientPairs {
   unsigned panels_[kGradientTiles] = {};  // bit n: the tile's panel n has live keys
   bool partial_[kGradientTiles] = {};
   bool full_[kGradientTiles] = {};
-  std::uint8_t* live_ = nullptr;  // [queries][keys]
+  std::uint8_t* live_pairs_ = nullptr;  // [queries][keys]
 };
 
 template <class T>
@@ -171,7 +173,7 @@ void GradientPairs<T>::ask_masks(Index t) {
   const Index first = queries.tile_begin(t);
   const Index end = queries.tile_end(t);
   // Precomputed masks tell the class of a panel without being evaluated.
-  unsigned alive = 0;
+  unsigned live = 0;
   for (Index n = 0; n < kGradientPanels; ++n) {
     if (!is_live(t, n)) continue;
     const Index tile_j = keys.first() / kPanel + n;
@@ -179,17 +181,17 @@ void GradientPairs<T>::ask_masks(Index t) {
     for (Index r = first + 1; r < end; ++r) {
       if (tile_class(p_, queries.at(r), tile_j) != known) known = core::TileClass::kPartial;
     }
-    if (known != core::TileClass::kDead) alive |= 1U << n;
+    if (known != core::TileClass::kDead) live |= 1U << n;
     partial_[t] = partial_[t] || known == core::TileClass::kPartial;
   }
-  panels_[t] = alive;
+  panels_[t] = live;
   if (!partial_[t]) return;
   full_[t] = false;
   unsigned panels = 0;
   call_.dot.before_user_code();
   for (Index r = first; r < end; ++r) {
     const Index count = keys.count();
-    std::uint8_t* const row = allowed(r);
+    std::uint8_t* const row = live_pairs(r);
     find_allowed(p_, call_.dot.instances, queries.at(r), keys.first(), count, row);
     for (Index n = 0; n < kGradientPanels; ++n) {
       std::uint8_t* const stop = row + std::min((n + 1) * kPanel, count);

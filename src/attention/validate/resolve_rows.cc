@@ -106,7 +106,7 @@ void resolve_rotary(const Rotary& rotary, Problem& p) {
                      rotary.width == 0 ? ", the whole of D" : ""));
   }
   core::RotatedRows map;
-  map.halves = rotary.pairs == RotaryPairs::kHalves;
+  map.halves = rotary.pairs == RotaryPairing::kHalves;
   map.width = width;
   map.base = rotary.base;
   map.frequencies = frequencies_of(p, rotary.frequencies, width);
