@@ -235,7 +235,9 @@ core::GradientResults every_gradient(const core::Problem& p, const Inputs& input
   std::visit([&]<class S>(const S&) { all.score = typename S::Gradient(); }, options.score);
   attn::for_each_gradient(
       all, inputs, options,
-      [&](std::string_view, View& gradient, const ConstView& source) { gradient = like(source); });
+      [&](std::string_view, View& gradient, const attn::GradientSource& source) {
+        gradient = like(source.array);
+      });
   return attn::bind_gradients(p, inputs, options, all);
 }
 

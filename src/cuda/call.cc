@@ -155,9 +155,8 @@ void run_attention_backward(Driver& driver, const Inputs& inputs, const Options&
   check("output_gradients.out", output_gradients.out);
   check("output_gradients.lse", output_gradients.lse);
   attn::for_each_gradient(input_gradients, inputs, options,
-                          [&](std::string_view name, const View& gradient, const ConstView&) {
-                            check(name, gradient);
-                          });
+                          [&](std::string_view name, const View& gradient,
+                              const attn::GradientSource&) { check(name, gradient); });
   GradientLaunches launches = gradient_launches(p, from, to);
   const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
   launches.arguments.call.statistics = statistics.as<RowStatistics>();

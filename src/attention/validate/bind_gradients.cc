@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "attention/validate/bind.h"
+#include "attention/validate/gradients.h"
 #include "attention/validate/shapes.h"
 #include "core/message.h"
-#include "core/parameter_name.h"
 #include "expressions/program.h"
 
 namespace qkv::attn {
 namespace {
 
 using core::GradientTarget;
-using core::ParameterName;
 using core::text;
 
 // Checks the buffers of gradients: each has the shape and dtype of its source, the array of which
@@ -118,77 +118,39 @@ GradientTarget per_head_target(const Problem& p, const View& buffer) {
   });
 }
 
-void bind_input(Binder& binder, std::string_view name, const View& buffer,
-                std::string_view source_name, const ConstView& source, GradientTarget& to) {
-  if (!binder.check(name, buffer, source_name, source)) return;
-  const Problem& p = binder.problem();
-  to = p.packed() ? packed_target(buffer) : array_target(p, buffer);
+// Makes the target of a buffer.
+GradientTarget target_along(const Problem& p, const View& buffer, GradientAxes axes) {
+  switch (axes) {
+    case GradientAxes::kRows:
+      return p.packed() ? packed_target(buffer) : array_target(p, buffer);
+    case GradientAxes::kPairs:
+      return array_target(p, buffer);
+    case GradientAxes::kMatrix:
+      return parameter_target(p, buffer, 2);
+    case GradientAxes::kVector:
+      return parameter_target(p, buffer, 1);
+    case GradientAxes::kPerHead:
+      return per_head_target(p, buffer);
+    case GradientAxes::kOwn:
+      break;
+  }
+  return {buffer, {}, {}};
 }
 
-void bind_parameter(Binder& binder, std::string_view name, const View& buffer,
-                    std::string_view source_name, const ConstView& source, int axes,
-                    GradientTarget& to) {
-  if (!binder.check(name, buffer, source_name, source)) return;
-  to = parameter_target(binder.problem(), buffer, axes);
-}
-
-// The target of a parameter's gradient, and the number of its axes besides the head axis.
-struct ParameterTarget {
-  GradientTarget* to;
-  int axes;
-};
-
-// The targets of a score's parameters, in the order of its for_each_parameter.
-template <class S>
-  requires(!has_parameters<S>())
-std::array<ParameterTarget, 0> targets_of(const S&, core::GradientResults&) {
-  return {};
-}
-std::array<ParameterTarget, 1> targets_of(const Bilinear&, core::GradientResults& to) {
-  return {{{&to.query.w, 2}}};
-}
-std::array<ParameterTarget, 4> targets_of(const Additive&, core::GradientResults& to) {
-  return {{{&to.query.w, 2}, {&to.key.w, 2}, {&to.score_v, 1}, {&to.query.b, 1}}};
-}
-
-void bind_norm(Binder& binder, const Options& options, const QkNormGradient& d,
-               core::GradientResults& to) {
-  const std::array<GradientTarget*, 2> targets = {&to.query.gain, &to.key.gain};
-  std::size_t n = 0;
-  QkNorm::for_each_parameter([&](const char* name, auto value, auto gradient) {
-    GradientTarget& target = *targets.at(n++);
-    if (!(d.*gradient).given()) return;
-    const ConstView source = options.qk_norm ? *options.qk_norm.*value : ConstView();
-    bind_parameter(binder, ParameterName("input_gradients.qk_norm", name), d.*gradient,
-                   ParameterName(QkNorm::kName, name), source, 1, target);
-  });
-}
-
-[[noreturn]] void refuse_gradient(const Problem& p, const ScoreGradient& gradient,
-                                  std::string_view score) {
+// Throws Error if the gradient is that of another score.
+void check_score(const Problem& p, const Options& options, const ScoreGradient& gradient) {
+  if (std::holds_alternative<std::monostate>(gradient)) return;
+  const bool is_its_gradient = std::visit(
+      [&]<class S>(const S&) { return std::holds_alternative<typename S::Gradient>(gradient); },
+      options.score);
+  if (is_its_gradient) return;
   std::string_view its_score;
   for_each_alternative<Score>([&]<class S>() {
     if (std::holds_alternative<typename S::Gradient>(gradient)) its_score = S::kName;
   });
-  throw Error(p.function, "input_gradients.score",
-              text("is the gradient of ", its_score, ", but the score is ", score));
-}
-
-void bind_score(Binder& binder, const Options& options, const ScoreGradient& gradient,
-                core::GradientResults& to) {
-  if (std::holds_alternative<std::monostate>(gradient)) return;
-  const auto bind = [&]<class S>(const S& score) {
-    const auto* d = std::get_if<typename S::Gradient>(&gradient);
-    if (d == nullptr) refuse_gradient(binder.problem(), gradient, S::kName);
-    const auto targets = targets_of(score, to);
-    std::size_t n = 0;
-    S::for_each_parameter([&](const char* name, auto value, auto its_gradient) {
-      const ParameterTarget& target = targets.at(n++);
-      bind_parameter(binder, ParameterName("input_gradients.score", name), (*d).*its_gradient,
-                     ParameterName(S::kName, name), score.*value, target.axes, *target.to);
-    });
-  };
-  std::visit(bind, options.score);
+  throw Error(
+      p.function, "input_gradients.score",
+      text("is the gradient of ", its_score, ", but the score is ", name_of(options.score)));
 }
 
 bool reads(const ScoreMod& mod, const detail::CapturedArray& array) {
@@ -229,20 +191,13 @@ core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, con
                                      const InputGradients& gradients) {
   core::GradientResults to;
   Binder binder(p);
-  bind_input(binder, "input_gradients.q", gradients.q, "q", inputs.q, to.q);
-  bind_input(binder, "input_gradients.k", gradients.k, "k", inputs.k, to.k);
-  bind_input(binder, "input_gradients.v", gradients.v, "v", inputs.v, to.v);
-  bind_norm(binder, options, gradients.qk_norm, to);
-  bind_score(binder, options, gradients.score, to);
-  if (binder.check("input_gradients.bias", gradients.bias, "bias", options.bias)) {
-    to.bias = array_target(p, gradients.bias);
-  }
-  if (binder.check("input_gradients.alibi", gradients.alibi, "alibi", options.alibi)) {
-    to.alibi = per_head_target(p, gradients.alibi);
-  }
-  if (binder.check("input_gradients.sinks", gradients.sinks, "sinks", options.sinks)) {
-    to.sinks = per_head_target(p, gradients.sinks);
-  }
+  check_score(p, options, gradients.score);
+  for_each_gradient(gradients, inputs, options,
+                    [&](std::string_view name, const View& buffer, const GradientSource& source) {
+                      if (source.target == nullptr) return;  // bind_captured() binds it
+                      if (!binder.check(name, buffer, source.name, source.array)) return;
+                      source.target(to) = target_along(p, buffer, source.axes);
+                    });
   bind_captured(binder, options, gradients.captured, to);
   if (!binder.any()) {
     throw Error(p.function, "input_gradients", "name no buffer, so there is nothing to compute");

@@ -170,7 +170,7 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
       p,
       [&](const auto& f) {
         for_each_gradient(gradients, inputs, options,
-                          [&](std::string_view name, const View& gradient, const ConstView&) {
+                          [&](std::string_view name, const View& gradient, const GradientSource&) {
                             f(name, gradient);
                           });
       },
