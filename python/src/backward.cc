@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "areas.h"
@@ -21,21 +22,66 @@ constexpr const char* kAttentionBackward = "attention_backward";
 // The gradients of k and Wk, which BackwardFunction::keys_apart leaves out.
 constexpr std::array kOfKeys = {"dk", "dparams.Wk"};
 
-// The names of the gradients of a call, in the order of Gradients in _functions.py.
-constexpr std::array kGradients = {"dq",     "dk",       "dv", "dbias", "dparams", "dalibi_slopes",
-                                   "dsinks", "dcaptured"};
-// The gradients that are dicts: of parameters, and of the arrays that score_mod reads.
-constexpr std::array kDicts = {"dparams", "dcaptured"};
+class GradientMaker;
+
+// One entry of the list of gradients. `make` makes its array, or a dict of arrays, and sets the
+// views in `to`.
+struct Gradient {
+  const char* name;
+  nb::object (*make)(GradientMaker& maker, InputGradients& to);
+  // For a gradient that is a dict, the name of one entry as an example, else null.
+  const char* example = nullptr;
+
+  bool is_dict() const { return example != nullptr; }
+};
+
+nb::object make_q(GradientMaker& maker, InputGradients& to);
+nb::object make_k(GradientMaker& maker, InputGradients& to);
+nb::object make_v(GradientMaker& maker, InputGradients& to);
+nb::object make_bias(GradientMaker& maker, InputGradients& to);
+nb::object make_params(GradientMaker& maker, InputGradients& to);
+nb::object make_alibi(GradientMaker& maker, InputGradients& to);
+nb::object make_sinks(GradientMaker& maker, InputGradients& to);
+nb::object make_captured(GradientMaker& maker, InputGradients& to);
+
+// The list of the gradients that Python gets, in the order of the tuple (_core.GRADIENTS).
+constexpr std::array kGradients = {Gradient{"dq", make_q},
+                                   Gradient{"dk", make_k},
+                                   Gradient{"dv", make_v},
+                                   Gradient{"dbias", make_bias},
+                                   Gradient{"dparams", make_params, "dparams.W"},
+                                   Gradient{"dalibi_slopes", make_alibi},
+                                   Gradient{"dsinks", make_sinks},
+                                   Gradient{"dcaptured", make_captured, "dcaptured.table"}};
+
+// The entry of this name, or null.
+const Gradient* gradient_named(std::string_view name) {
+  const auto* at = std::find_if(kGradients.begin(), kGradients.end(),
+                                [&](const Gradient& one) { return one.name == name; });
+  return at == kGradients.end() ? nullptr : at;
+}
+
+// The names for messages: "dq, dk, dparams (or one: dparams.W) and dsinks".
+std::string names_of_gradients() {
+  std::string names;
+  for (const Gradient& one : kGradients) {
+    if (&one != kGradients.begin()) names += &one == &kGradients.back() ? " and " : ", ";
+    names += one.name;
+    if (one.is_dict()) names += " (or one: " + std::string(one.example) + ")";
+  }
+  return names;
+}
 
 // The name of the dict that has the gradient: "dparams" for "dparams.W", "" if no dict has it.
 std::string dict_of(const std::string& gradient) {
-  for (const char* name : kDicts) {
-    if (gradient.starts_with(std::string(name) + ".")) return name;
-  }
-  return "";
+  const std::size_t dot = gradient.find('.');
+  const std::string name = gradient.substr(0, dot);
+  const Gradient* dict = gradient_named(name);
+  return dot != gradient.npos && dict != nullptr && dict->is_dict() ? name : "";
 }
 bool is_dict(const std::string& gradient) {
-  return std::find(kDicts.begin(), kDicts.end(), gradient) != kDicts.end();
+  const Gradient* const found = gradient_named(gradient);
+  return found != nullptr && found->is_dict();
 }
 
 // The requested ("wanted") gradients of a call, and the arrays that they are added to.
@@ -96,12 +142,9 @@ class Wanted {
       whole_.insert(word);
       return;
     }
-    if (dict_of(word).empty() &&
-        std::find(kGradients.begin(), kGradients.end(), word) == kGradients.end()) {
+    if (dict_of(word).empty() && gradient_named(word) == nullptr) {
       throw_value_error(name("wanted"),
-                        "may name dq, dk, dv, dbias, dparams (or one: dparams.W), dalibi_slopes, "
-                        "dsinks and dcaptured (or one: dcaptured.table), got " +
-                            describe(given));
+                        "may name " + names_of_gradients() + ", got " + describe(given));
     }
     names_.insert(word);
   }
@@ -142,6 +185,8 @@ class GradientMaker {
   GradientMaker(const char* function, const ResultMaker& maker, Wanted& wanted, CallArguments& call)
       : function_(function), maker_(maker), wanted_(wanted), call_(call) {}
 
+  CallArguments& call() const { return call_; }
+
   // Returns the array for a gradient, and its view; None if the source is absent or the gradient is
   // not requested.
   nb::object make(const std::string& name, const ConstView& source, View& view) {
@@ -158,7 +203,14 @@ class GradientMaker {
     }
     return array;
   }
-  nb::object make_params(const Options& options, InputGradients& gradients) {
+  // make() for the gradient of q, k or v, argument `place`, in the memory layout of its source.
+  nb::object make_input(const char* name, std::size_t place, Index heads, View& view) {
+    nb::object gradient = make(name, call_.arrays[place].view, view);
+    view = as_heads_first(view, call_.layout, heads);
+    return gradient;
+  }
+  nb::object make_params(InputGradients& gradients) {
+    const Options& options = call_.options;
     nb::dict params;
     const auto add = [&](const std::string& name, const ConstView& source, View& view) {
       const nb::object made = make("dparams." + name, source, view);
@@ -196,6 +248,29 @@ class GradientMaker {
   Wanted& wanted_;
   CallArguments& call_;
 };
+
+nb::object make_q(GradientMaker& maker, InputGradients& to) {
+  return maker.make_input("dq", 0, maker.call().layout.heads, to.q);
+}
+nb::object make_k(GradientMaker& maker, InputGradients& to) {
+  return maker.make_input("dk", 1, maker.call().layout.key_heads, to.k);
+}
+nb::object make_v(GradientMaker& maker, InputGradients& to) {
+  return maker.make_input("dv", 2, maker.call().layout.key_heads, to.v);
+}
+nb::object make_bias(GradientMaker& maker, InputGradients& to) {
+  return maker.make("dbias", maker.call().options.bias, to.bias);
+}
+nb::object make_params(GradientMaker& maker, InputGradients& to) { return maker.make_params(to); }
+nb::object make_alibi(GradientMaker& maker, InputGradients& to) {
+  return maker.make("dalibi_slopes", maker.call().options.alibi, to.alibi);
+}
+nb::object make_sinks(GradientMaker& maker, InputGradients& to) {
+  return maker.make("dsinks", maker.call().options.sinks, to.sinks);
+}
+nb::object make_captured(GradientMaker& maker, InputGradients& to) {
+  return maker.make_captured(to);
+}
 
 // The shapes of the results of a call. Throws Error for invalid inputs, so that no array is made
 // from their shapes.
@@ -255,32 +330,29 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   GradientMaker gradients(function, maker, wanted, call);
   InputGradients to;
   if (wanted.accumulates()) to.write = Write::kAccumulate;
-  // Gradients of q, k and v have the memory layout of their sources.
-  const auto make_input = [&](const char* name, std::size_t place, Index heads, View& view) {
-    nb::object gradient = gradients.make(name, call.arrays[place].view, view);
-    view = as_heads_first(view, call.layout, heads);
-    return gradient;
-  };
-  const nb::object dq = make_input("dq", 0, call.layout.heads, to.q);
-  const nb::object dk = make_input("dk", 1, call.layout.key_heads, to.k);
-  const nb::object dv = make_input("dv", 2, call.layout.key_heads, to.v);
-  const nb::object dbias = gradients.make("dbias", call.options.bias, to.bias);
-  const nb::object dparams = gradients.make_params(call.options, to);
-  const nb::object dalibi = gradients.make("dalibi_slopes", call.options.alibi, to.alibi);
-  const nb::object dsinks = gradients.make("dsinks", call.options.sinks, to.sinks);
-  const nb::object dcaptured = gradients.make_captured(to);
+  std::array<nb::object, kGradients.size()> made;
+  for (std::size_t n = 0; n < made.size(); ++n) made[n] = kGradients[n].make(gradients, to);
   wanted.check_all_found();
   run(3 * work_of(call, shapes), saved, from, to);
-  const auto finished = [&](const nb::object& made) { return gradients.finish(made); };
-  finish_all(dparams, finished);
-  finish_all(dcaptured, finished);
-  return nb::make_tuple(finished(dq), finished(dk), finished(dv), finished(dbias), dparams,
-                        finished(dalibi), finished(dsinks), dcaptured);
+  const auto finished = [&](const nb::object& array) { return gradients.finish(array); };
+  nb::list all;
+  for (std::size_t n = 0; n < made.size(); ++n) {
+    if (kGradients[n].is_dict()) {
+      finish_all(made[n], finished);
+      all.append(made[n]);
+    } else {
+      all.append(finished(made[n]));
+    }
+  }
+  return nb::tuple(all);
 }
 
 void bind_backward(nb::module_& module) {
   module.def("attention_backward", backward_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
+  nb::list names;
+  for (const Gradient& one : kGradients) names.append(one.name);
+  module.attr("GRADIENTS") = nb::tuple(names);
 }
 
 }  // namespace qkv::python

@@ -21,9 +21,8 @@ using RunBackward =
     std::function<void(double work, const Saved&, const OutputGradients&, const InputGradients&)>;
 
 // Makes arrays for the gradients of a call, of the type of `like`, and calls run() to fill them.
-// `outputs` is (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns (dq, dk, dv, dbias,
-// dparams, dalibi_slopes, dsinks, dcaptured), with None for gradients not requested. _functions.py
-// has both tuples in this order.
+// `outputs` is (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns the gradients
+// that _core.GRADIENTS names, in that order, with None for those not requested.
 nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
                         const nb::tuple& outputs, const RunBackward& run);
 

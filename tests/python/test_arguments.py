@@ -218,6 +218,10 @@ def test_modules_pass_on_every_request(monkeypatch):
         assert got[name] is value
 
 
+def test_gradients_have_the_order_of_the_list():
+    assert qkv.Gradients._fields == _core.GRADIENTS
+
+
 def test_results_have_the_names_that_request_them():
     assert {"out", *qkv._results.REQUESTED} == {
         name for name, axes in _core.RESULT_AXES.items() if axes != "matrix"
