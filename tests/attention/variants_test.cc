@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -7,22 +8,23 @@
 
 #include <qkv/alternatives.h>
 #include <qkv/options.h>
+#include <qkv/outputs.h>
 
 #include "core/masks.h"
 #include "tests/attention/case.h"
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 
-// Every alternative of a list of options must be drawn by the generators that compare the fast
-// paths with the reference, and the reference with the oracle: a new alternative that none of them
-// draws fails here.
+// Every alternative of a list of options, and every result, must be drawn by the generators that
+// compare the fast paths with the reference, and the reference with the oracle: a new one that none
+// of them draws fails here.
 namespace qkv::test {
 namespace {
 
 using Names = std::set<std::string_view>;
 
 struct Drawn {
-  Names scores, masks, diagonals, rows;
+  Names scores, masks, diagonals, rows, results;
 
   void add(const Options& options) {
     if (options.qk_norm) rows.insert(QkNorm::kName);
@@ -30,6 +32,11 @@ struct Drawn {
     scores.insert(name_of(options.score));
     for (const Mask& mask : options.masks) masks.insert(name_of(mask));
     diagonals.insert(name_of(options.diagonal));
+  }
+  void add(const Outputs& outputs) {
+    for_each_buffer(outputs, [&](std::string_view name, const View& buffer) {
+      if (buffer.given()) results.insert(name);
+    });
   }
 };
 
@@ -44,6 +51,12 @@ void expect_all(const Drawn& drawn, const char* generator) {
   expect_all<Score>(drawn.scores, generator);
   expect_all<Mask>(drawn.masks, generator);
   expect_all<Diagonal>(drawn.diagonals, generator);
+}
+
+void expect_all_results(const Drawn& drawn, const char* generator) {
+  for_each_buffer({}, [&](std::string_view name, const View&) {
+    EXPECT_TRUE(drawn.results.contains(name)) << name << " is requested by nobody in " << generator;
+  });
 }
 
 TEST(Variants, NamesDiffer) {
@@ -61,12 +74,27 @@ TEST(Variants, RandomCallsDrawEach) {
   expect_all(drawn, "tests/attention/random_*.cc");
 }
 
+// A result of qkv::kResults that none of the random calls requests is not compared with the
+// reference.
+TEST(Variants, RandomCallsRequestEachResult) {
+  Drawn drawn;
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    const RandomCall call(1, n);
+    drawn.add(Results(call, 0).outputs());
+  }
+  expect_all_results(drawn, "tests/attention/random_call.cc");
+}
+
 TEST(Variants, TheOracleDrawsEach) {
   Drawn drawn;
   for (const Case& c : read_cases(QKV_ORACLE_CASES)) {
-    drawn.add(CaseCall(c, DType::kFloat64).options());
+    const CaseCall call(c, DType::kFloat64);
+    drawn.add(call.options());
+    std::map<std::string, Tensor> results;
+    drawn.add(ask_for(c, call, results));
   }
   expect_all(drawn, "tests/oracle_cases.py");
+  expect_all_results(drawn, "tests/oracle_call.py and tests/attention/case.cc");
   EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
 }
 

@@ -15,6 +15,8 @@ from judge import needs_torch, torch
 from layouts import INTEGERS
 from scale import some
 
+from qkv import _core
+
 if torch is not None:
     from judge_calls import judge
     from judge_cases import make_case
@@ -78,6 +80,17 @@ def test_the_cases_have_everything() -> None:
     counted = Counter(name for seed in range(1000) for name in traits(make_case(seed)))
     few = {name: counted[name] for name, least in AT_LEAST.items() if counted[name] < least}
     assert not few, few
+
+
+def test_the_cases_request_every_result() -> None:
+    drawn = {"out", "lse"}  # which the judge always requests
+    for seed in range(200):
+        for request, value in make_case(seed).returns.items():
+            name = request[len("return_") :]
+            if name == "weights":
+                name = "dropped_weights" if value == "dropped" else "weights"
+            drawn.add(f"{value}_scores" if name == "scores" else name)
+    assert drawn == set(_core.RESULT_AXES)
 
 
 if __name__ == "__main__":
