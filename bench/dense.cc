@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The group of the layers' matrix products in float32, with shapes of training the translator and
 // large ones; and of GRUs, which are products in steps.
-#include <algorithm>
-#include <functional>
 #include <span>
 
 #include <fmt/format.h>

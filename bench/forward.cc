@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of the plain call of one head: compared with the peak, at every width, on all threads.
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 

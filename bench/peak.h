@@ -2,7 +2,6 @@
 #ifndef QKV_BENCH_PEAK_H_
 #define QKV_BENCH_PEAK_H_
 
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/line_reader.h"
 
-#include <cstring>
 #include <utility>
 
 #include <qkv/app/file_error.h>

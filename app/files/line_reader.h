@@ -2,7 +2,6 @@
 #ifndef QKV_FILES_LINE_READER_H_
 #define QKV_FILES_LINE_READER_H_
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 

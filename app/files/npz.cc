@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <list>
 #include <memory>
-#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>

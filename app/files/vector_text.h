@@ -3,7 +3,6 @@
 #define QKV_FILES_VECTOR_TEXT_H_
 
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 

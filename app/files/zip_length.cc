@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/zip_length.h"
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>

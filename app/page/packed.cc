@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "page/packed.h"
 
-#include <cstdint>
-#include <limits>
 #include <new>
 #include <vector>
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cfloat>
-#include <cstdint>
-#include <functional>
 #include <map>
 #include <utility>
 

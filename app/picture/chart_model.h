@@ -3,7 +3,6 @@
 #define QKV_PICTURE_CHART_MODEL_H_
 
 #include <cstddef>
-#include <string>
 #include <string_view>
 #include <vector>
 

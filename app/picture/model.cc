@@ -2,7 +2,6 @@
 #include "picture/model.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 

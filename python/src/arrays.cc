@@ -3,7 +3,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <tuple>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include <nanobind/stl/shared_ptr.h>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "numpy.h"
 
-#include <string>
-
 namespace qkv::python {
 
 namespace nb = nanobind;

@@ -2,8 +2,6 @@
 #ifndef QKV_PYTHON_SRC_TORCH_TENSOR_H_
 #define QKV_PYTHON_SRC_TORCH_TENSOR_H_
 
-#include <optional>
-
 #include <nanobind/nanobind.h>
 
 #include "argument_name.h"

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
-#include <numeric>
 #include <string_view>
 #include <utility>
 #include <variant>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/arena.h"
 
-#include <new>
 #include <stdexcept>
 #include <string>
 

@@ -3,7 +3,6 @@
 #define QKV_CORE_STORAGE_H_
 
 #include <complex>
-#include <cstdint>
 #include <type_traits>
 
 #include <qkv/dtype.h>

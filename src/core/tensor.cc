@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Arrays that own their memory, and copies between arrays.
-#include <array>
-#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -3,7 +3,6 @@
 // broadcast_to.
 #include <array>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>

@@ -3,7 +3,6 @@
 #define QKV_CUDA_FORWARD_LAUNCH_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -3,7 +3,6 @@
 #define QKV_CUDA_IMAGES_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "core/problem.h"
 #include "cuda/device/forward_shape.h"

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include <qkv/error.h>
 #include <qkv/expression.h>

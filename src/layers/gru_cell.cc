@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
 #include <mutex>
+#include <string_view>
+#include <type_traits>
 
+#include <qkv/error.h>
 #include <qkv/layers/gru.h>
 
 #include "core/integers.h"

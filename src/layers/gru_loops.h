@@ -2,8 +2,6 @@
 #ifndef QKV_LAYERS_GRU_LOOPS_H_
 #define QKV_LAYERS_GRU_LOOPS_H_
 
-#include <algorithm>
-
 #include <qkv/layers/gru.h>
 
 #include "core/stop.h"

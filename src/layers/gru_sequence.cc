@@ -2,7 +2,6 @@
 #include "layers/gru_sequence.h"
 
 #include <algorithm>
-#include <span>
 
 #include "core/integers.h"
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <utility>
 
 #include "core/shapes.h"
 #include "core/storage.h"

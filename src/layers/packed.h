@@ -2,8 +2,6 @@
 #ifndef QKV_LAYERS_PACKED_H_
 #define QKV_LAYERS_PACKED_H_
 
-#include <string_view>
-
 #include <qkv/context.h>
 #include <qkv/dtype.h>
 #include <qkv/tensor.h>

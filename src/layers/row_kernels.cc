@@ -2,7 +2,6 @@
 #include "layers/row_kernels.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>

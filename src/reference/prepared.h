@@ -2,8 +2,6 @@
 #ifndef QKV_REFERENCE_PREPARED_H_
 #define QKV_REFERENCE_PREPARED_H_
 
-#include <algorithm>
-
 #include "core/arena.h"
 #include "core/bfloat16_products.h"
 #include "core/head_rows.h"

@@ -2,8 +2,6 @@
 #ifndef QKV_REFERENCE_ROW_MAPS_H_
 #define QKV_REFERENCE_ROW_MAPS_H_
 
-#include <algorithm>
-#include <concepts>
 #include <span>
 
 #include "core/problem.h"

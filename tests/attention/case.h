@@ -3,7 +3,6 @@
 #define QKV_TESTS_ATTENTION_CASE_H_
 
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>

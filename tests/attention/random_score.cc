@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <limits>
 
 #include "tests/attention/random_call.h"
 #include "tests/support/compare.h"

@@ -5,7 +5,6 @@
 #include <deque>
 #include <fstream>
 #include <functional>
-#include <limits>
 #include <map>
 #include <set>
 #include <sstream>

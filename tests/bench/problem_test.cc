@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/problem.h"
 
-#include <cstdint>
 #include <limits>
 #include <string>
 #include <utility>

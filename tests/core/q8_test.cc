@@ -7,7 +7,6 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <stdexcept>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <system_error>
-#include <type_traits>
 
 #include "core/integers.h"
 #include "core/shapes.h"

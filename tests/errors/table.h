@@ -5,7 +5,6 @@
 #include <istream>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <qkv/error.h>

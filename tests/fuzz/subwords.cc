@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string>
 #include <string_view>
 
 #include <qkv/app/subwords.h>

@@ -3,7 +3,6 @@
 
 #include <complex>
 #include <cstring>
-#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>

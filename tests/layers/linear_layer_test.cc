@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <limits>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
 #include <new>
-#include <string>
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Document 001's wide form on a sentence with a word that comes twice.
-#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cmath>
-#include <complex>
 #include <cstddef>
 #include <iomanip>
 #include <limits>

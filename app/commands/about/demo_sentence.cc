@@ -3,7 +3,6 @@
 #include <cmath>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdint>
-#include <optional>
 
 #include <fmt/format.h>
 

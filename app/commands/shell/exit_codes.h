@@ -3,7 +3,6 @@
 #define QKV_COMMANDS_SHELL_EXIT_CODES_H_
 
 #include <stdexcept>
-#include <string>
 
 // The program's exit codes. After a signal the code is kSignalBase + its number (130 for SIGINT,
 // 143 for SIGTERM).

@@ -2,7 +2,6 @@
 #include "commands/shell/expressions.h"
 
 #include <map>
-#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,6 @@
 #ifndef QKV_COMMANDS_SHELL_JSON_VALUES_H_
 #define QKV_COMMANDS_SHELL_JSON_VALUES_H_
 
-#include <span>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>

@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -7,12 +7,10 @@
 #include <list>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>

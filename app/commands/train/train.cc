@@ -2,7 +2,6 @@
 // `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>

@@ -5,7 +5,6 @@
 #include <cctype>
 #include <filesystem>
 #include <iterator>
-#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>

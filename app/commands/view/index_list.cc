@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/view/index_list.h"
 
-#include <algorithm>
 #include <numeric>
 #include <optional>
 

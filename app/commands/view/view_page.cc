@@ -2,7 +2,6 @@
 // The page that `qkv view -o FILE.html` writes: everything that is selected, of all examples.
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include <fmt/format.h>
 

@@ -6,7 +6,6 @@
 #include <iterator>
 #include <numeric>
 #include <string_view>
-#include <vector>
 
 #include <fmt/format.h>
 

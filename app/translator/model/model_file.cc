@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "translator/passes/source_memory.h"
 
-#include <utility>
-
 #include "translator/passes/attention_form.h"
 #include "translator/passes/values.h"
 

@@ -2,7 +2,6 @@
 #include "translator/passes/translator_pass.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <qkv/app/vocabulary.h>
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 

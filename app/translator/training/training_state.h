@@ -3,8 +3,6 @@
 #define QKV_TRANSLATOR_TRAINING_TRAINING_STATE_H_
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <qkv/app/array_file.h>
 #include <qkv/app/translation_model.h>

@@ -2,7 +2,6 @@
 #ifndef QKV_TRANSLATOR_TRAINING_TRANSLATION_DATA_H_
 #define QKV_TRANSLATOR_TRAINING_TRANSLATION_DATA_H_
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>

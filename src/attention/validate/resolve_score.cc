@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <variant>
 
+#include <qkv/error.h>
+#include <qkv/scores.h>
 #include <qkv/tensor.h>
 
 #include "attention/validate/resolve.h"

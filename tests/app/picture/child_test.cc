@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/app/picture/pictures.h"
 
-#include <cmath>
 #include <limits>
 #include <stdexcept>
 

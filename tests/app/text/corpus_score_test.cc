@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/corpus_score.h"
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>

@@ -2,7 +2,6 @@
 // Tests the output layer on all rows of a batch, and passes that end at the readout.
 #include "translator/passes/output_pass.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>

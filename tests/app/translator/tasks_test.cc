@@ -2,7 +2,6 @@
 #include "translator/data/tasks.h"
 
 #include <chrono>
-#include <cstdint>
 #include <map>
 #include <string>
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
