@@ -15,19 +15,19 @@
 namespace qkv::app {
 namespace {
 
-// The number of columns that a row must have. Throws Error for invalid options.
-Index needed_columns(const ParallelTextOptions& options) {
+// The number of columns that a row must have. Throws Error naming `function` for invalid options.
+Index needed_columns(const char* function, const ParallelTextOptions& options) {
   if (options.least_columns < 1) {
-    throw Error("for_each_row", "least_columns",
+    throw Error(function, "least_columns",
                 fmt::format("must be positive, got {}", options.least_columns));
   }
   Index needed = options.least_columns;
   for (const Index column : options.columns) {
     if (column < 0) {
-      throw Error("for_each_row", "columns", fmt::format("must not be negative, got {}", column));
+      throw Error(function, "columns", fmt::format("must not be negative, got {}", column));
     }
     if (column >= kMostColumns) {
-      throw Error("for_each_row", "columns",
+      throw Error(function, "columns",
                   fmt::format("must be below {}, got {}", kMostColumns, column));
     }
     needed = std::max(needed, column + 1);
@@ -55,8 +55,9 @@ bool is_blank_line(std::string_view line) {
 // so.
 class RowReader {
  public:
-  RowReader(files::InputFile& file, const ParallelTextOptions& options)
-      : lines_(file, options.progress), options_(options), needed_(needed_columns(options)) {}
+  // `needed` is the number of columns that a row must have.
+  RowReader(files::InputFile& file, const ParallelTextOptions& options, Index needed)
+      : lines_(file, options.progress), options_(options), needed_(needed) {}
 
   // Gets the fields of the next row, valid until the next call. Returns false at the end of the
   // file.
@@ -140,13 +141,12 @@ class RowReader {
   Index last_blank_ = 0;
 };
 
-}  // namespace
-
-void for_each_row(const std::string& path, const ParallelTextOptions& options,
-                  const TakeRow& take) {
-  static_cast<void>(needed_columns(options));  // invalid options are reported before the file
+// for_each_row() as a part of `function`, which errors name.
+void read_rows(const char* function, const std::string& path, const ParallelTextOptions& options,
+               const TakeRow& take) {
+  const Index needed = needed_columns(function, options);  // before the file is opened
   files::InputFile file(path, options.stop);
-  RowReader rows(file, options);
+  RowReader rows(file, options, needed);
   std::vector<std::string_view> fields;
   std::vector<std::string_view> chosen;
   while (rows.next(fields)) {
@@ -158,13 +158,21 @@ void for_each_row(const std::string& path, const ParallelTextOptions& options,
   }
 }
 
+}  // namespace
+
+void for_each_row(const std::string& path, const ParallelTextOptions& options,
+                  const TakeRow& take) {
+  read_rows("for_each_row", path, options, take);
+}
+
 std::vector<std::vector<std::string>> read_parallel_text(const std::string& path,
                                                          const ParallelTextOptions& options) {
   std::vector<std::vector<std::string>> rows;
-  for_each_row(path, options, [&](std::span<const std::string_view> fields, Index) {
-    rows.emplace_back(fields.begin(), fields.end());
-    return true;
-  });
+  read_rows("read_parallel_text", path, options,
+            [&](std::span<const std::string_view> fields, Index) {
+              rows.emplace_back(fields.begin(), fields.end());
+              return true;
+            });
   return rows;
 }
 

@@ -15,6 +15,7 @@
 
 #include "tests/app/files/data_file.h"
 #include "tests/app/files/files.h"
+#include "tests/support/errors.h"
 
 namespace qkv::app {
 namespace {
@@ -157,7 +158,11 @@ TEST(ParallelText, ACallbackKnowsTheLineAndMayStop) {
 }
 
 TEST(ParallelText, OptionsThatCannotBe) {
-  EXPECT_THROW(read("a\n", {.columns = {-1}}), Error);
+  EXPECT_EQ(test::message_of([] { read("a\n", {.columns = {-1}}); }),
+            "read_parallel_text: columns must not be negative, got -1");
+  EXPECT_EQ(
+      test::message_of([] { for_each_row("none", {.least_columns = 0}, [](auto, auto) { return true; }); }),
+      "for_each_row: least_columns must be positive, got 0");
   EXPECT_THROW(read("a\n", {.columns = {std::numeric_limits<Index>::max()}}), Error);
   EXPECT_THROW(read("a\n", {.least_columns = 0}), Error);
   const std::atomic<bool> stop{true};
