@@ -368,17 +368,18 @@ def softmax(x: Numbers, dim: int = -1, *, threads: Optional[int] = None) -> Arra
 
 @near_words
 def masked_softmax(
-    x: Array, valid_len: Optional[Numbers] = None, *, threads: Optional[int] = None
+    x: Numbers, valid_len: Optional[Numbers] = None, *, threads: Optional[int] = None
 ) -> Array:
     """softmax over the first `valid_len` entries of each row, 0 in the rest.
 
     Args:
-        x: [B,T,N] or [B,N]; float64, float32, bfloat16 or float16.
+        x: [B,T,N] or [B,N]; float64, float32, bfloat16 or float16. Lists of numbers count as
+            float64, as in `softmax`.
         valid_len: integers [B] or [B,T], from 0 (a row of zeros) to N; None for all.
         threads: as in `attention`.
 
     Returns:
-        An array with the shape, dtype and type of x.
+        An array with the shape, dtype and type of x (NumPy for a list).
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -425,8 +426,8 @@ def merge(out: Array, lse: Array, out2: Array, lse2: Array) -> Tuple[Array, Arra
 
 @near_words
 def batch_dot(
-    a: Array,
-    b: Array,
+    a: Numbers,
+    b: Numbers,
     transpose_a: bool = False,
     transpose_b: bool = False,
     *,
@@ -436,12 +437,12 @@ def batch_dot(
 
     Args:
         a, b: [..,N,L] and [..,L,M] of one dtype: float64, float32, bfloat16 or float16; leading
-            axes broadcast.
+            axes broadcast. A list of numbers takes the dtype of the other; two lists are float64.
         transpose_a, transpose_b: whether to swap the last two axes of a or b first.
         threads: as in `attention`.
 
     Returns:
-        [..,N,M], with the dtype and type of a.
+        [..,N,M], with the dtype and type of a; with those of b if only a is a list.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -449,5 +450,7 @@ def batch_dot(
     >>> import numpy as np
     >>> batch_dot(np.ones((2, 1, 3)), np.ones((2, 5, 3)), transpose_b=True).shape
     (2, 1, 5)
+    >>> batch_dot([[1, 2]], [[3], [4]])
+    array([[11.]])
     """
     return _core.batch_dot(a, b, transpose_a, transpose_b, threads)

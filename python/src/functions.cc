@@ -30,6 +30,23 @@ nb::object array_made_of(nb::handle x, const Name& name) {
   return array_or_sequence(nb::list(nb::borrow(x)), name, DType::kFloat64).owner;
 }
 
+// An argument of a function of arrays, which may be a list, and the object that results are like:
+// the argument itself, or the array that array_made_of() makes of it.
+struct Argument {
+  nb::object like;
+  Array array;
+  bool is_list = false;  // a sequence of numbers, which has no dtype of its own
+
+  Argument(nb::handle x, const Name& name) : like(array_made_of(x, name)) {
+    is_list = like.is_valid() && !nb::hasattr(x, "__array__");
+    if (!like.is_valid()) like = nb::borrow(x);
+    array = array_of(like, name);
+  }
+  void check_given(const Name& name) const {
+    if (!array.view.given()) throw_value_error(name, "is absent");
+  }
+};
+
 // The axis `dim` counted from 0; -1 for an array without axes, which the library refuses.
 int axis_of(nb::handle dim, const ConstView& x) {
   const Name name{"softmax", "dim"};
@@ -45,13 +62,12 @@ int axis_of(nb::handle dim, const ConstView& x) {
 nb::object softmax_call(nb::handle x, nb::handle dim, nb::handle threads) {
   const Name name{"softmax", "x"};
   const int workers = threads_of(name.function, threads);
-  const nb::object made_of_x = array_made_of(x, name);
-  const nb::handle given = made_of_x.is_valid() ? nb::handle(made_of_x) : x;
-  const Array array = array_of(given, name);
-  if (!array.view.given()) throw_value_error(name, "is absent");
+  const Argument argument(x, name);
+  argument.check_given(name);
+  const Array& array = argument.array;
   const int axis = axis_of(dim, array.view);
   View out;
-  const ResultMaker maker(given);
+  const ResultMaker maker(argument.like);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
   const bool is_last = axis == array.view.rank() - 1;
   const ConstView rows = is_last ? array.view : transpose(array.view, axis, -1);
@@ -63,12 +79,14 @@ nb::object softmax_call(nb::handle x, nb::handle dim, nb::handle threads) {
 nb::object masked_softmax_call(nb::handle x, nb::handle valid_len, nb::handle threads) {
   constexpr const char* kFunction = "masked_softmax";
   const int workers = threads_of(kFunction, threads);
-  const Array array = array_of(x, {kFunction, "x"});
-  if (!array.view.given()) throw_value_error({kFunction, "x"}, "is absent");
+  const Name name{kFunction, "x"};
+  const Argument argument(x, name);
+  argument.check_given(name);
+  const Array& array = argument.array;
   const Array lengths =
       array_or_sequence(valid_len, {kFunction, "valid_len", kIntegers}, DType::kNone);
   View out;
-  const ResultMaker maker(x);
+  const ResultMaker maker(argument.like);
   const nb::object made = maker.make(array.view.dtype(), array.view.shape(), out);
   run_call(workers, work_of(array.view),
            [&](Context& context) { masked_softmax(array.view, lengths.view, out, context); });
@@ -91,13 +109,28 @@ Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpo
   return shape;
 }
 
+// Replaces a view of numbers from a list by one of the other's dtype, if that is a real one.
+// Returns the converted numbers.
+Tensor take_dtype(ConstView& of_list, const ConstView& other) {
+  const DType dtype = other.dtype();
+  if (!is_real(dtype) || of_list.dtype() != DType::kFloat64 || dtype == DType::kFloat64) return {};
+  Tensor converted = convert(of_list, dtype);
+  of_list = converted.view();
+  return converted;
+}
+
 nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
                           nb::handle transpose_b, nb::handle threads) {
   constexpr const char* kFunction = "batch_dot";
   const int workers = threads_of(kFunction, threads);
-  const Array left = array_of(a, {kFunction, "a"}), right = array_of(b, {kFunction, "b"});
-  if (!left.view.given()) throw_value_error({kFunction, "a"}, "is absent");
-  if (!right.view.given()) throw_value_error({kFunction, "b"}, "is absent");
+  Argument of_a(a, {kFunction, "a"});
+  Argument of_b(b, {kFunction, "b"});
+  of_a.check_given({kFunction, "a"});
+  of_b.check_given({kFunction, "b"});
+  Tensor converted;
+  if (of_a.is_list && !of_b.is_list) converted = take_dtype(of_a.array.view, of_b.array.view);
+  if (of_b.is_list && !of_a.is_list) converted = take_dtype(of_b.array.view, of_a.array.view);
+  const Array &left = of_a.array, &right = of_b.array;
   const auto transpose = [&](nb::handle flag, const char* name) {
     return flag_of(flag, {kFunction, name}) ? Transpose::kYes : Transpose::kNo;
   };
@@ -105,7 +138,7 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
   const Transpose tb = transpose(transpose_b, "transpose_b");
   const Dims shape = product_shape(left.view, right.view, ta, tb);
   View out;
-  const ResultMaker maker(a);
+  const ResultMaker maker(of_a.is_list ? of_b.like : of_a.like);
   const nb::object made = maker.make(left.view.dtype(), shape, out);
   double products = count(out);
   if (left.view.rank() >= 2) {

@@ -104,6 +104,28 @@ def test_softmax_of_what_numpy_makes_an_array_of(x, dtype):
     np.testing.assert_array_equal(got, qkv.softmax(np.array([4, 2], dtype)), strict=True)
 
 
+@pytest.mark.parametrize("dtype", [float, np.float32, np.float16])
+def test_functions_take_lists(dtype):
+    x, y = Q[0].astype(dtype), K[0].astype(dtype)
+    lists = x.tolist(), y.tolist()
+    wide = x.astype(float), y.astype(float)
+    got = qkv.masked_softmax(lists[0], [1, 3, 4])
+    np.testing.assert_array_equal(got, qkv.masked_softmax(wide[0], [1, 3, 4]), strict=True)
+    product = partial(qkv.batch_dot, transpose_b=True)
+    np.testing.assert_array_equal(product(*lists), product(*wide), strict=True)
+    np.testing.assert_array_equal(product(lists[0], y), product(x, y), strict=True)
+    np.testing.assert_array_equal(product(x, lists[1]), product(x, y), strict=True)
+    assert qkv.batch_dot([range(2)], ((3,), (4,))).tolist() == [[4.0]]
+
+
+@needs_torch
+def test_functions_take_lists_beside_tensors():
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    for got in (qkv.batch_dot([[1, 2]], x), qkv.batch_dot(x, [[1], [2], [3]])):
+        assert isinstance(got, torch.Tensor) and got.dtype == torch.bfloat16
+    assert qkv.batch_dot([[1, 2]], x).tolist() == [[3.0] * 3]
+
+
 @needs_torch
 def test_softmax_of_an_axis_of_a_tensor():
     x = torch.from_numpy(Q)
