@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _core
 from ._integers import LEAST, Known, known, runs, within
+from ._words import with_names
 
 __all__ = ["Expression", "maximum", "minimum", "where"]
 
@@ -608,8 +609,8 @@ def _of_numpy(
 ) -> Expression:
     name = f"np.{function.__name__}" + ("" if method == "__call__" else f".{method}")
     if ours is None or method != "__call__":
-        known = ", ".join(sorted({**_UFUNCS, **_FUNCTIONS}))
-        raise TypeError(f"{name} does not take expressions; NumPy functions that do: {known}")
+        start = f"{name} does not take expressions; NumPy functions that do: "
+        raise TypeError(with_names(start, {**_UFUNCS, **_FUNCTIONS}))
     unknown = options.keys() - ({"a_min", "a_max", "min", "max"} if ours is _clip else set())
     if unknown:
         raise TypeError(f"{name} of an expression takes no {min(unknown)}")

@@ -19,6 +19,7 @@ from ._expression import (
     where,
 )
 from ._rows import REDUCTIONS, Row, elementwise
+from ._words import with_names
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Expression:
@@ -199,7 +200,7 @@ def of_torch(function: Any, inputs: Any, options: Dict[str, Any]) -> Any:
     """function(*inputs, **options) of PyTorch, of which some are expressions.
 
     Raises:
-        TypeError: the function does not take expressions; the message lists those that do.
+        TypeError: the function does not take expressions; the message names functions that do.
     """
     name = getattr(function, "__name__", str(function))
     if name == "__getitem__" and isinstance(inputs[0], torch.Tensor):
@@ -220,8 +221,8 @@ def of_torch_name(name: str, inputs: Any, options: Dict[str, Any]) -> Any:
             return ours(*inputs, **options)
     ours = ours or _KNOWN.get(name)
     if ours is None:
-        known = ", ".join(sorted({*_KNOWN, *REDUCTIONS}))
-        raise TypeError(f"torch.{name} does not take expressions; functions that do: {known}")
+        start = f"torch.{name} does not take expressions; functions that do: "
+        raise TypeError(with_names(start, {*_KNOWN, *REDUCTIONS}))
     return (
         elementwise(functools.partial(ours, **options), *inputs)
         if has_rows
@@ -233,14 +234,12 @@ def method_of(x: Expression, name: str) -> Any:
     """The method or attribute of tensors with this name, of an expression.
 
     Raises:
-        AttributeError: expressions do not have it; the message lists those that they have.
+        AttributeError: expressions do not have it; the message names methods that they have.
     """
     if name in _ATTRIBUTES:
         return _ATTRIBUTES[name](x)
     ours = _METHODS.get(name)
     if ours is None:
-        known = ", ".join(sorted(_METHODS))
-        raise AttributeError(
-            f"an expression has no attribute {name!r}; methods of tensors that it has: {known}"
-        )
+        start = f"an expression has no attribute {name!r}; methods of tensors that it has: "
+        raise AttributeError(with_names(start, _METHODS))
     return functools.partial(ours, x)

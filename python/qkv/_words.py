@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors for unknown keyword arguments, which suggest the closest known name."""
+"""Names in errors: those of unknown keyword arguments, which suggest the closest known name, and
+lists of what is known."""
 
 import inspect
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, Callable, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Iterable, Optional, Set, TypeVar, cast
 
 # Names that other libraries use, and qkv's name for each. Messages put a value between quotes, so a
 # quote inside a value ends qkv's name and continues the message.
@@ -44,6 +45,8 @@ _ELSEWHERE = {
     "window_size": "window",
 }
 
+_MOST_TEXT = 220  # characters of a message
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -53,6 +56,17 @@ def _meant(word: str, known: Set[str]) -> Optional[str]:
         return elsewhere
     near = get_close_matches(word.lower(), sorted(known), n=1)
     return near[0] if near else None
+
+
+def with_names(start: str, names: Iterable[str]) -> str:
+    """`start` and the names, as many as a message has room for, and the number of the others."""
+    known, text = sorted(names), start
+    for shown in range(len(known), 0, -1):
+        rest = f" and {len(known) - shown} more" if shown < len(known) else ""
+        text = start + ", ".join(known[:shown]) + rest
+        if len(text) <= _MOST_TEXT:
+            break
+    return text
 
 
 def on_one_line(name: str) -> str:

@@ -105,6 +105,12 @@ def test_refused_scores(name):
         qkv.score_mod(f)
 
 
+def test_refused_functions_have_short_messages():
+    with pytest.raises(TypeError, match=r"do: absolute, add, .* and \d+ more$") as caught:
+        qkv.score_mod(lambda s, at: np.logaddexp.reduce([s, s]))
+    assert len(str(caught.value)) <= 220
+
+
 INSIDE = qkv.score_mod(lambda s, at: s)
 WRONG_CALLS = {
     "no function": (lambda: qkv.score_mod(3), TypeError, r"f must be a function that takes \(s"),

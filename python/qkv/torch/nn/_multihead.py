@@ -145,10 +145,11 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
             q, k, v = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
         elif not self.batch_first:
             q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-        options = self._masks(q, k, key_padding_mask, attn_mask)
+        self._check_masks(q, k, key_padding_mask, attn_mask)
+        options: Dict[str, Any] = {"causal": "top_left"}
+        if not is_causal or key_padding_mask is not None or need_weights or self._appended():
+            options = self._masks(q, k, key_padding_mask, attn_mask)
         k, v = self._with_appended_keys(k, v)
-        if is_causal and key_padding_mask is None and not need_weights and not self._appended():
-            options = {"causal": "top_left"}
         out, weights = self._attended((q, k, v), need_weights, average_attn_weights, options)
         if not batched:
             weights = None if weights is None else weights.squeeze(0)
@@ -257,15 +258,14 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
         biases = (None, None, None) if bias is None else bias.chunk(3)
         return tuple(linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
 
-    def _masks(
+    def _check_masks(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
         key_padding_mask: Optional[torch.Tensor],
         attn_mask: Optional[torch.Tensor],
-    ) -> Dict[str, Any]:
-        """The options of `attention` for the masks; k [N,S,.] has no appended keys yet."""
-        options: Dict[str, Any] = {}
+    ) -> None:
+        """Checks the masks of q [N,L,.] and k [N,S,.], which has no appended keys yet."""
         N, L, S, H = q.size(0), q.size(1), k.size(1), self.num_heads
         if key_padding_mask is not None:
             _check_mask("key_padding_mask", key_padding_mask)
@@ -273,16 +273,29 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
                 rule = f"[N,S] = [{N},{S}]"
                 got = _shown(key_padding_mask)
                 raise ValueError(f"{_NAME}: key_padding_mask must be {rule}, got {got}")
+        if attn_mask is not None:
+            _check_mask("attn_mask", attn_mask)
+            if not _has_shape(attn_mask, (L, S), (N * H, L, S)):
+                rule = f"[L,S] = [{L},{S}] or [N*num_heads,L,S] = [{N * H},{L},{S}]"
+                raise ValueError(f"{_NAME}: attn_mask must be {rule}, got {_shown(attn_mask)}")
+
+    def _masks(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        key_padding_mask: Optional[torch.Tensor],
+        attn_mask: Optional[torch.Tensor],
+    ) -> Dict[str, Any]:
+        """The options of `attention` for the checked masks; k has no appended keys yet."""
+        options: Dict[str, Any] = {}
+        N, S, H = q.size(0), k.size(1), self.num_heads
+        if key_padding_mask is not None:
             padding = pad(key_padding_mask.reshape(N, S), (0, self._appended()))
             if padding.dtype == torch.bool:
                 options["padding_mask"] = padding
             else:
                 options["bias"] = padding[:, None, None].to(q.dtype)
         if attn_mask is not None:
-            _check_mask("attn_mask", attn_mask)
-            if not _has_shape(attn_mask, (L, S), (N * H, L, S)):
-                rule = f"[L,S] = [{L},{S}] or [N*num_heads,L,S] = [{N * H},{L},{S}]"
-                raise ValueError(f"{_NAME}: attn_mask must be {rule}, got {_shown(attn_mask)}")
             mask = pad(attn_mask, (0, self._appended()))
             mask = mask if mask.dim() == 2 else mask.unflatten(0, (N, H))
             if mask.dtype == torch.bool:
