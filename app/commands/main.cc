@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <new>
@@ -10,6 +9,7 @@
 
 #include <qkv/app/file_error.h>
 #include <qkv/app/picture.h>
+#include <qkv/context.h>
 #include <qkv/error.h>
 #include <qkv/version.h>
 
@@ -34,8 +34,7 @@ running, 2 wrong command line, 3 input missing or malformed, 4 output not writab
 diverged, 7 not available here, 130 or 143 after SIGINT or SIGTERM.)";
 
 void add_common(const Command& program, Common& common) {
-  // 4096 is also the library's bound on the number of threads.
-  add_number(program, "--threads", common.threads, Bounds<int>{0, 4096},
+  add_number(program, "--threads", common.threads, Bounds<int>{0, qkv::Executor::kMostThreads},
              "threads (default 0: one per processor); results do not depend on the number");
   program.add_flag("--quiet", common.quiet, "no warnings and no progress on standard error");
   add_choice(program, "--progress", common.progress, kProgress,

@@ -101,7 +101,7 @@ void run(const BenchOptions& options, const Common& common) {
   check_outputs(options.outputs, results);
   for (const qkv::bench::Group& group : groups) group.run(session);
   progress.reset();  // erases the line of progress before the results are printed
-  write_outputs(options.outputs, results, common);
+  write_outputs(options.outputs, results);
   const int wrong = wrong_rows(session.rows());
   if (wrong > 0) {
     throw std::runtime_error(
@@ -124,7 +124,7 @@ void add_bench(const Command& program, const Common& common) {
       "in the group decode, also keys in pages of N, a multiple of 16, and in both orders of axes");
   command.add_flag("--quick", options->quick,
                    "short lengths and few bursts, to see that everything runs");
-  add_outputs(command, options->outputs, "txt");
+  add_outputs(command, options->outputs, "txt", {});
   command.footer(bench_footer());
   command.callback([options, &common] { run(*options, common); });
 }

@@ -220,7 +220,7 @@ void run(const DemoOptions& options, const Common& common) {
   const LongSequence sequence = long_sequence(options.tokens, common);
   print(fmt::format("{}\n5 Yours: {}{}", sequence.report, sequence.custom,
                     next_steps(options, common)));
-  if (!options.outputs.paths.empty()) write_outputs(options.outputs, files, common);
+  if (!options.outputs.paths.empty()) write_outputs(options.outputs, files);
 }
 
 }  // namespace

@@ -95,21 +95,21 @@ nlohmann::ordered_json report_json(const InfoOptions& options) {
   return json;
 }
 
-void run(const InfoOptions& options, const Common& common) {
+void run(const InfoOptions& options) {
   Results forms;
   forms.text = [&] { return report(options); };
   forms.json = [&] { return report_json(options); };
   check_outputs(options.outputs, forms);
-  write_outputs(options.outputs, forms, common);
+  write_outputs(options.outputs, forms);
 }
 
 }  // namespace
 
-void add_info(const Command& program, const Common& common) {
+void add_info(const Command& program, const Common&) {
   const Command command = program.add_command("info", "describe this build and this machine");
   const auto options = std::make_shared<InfoOptions>();
   command.add_flag("--paths", options->paths, "which path runs which call");
-  add_outputs(command, options->outputs, "txt");
+  add_outputs(command, options->outputs, "txt", {});
   command.footer(kInfoFooter);
-  command.callback([options, &common] { run(*options, common); });
+  command.callback([options] { run(*options); });
 }

@@ -213,7 +213,7 @@ void run(const AttendOptions& options, const Common& common) {
   check_results(options, call);
   for (const std::string& warning : call.warnings) warn(common, warning);
   results = compute(options, call, common);
-  write_outputs(options.outputs, forms, common);
+  write_outputs(options.outputs, forms);
 }
 
 }  // namespace
@@ -247,7 +247,7 @@ void add_attend(const Command& program, const Common& common) {
   add_arrays(command, *options);
   command.option("--causal-offset").excludes(corner);
   add_results(command, *options);
-  add_outputs(command, options->outputs, "npz");
+  add_outputs(command, options->outputs, "npz", {.arrays = true, .array = true, .picture = true});
   command.footer(fmt::format(kAttendFooter, result_lines(), kExpressionHelp));
   command.callback([options, &common] { run(*options, common); });
 }

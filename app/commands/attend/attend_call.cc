@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <filesystem>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -256,6 +257,16 @@ struct NotFinite {
   Index infinite = 0;
 };
 
+// A number of any real type as a double.
+template <class T>
+double as_double(T value) {
+  if constexpr (std::is_same_v<T, double>) {
+    return value;
+  } else {
+    return static_cast<double>(static_cast<float>(value));
+  }
+}
+
 // Counts NaN and infinite numbers. -inf counts only with `minus`: in a bias it masks a pair, and as
 // a sink it means that there is none.
 template <class T>
@@ -264,21 +275,9 @@ NotFinite count_not_finite(const ConstView& view, bool minus) {
   const T* values = static_cast<const T*>(copy.given() ? copy.view().data() : view.data());
   NotFinite count;
   for (Index n = 0; n < view.element_count(); ++n) {
-    const auto value = static_cast<double>(static_cast<float>(values[n]));
+    const double value = as_double(values[n]);
     if (std::isnan(value)) ++count.nan;
     if (std::isinf(value) && (minus || value > 0)) ++count.infinite;
-  }
-  return count;
-}
-
-template <>
-NotFinite count_not_finite<double>(const ConstView& view, bool minus) {
-  const qkv::Tensor copy = view.is_contiguous() ? qkv::Tensor() : qkv::contiguous(view);
-  const auto* values = static_cast<const double*>(copy.given() ? copy.view().data() : view.data());
-  NotFinite count;
-  for (Index n = 0; n < view.element_count(); ++n) {
-    if (std::isnan(values[n])) ++count.nan;
-    if (std::isinf(values[n]) && (minus || values[n] > 0)) ++count.infinite;
   }
   return count;
 }

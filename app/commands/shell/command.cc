@@ -18,6 +18,12 @@ std::function<void(const Value&)> guarded(const std::function<void(const Value&)
   };
 }
 
+// Gives an option a validator that takes every value. Its name marks the option.
+CLI::Option* marked(CLI::Option* option, const char* name) {
+  const auto take_all = [](const std::string&) { return std::string(); };
+  return option->check(CLI::Validator(take_all, "", name));
+}
+
 }  // namespace
 
 Option Option::type_name(const std::string& name) const { return Option(option_->type_name(name)); }
@@ -26,10 +32,8 @@ Option Option::needs(const Option& other) const { return Option(option_->needs(o
 Option Option::excludes(const Option& other) const {
   return Option(option_->excludes(other.option_));
 }
-Option Option::may_be_empty() const {
-  const auto take_all = [](const std::string&) { return std::string(); };
-  return Option(option_->check(CLI::Validator(take_all, "", kMayBeEmpty)));
-}
+Option Option::needed() const { return Option(marked(option_, kNeeded)); }
+Option Option::may_be_empty() const { return Option(marked(option_, kMayBeEmpty)); }
 Option Option::any_number() const { return Option(option_->expected(-1)); }
 Option Option::one_each_time() const { return Option(option_->allow_extra_args(false)); }
 bool Option::is_given() const { return option_->count() > 0; }

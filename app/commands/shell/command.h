@@ -35,6 +35,8 @@ class Option {
 
   Option type_name(const std::string& name) const;  // names the value in --help
   Option required() const;
+  // Shows a positional argument in --help as required() does; the command checks that it is given.
+  Option needed() const;
   Option needs(const Option& other) const;
   Option excludes(const Option& other) const;
   // Accepts "" as a value where refuse_empty_names() would reject it; the command judges it.

@@ -2,9 +2,9 @@
 #include "commands/shell/command_line.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <sstream>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +49,20 @@ Names command_names(const CLI::App& program) {
   return names;
 }
 
+// `start` and the names, as many as a message of 220 characters has room for. If some are left out,
+// the text ends with their number and a pointer to the help of `command`.
+std::string with_names(const std::string& start, const Names& names, const std::string& command) {
+  constexpr std::size_t kMostCharacters = 220;
+  for (std::size_t shown = names.size();; --shown) {
+    const auto end = names.begin() + static_cast<std::ptrdiff_t>(shown);
+    std::string text = start + fmt::format("{}", fmt::join(names.begin(), end, ", "));
+    if (shown < names.size()) {
+      text += fmt::format(" and {} more; see {} --help", names.size() - shown, command);
+    }
+    if (shown <= 1 || text.size() <= kMostCharacters) return text;
+  }
+}
+
 std::string unknown_option(const CLI::App& program, const std::string& typed) {
   Names names;
   const auto chosen = program.get_subcommands();
@@ -56,8 +70,9 @@ std::string unknown_option(const CLI::App& program, const std::string& typed) {
   for (std::string& name : option_names(program)) {
     if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   }
-  return fmt::format("unknown option {}{}; options: {}", qkv::app::quoted(typed),
-                     suggestion(typed.substr(0, typed.find('=')), names), fmt::join(names, ", "));
+  const std::string start = fmt::format("unknown option {}{}; options: ", qkv::app::quoted(typed),
+                                        suggestion(typed.substr(0, typed.find('=')), names));
+  return with_names(start, names, chosen.empty() ? "qkv" : "qkv " + chosen.front()->get_name());
 }
 
 std::string unknown_command(const CLI::App& program, const std::string& typed) {
@@ -104,9 +119,11 @@ std::string named_by(const CLI::Option& option) {
   return option.get_positional() ? "a name" : type;
 }
 
-bool may_be_empty(CLI::Option& option) {
+// Whether an option has the validator of this name, which marks it.
+bool is_marked(const CLI::Option& option, const char* validator) {
   try {
-    return option.get_validator(kMayBeEmpty) != nullptr;
+    // CLI11 has this function for options that are not const alone.
+    return const_cast<CLI::Option&>(option).get_validator(validator) != nullptr;
   } catch (const CLI::OptionNotFound&) {
     return false;
   }
@@ -119,7 +136,8 @@ std::string Help::make_option_opts(const CLI::Option* option) const {
 }
 
 std::string Help::make_option_usage(const CLI::Option* option) const {
-  return make_option_name(option, true);
+  const std::string name = make_option_name(option, true);
+  return option->get_required() || is_marked(*option, kNeeded) ? name : "[" + name + "]";
 }
 
 std::string Help::make_option_desc(const CLI::Option* option) const {
@@ -157,7 +175,7 @@ void refuse_empty_names(CLI::App& program) {
   for (CLI::App* command : program.get_subcommands([](const CLI::App*) { return true; })) {
     for (CLI::Option* option : command->get_options()) {
       const std::string type = named_by(*option);
-      if (type.empty() || may_be_empty(*option)) continue;
+      if (type.empty() || is_marked(*option, kMayBeEmpty)) continue;
       const auto check = [type](const std::string& text) {
         return text.empty() ? fmt::format("expected {}, got \"\"", type) : std::string();
       };

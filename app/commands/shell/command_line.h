@@ -13,6 +13,7 @@
 class Help : public CLI::Formatter {
  public:
   std::string make_option_opts(const CLI::Option* option) const override;
+  // Returns the name of a positional argument, in brackets if it may be left out.
   std::string make_option_usage(const CLI::Option* option) const override;
   // Returns the description, wrapped so that the help is at most 100 columns wide.
   std::string make_option_desc(const CLI::Option* option) const override;
@@ -24,6 +25,9 @@ std::vector<std::string> words_of(int argc, char** argv);
 
 // The name of the CLI11 validator by which Option::may_be_empty() marks an option.
 inline constexpr const char* kMayBeEmpty = "may be empty";
+
+// The name of the CLI11 validator by which Option::needed() marks an option.
+inline constexpr const char* kNeeded = "needed";
 
 // Makes every option that takes a FILE, a FOLDER or a NAME, and every positional argument except
 // TEXT, reject "", which is what an unset shell variable expands to. Applies to all commands of

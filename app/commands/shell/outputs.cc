@@ -12,6 +12,7 @@
 
 #include <qkv/app/utf8.h>
 
+#include "commands/shell/console.h"
 #include "commands/shell/exit_codes.h"
 #include "commands/shell/json_values.h"
 #include "commands/shell/picture_bytes.h"
@@ -58,6 +59,18 @@ constexpr Format kFormats[] = {
     {"json", [](const Results& r) { return r.json != nullptr; },
      [](const Results& r) { return json_text(r.json()); }, nullptr},
 };
+
+// Results in these forms, and as text and JSON, to ask formats what they can write.
+Results results_in(const Forms& forms) {
+  Results results;
+  if (forms.arrays) results.arrays = [] { return std::vector<qkv::app::NamedView>(); };
+  if (forms.array) results.array = [] { return qkv::app::ArrayView(); };
+  if (forms.picture) results.picture = [] { return Figure(); };
+  if (forms.page) results.page = [] { return std::string(); };
+  results.text = [] { return std::string(); };
+  results.json = [] { return nlohmann::ordered_json(); };
+  return results;
+}
 
 template <class Wanted>
 std::string extensions(Wanted wanted) {
@@ -125,8 +138,10 @@ std::string report(const OutputOptions& options, const Results& results) {
 
 }  // namespace
 
-void add_outputs(const Command& command, OutputOptions& options, const std::string& usual) {
+void add_outputs(const Command& command, OutputOptions& options, const std::string& usual,
+                 const Forms& forms) {
   options.usual = usual;
+  const Results results = results_in(forms);
   command
       .add_option("-o,--output", options.paths,
                   "write the results; the extension is the format, - is standard output "
@@ -135,16 +150,17 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
       .one_each_time();
   std::string names;
   for (const Format& format : kFormats) {
-    names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
+    if (format.has(results)) names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
   }
+  const std::string valid = extensions([&](const Format& format) { return format.has(results); });
   command
       .add_parsed(
           "--format",
-          [&options](const std::string& name) {
+          [&options, valid](const std::string& name) {
             options.format = name;
             if (find(options, "-") == nullptr) {
               throw BadValue("--format", fmt::format("unknown name {}; valid: {}",
-                                                     qkv::app::quoted(name), output_formats()));
+                                                     qkv::app::quoted(name), valid));
             }
           },
           fmt::format("format of -o - (default {})", usual))
@@ -218,7 +234,7 @@ void check_numbered(const OutputOptions& options, qkv::Index number) {
   }
 }
 
-void write_outputs(const OutputOptions& options, const Results& results, const Common&) {
+void write_outputs(const OutputOptions& options, const Results& results) {
   std::list<StagedFile> files;
   const auto stage = [&](const std::string& path, const Format& format, const Results& some) {
     files.emplace_back(path, [&](const std::string& place) { write(format, place, some); });

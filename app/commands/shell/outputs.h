@@ -13,7 +13,6 @@
 #include <qkv/app/picture.h>
 
 #include "commands/shell/command.h"
-#include "commands/shell/console.h"
 #include "commands/shell/picture_bytes.h"
 
 // Writing a command's results to standard output, and to files whose extensions select the format.
@@ -40,6 +39,15 @@ struct Results {
   std::function<nlohmann::ordered_json()> json{};  // .json, --json
 };
 
+// The forms in which a command can write its results, besides text and JSON, which all commands
+// have.
+struct Forms {
+  bool arrays = false;   // .npz .safetensors
+  bool array = false;    // .npy
+  bool picture = false;  // .svg .png .pdf
+  bool page = false;     // .html
+};
+
 struct OutputOptions {
   std::vector<std::string> paths{};  // in the order of the command line; "-" is standard output
   std::string format{};              // the format of "-", such as "npz"; "": the usual one
@@ -47,8 +55,10 @@ struct OutputOptions {
   bool json = false;                 // whether to print the report as JSON
 };
 
-// Adds -o FILE (repeatable), --format and --json. `usual` is the default of --format: "npz".
-void add_outputs(const Command& command, OutputOptions& options, const std::string& usual);
+// Adds -o FILE (repeatable), --format, which lists the formats of `forms`, and --json. `usual` is
+// the default of --format: "npz".
+void add_outputs(const Command& command, OutputOptions& options, const std::string& usual,
+                 const Forms& forms);
 
 // Checks the outputs; to be called before anything is read or computed. Throws UsageError for an
 // unknown extension or a form that the command does not support, for a file named twice and for "-"
@@ -73,7 +83,7 @@ void check_numbered(const OutputOptions& options, qkv::Index number);
 // writing one fails, none appears. Standard output comes last, so that a reader that closes the
 // pipe early does not cost the files: it gets the output "-" if there is one, else the report as
 // JSON or text.
-void write_outputs(const OutputOptions& options, const Results& results, const Common& common);
+void write_outputs(const OutputOptions& options, const Results& results);
 
 // The extensions of the files that this build writes, such as ".npz, .npy, .svg".
 std::string output_formats();

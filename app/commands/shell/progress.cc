@@ -21,12 +21,11 @@ bool is_enabled(const Common& common) {
   return common.progress == ProgressMode::kAlways;
 }
 
-// The width of the terminal to which standard error goes; 80 if it is unknown or below 20.
+// The width of the terminal to which standard error goes; 80 if it is unknown.
 int columns() {
   struct winsize size {};
-  constexpr int kFewest = 20;
-  const bool told = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kFewest;
-  return told ? size.ws_col : 80;
+  const bool is_known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return is_known ? size.ws_col : 80;
 }
 
 }  // namespace

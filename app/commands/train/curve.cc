@@ -95,7 +95,7 @@ void run(const CurveOptions& options, const Common& common) {
     check_places(curves.back());
     check_values(curves.back());
   }
-  write_outputs(options.outputs, results, common);
+  write_outputs(options.outputs, results);
 }
 
 }  // namespace
@@ -109,7 +109,7 @@ void add_curve(const Command& program, const Common& common) {
       .type_name("");
   add_choice(command, "--x", options->axis, kCurveAxes,
              "what the horizontal axis counts (default updates)");
-  add_outputs(command, options->outputs, "svg");
+  add_outputs(command, options->outputs, "svg", {.picture = true});
   command.footer(kCurveFooter);
   command.callback([options, &common] { run(*options, common); });
 }

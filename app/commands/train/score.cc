@@ -243,7 +243,7 @@ void run(ScoreOptions options, const Common& common) {
   check_inputs(options.outputs, {options.data, options.hypotheses, options.against});
   if (!options.run.empty()) check_inputs(options.outputs, model_files(options.run));
   scores = options.run.empty() ? score_file(options, common) : score_model(options, common);
-  write_outputs(options.outputs, results, common);
+  write_outputs(options.outputs, results);
 }
 
 // Adds the options of a model, which exclude --hypotheses.
@@ -281,6 +281,7 @@ void add_score(const Command& program, const Common& common) {
   command
       .add_option("DATA", options->data,
                   "tab-separated text, one pair per line; - is standard input")
+      .needed()
       .type_name("");
   const Option hypotheses =
       command
@@ -293,7 +294,7 @@ void add_score(const Command& program, const Common& common) {
                        "skip lines that are not pairs; a warning counts and names them"));
   add_model_options(command, *options, hypotheses);
   add_comparison(command, *options);
-  add_outputs(command, options->outputs, "txt");
+  add_outputs(command, options->outputs, "txt", {});
   command.footer(kScoreFooter);
   command.callback([options, &common] { run(*options, common); });
 }

@@ -328,7 +328,7 @@ void run(const TranslateOptions& options, const Common& common) {
   translate_all(source, options, common, lines, [&] {
     progress.reset();
     if (keeps) warn_of_undrawn(kept, options, common);
-    if (keeps) write_outputs(options.outputs, results, common);
+    if (keeps) write_outputs(options.outputs, results);
   });
 }
 
@@ -363,7 +363,7 @@ void add_translate(const Command& program, const Common& common) {
                    "draw below each translation what each of its tokens attends to");
   command.add_flag("--skip-bad", options->skip_bad,
                    "skip lines that are too long or not UTF-8; one warning counts and names them");
-  add_outputs(command, options->outputs, "txt");
+  add_outputs(command, options->outputs, "txt", {.arrays = true, .picture = true});
   add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);
   command.callback([options, run_name, &common] {

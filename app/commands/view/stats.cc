@@ -341,7 +341,7 @@ void run(const StatsOptions& options, const Common& common) {
       warn(common, fmt::format("{}: {}", options.input.name(), line));
     }
   }
-  write_outputs(options.outputs, results, common);
+  write_outputs(options.outputs, results);
 }
 
 }  // namespace
@@ -352,7 +352,7 @@ void add_stats(const Command& program, const Common& common) {
   const auto options = std::make_shared<StatsOptions>();
   add_attention_input(command, options->input);
   add_head_choice(command, options->choice, "all");
-  add_outputs(command, options->outputs, "txt");
+  add_outputs(command, options->outputs, "txt", {.arrays = true});
   command.footer(kStatsFooter);
   command.callback([options, &common] { run(*options, common); });
 }

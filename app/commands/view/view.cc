@@ -146,7 +146,7 @@ void run(const ViewOptions& options, const Common& common) {
   }
   warn_of_font(options.style, options.outputs, common);
   try {
-    write_outputs(options.outputs, results, common);
+    write_outputs(options.outputs, results);
   } catch (const UsageError& error) {  // too much to draw
     throw UsageError(
         fmt::format("{} with --layers, --heads, --queries, --keys or --reduce", error.what()));
@@ -195,7 +195,8 @@ void add_view(const Command& program, const Common& common) {
       .type_name("FILE");
   add_style(command, options->style);
   command.add_flag("--table", options->table, "print numbers instead of drawing");
-  add_outputs(command, options->outputs, "svg");
+  add_outputs(command, options->outputs, "svg",
+              {.arrays = true, .array = true, .picture = true, .page = true});
   command.footer(view_footer());
   command.callback([options, &common] { run(*options, common); });
 }

@@ -78,7 +78,7 @@ void run(const WordsOptions& options, const Common& common) {
   const bool matrices = !options.outputs.paths.empty() || options.outputs.json ||
                         std::ssize(input.tokens) <= (on_terminal() ? kLongestMap : kLongestTable);
   attention = attend_words(input, options, expressions, common, matrices);
-  write_outputs(options.outputs, forms, common);
+  write_outputs(options.outputs, forms);
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ void add_words(const Command& program, const Common& common) {
                   "read the parameters from a file: W; Wq, Wk, v, b; or, with --heads, a layer's")
       .type_name("FILE.npz");
   add_expressions(command, options->expressions);
-  add_outputs(command, options->outputs, "npz");
+  add_outputs(command, options->outputs, "npz", {.arrays = true, .array = true, .picture = true});
   command.footer(fmt::format(kWordsFooter, kExpressionHelp));
   command.callback([options, &common] { run(*options, common); });
 }

@@ -424,6 +424,14 @@ class Outputs(Arrays):
         self.assertEqual(process.returncode, 0)
         return usage.ru_maxrss * 1024
 
+    def test_a_matrix_of_nearly_all_memory_is_refused(self):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        side = int((0.95 * memory / 4) ** 0.5)
+        np.save(self.dir / "x.npy", np.zeros((side, 1), np.float32))
+        line = self.refuse(2, "attend", "x.npy", "x.npy", "--save", "weights")
+        taken = re.search(r"would take ([\d.]+) GB, above 90 % of this machine's ([\d.]+);", line)
+        self.assertLess(float(taken[1]), float(taken[2]))
+
     def test_a_closed_pipe_and_a_full_disk(self):
         self.qkv()
         for arguments in ([], ["--json"], ["-o", "-"], ["-o", "-", "--format", "npy"],

@@ -204,13 +204,41 @@ class CommandLine(Case):
         numbers = re.findall(r"#define QKV_VERSION_\w+ (\d+)", header)
         self.assertEqual(self.run_qkv("--version").out, "qkv " + ".".join(numbers) + "\n")
 
-    def test_help_lists_the_formats_of_this_build(self):
-        listed = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]
-        built = re.findall(r"\.(\w+)", listed)
-        self.assertIn("svg", built)
-        for command in ("words", "view"):
+    def test_help_lists_the_formats_that_the_command_writes(self):
+        """They are those that the error of an unknown extension names."""
+        built = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]
+        arguments = {"attend": "qk", "words": "a", "view": "a", "stats": "a", "curve": "r",
+                     "translate": "rt", "score": "rd"}
+        found = set()
+        for command in self.commands():
+            listed = re.search(r"--format (\S+)", self.run_qkv(command, "--help").out)
+            if listed:
+                error = self.refuse(2, command, *arguments.get(command, ""), "-o", "a.unknown")
+                valid = re.findall(r"\.(\w+)", error.split("valid: ")[1])
+                self.assertEqual(listed[1].split("|"), valid, command)
+                error = self.refuse(2, command, *arguments.get(command, ""), "-o", "-", "--format", "?")
+                self.assertEqual(re.findall(r"\.(\w+)", error.split("valid: ")[1]), valid, command)
+                found.update(valid)
+        self.assertEqual(found, set(re.findall(r"\.(\w+)", built)))
+        self.assertGreater(found, {"svg", "npz", "json"})
+
+    def test_usage_shows_what_may_be_left_out(self):
+        usages = {}
+        for command in self.commands():
             text = self.run_qkv(command, "--help").out
-            self.assertEqual(re.search(r"--format (\S+)", text)[1].split("|"), built)
+            usages[command] = re.search(r"(?m)^Usage: qkv \w+ \[OPTIONS\] ?(.*)$", text)[1]
+        self.assertEqual({command: usage for command, usage in usages.items() if "[" in usage},
+                         {"attend": "Q K [V]", "translate": "[RUN] [TEXT]", "score": "[RUN] DATA",
+                          "bench": "[GROUP]"})
+        self.assertEqual({command for command, usage in usages.items() if not usage}, {"info", "demo"})
+
+    def test_an_unknown_option_has_a_short_message(self):
+        for command in self.commands():
+            line = self.refuse(2, command, "--unknown-option")
+            self.assertLessEqual(len(line), len("qkv: \n") + 220)
+            self.assertRegex(line, r'^qkv: unknown option "--unknown-option"(.*; )options: --help, --')
+        self.assertRegex(self.refuse(2, "attend", "--unknown-option"),
+                         r", --\w+ and \d+ more; see qkv attend --help\n$")
 
     def test_common_options_on_either_side(self):
         want = self.run_qkv("words", "a b").out
@@ -245,6 +273,15 @@ class Progress(Case):
         self.assertNotIn(b"\n", shown)
         self.assertRegex(shown, rb"^\rqkv: reading v\.txt: \d+ % of 5\.4 MB\x1b\[K")
         self.assertTrue(shown.endswith(b"\r\x1b[K"), shown)
+
+
+    def test_a_line_never_wraps_on_a_narrow_terminal(self):
+        self.read("--quiet")
+        shown = self.on_terminal("words", "w7 w1999", "--vectors", "v.txt", "--progress", "always",
+                                 stream="stderr", size=(24, 10))
+        lines = [part.removesuffix("\x1b[K") for part in shown.decode().split("\r")]
+        self.assertEqual(max(map(len, lines)), 9, lines)
+        self.assertNotIn("\n", shown.decode())
 
 
 class Info(Case):
