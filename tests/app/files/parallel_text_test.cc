@@ -160,9 +160,10 @@ TEST(ParallelText, ACallbackKnowsTheLineAndMayStop) {
 TEST(ParallelText, OptionsThatCannotBe) {
   EXPECT_EQ(test::message_of([] { read("a\n", {.columns = {-1}}); }),
             "read_parallel_text: columns must not be negative, got -1");
-  EXPECT_EQ(
-      test::message_of([] { for_each_row("none", {.least_columns = 0}, [](auto, auto) { return true; }); }),
-      "for_each_row: least_columns must be positive, got 0");
+  EXPECT_EQ(test::message_of([] {
+              for_each_row("none", {.least_columns = 0}, [](auto, auto) { return true; });
+            }),
+            "for_each_row: least_columns must be positive, got 0");
   EXPECT_THROW(read("a\n", {.columns = {std::numeric_limits<Index>::max()}}), Error);
   EXPECT_THROW(read("a\n", {.least_columns = 0}), Error);
   const std::atomic<bool> stop{true};
