@@ -124,6 +124,45 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients, Context& context);
 
+// ---- gradients in steps ---------------------------------------------------------------------
+
+// The sums of gradients so far, which a call continues: of q, k and v, with their shapes, of the
+// accumulators' dtype and contiguous along the channels. Zeros in the beginning.
+struct GradientSums {
+  View q{};
+  View k{};
+  View v{};
+};
+
+// The results of the forward pass for all keys. Without `weight_sums`, which are those of
+// add_weight_sums() for all keys, the rounding of lse stays in the weights.
+struct SavedOfAll {
+  ConstView out{};
+  ConstView lse{};
+  ConstView weight_sums{};  // [B,H,Tq], float64
+};
+
+// Adds exp(s_j - lse), summed over the call's keys, to `sums` [B,H,Tq] (float64), for queries with
+// |lse| > 16, whose gradients are corrected for the rounding of lse. For the calls that
+// attention_backward_step() takes, with `lse` of all keys.
+QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
+                             const View& sums);
+QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
+                             const View& sums, Context& context);
+
+// Continues sums of gradients, for dot products without QK-norm and rotary positions; q, k and v
+// are not broadcast. Steps over consecutive shards, from first_query and first_key that are
+// multiples of kShardKeys, give the bits of one call with weight_sums and H = G: dq in ascending
+// order of keys, dk and dv in ascending order of queries.
+QKV_API void attention_backward_step(const Inputs& inputs, const Options& options,
+                                     const SavedOfAll& saved,
+                                     const OutputGradients& output_gradients,
+                                     const GradientSums& sums);
+QKV_API void attention_backward_step(const Inputs& inputs, const Options& options,
+                                     const SavedOfAll& saved,
+                                     const OutputGradients& output_gradients,
+                                     const GradientSums& sums, Context& context);
+
 // ---- bind once, run often -------------------------------------------------------------------
 
 // A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of those

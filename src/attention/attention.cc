@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::string_view kAttention = "attention";
 constexpr std::string_view kAttentionStep = "attention_step";
+constexpr std::string_view kAddWeightSums = "add_weight_sums";
+constexpr std::string_view kAttentionBackwardStep = "attention_backward_step";
 constexpr std::string_view kAttentionBackward = "attention_backward";
 
 bool has_elements(const View& x) {
@@ -135,6 +137,50 @@ void attention_step(const Inputs& inputs, const Options& options, const Attentio
                     const Outputs& outputs) {
   Context context;
   attention_step(inputs, options, state, outputs, context);
+}
+
+void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
+                     const View& sums, Context& context) {
+  runtime::Call call(context, kAddWeightSums);
+  core::ResolvedProblem p;
+  attn::resolve(kAddWeightSums, call.stop_point(), inputs, options, p);
+  refuse_gradients(p);
+  const auto& by = attn::choose(p, context.forced_path(), attn::Pass::kBackward);
+  const core::GradientSources from = attn::bind_lse(p, lse);
+  const core::GradientResults to = attn::bind_weight_sums(p, sums);
+  attn::check_overlap(p, inputs, options, lse, sums);
+  if (has_queries(p)) by.backward(p, from, to, call);
+}
+
+void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
+                     const View& sums) {
+  Context context;
+  add_weight_sums(inputs, options, lse, sums, context);
+}
+
+void attention_backward_step(const Inputs& inputs, const Options& options, const SavedOfAll& saved,
+                             const OutputGradients& output_gradients, const GradientSums& sums,
+                             Context& context) {
+  runtime::Call call(context, kAttentionBackwardStep);
+  core::ResolvedProblem p;
+  attn::resolve(kAttentionBackwardStep, call.stop_point(), inputs, options, p);
+  refuse_gradients(p);
+  const auto& by = attn::choose(p, context.forced_path(), attn::Pass::kBackward);
+  if (output_gradients.weights.matrix.given()) {
+    throw Error(p.function, "output_gradients.weights", "is not available in steps");
+  }
+  const Saved of_call{saved.out, saved.lse};
+  core::GradientSources sources = attn::bind_sources(p, of_call, output_gradients);
+  sources.weight_sums = attn::bind_known_weight_sums(p, saved.weight_sums);
+  const core::GradientResults results = attn::bind_sums(p, inputs, sums);
+  attn::check_overlap(p, inputs, options, saved, output_gradients, sums);
+  if (has_queries(p)) by.backward(p, sources, results, call);
+}
+
+void attention_backward_step(const Inputs& inputs, const Options& options, const SavedOfAll& saved,
+                             const OutputGradients& output_gradients, const GradientSums& sums) {
+  Context context;
+  attention_backward_step(inputs, options, saved, output_gradients, sums, context);
 }
 
 void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,

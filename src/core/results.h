@@ -115,8 +115,9 @@ void for_each_operand(Results& to, const F& f) {
 
 // The arrays that the backward pass reads.
 struct GradientSources {
-  Operand out, lse;    // saved by the forward pass
-  Operand dout, dlse;  // gradients of the loss with respect to out and lse, with their axes
+  Operand out, lse;     // saved by the forward pass
+  Operand weight_sums;  // sums of exp(s_j - lse) over all keys, float64; absent: of the call's keys
+  Operand dout, dlse;   // gradients of the loss with respect to out and lse, with their axes
   RowsOperand dweights;
 };
 
@@ -129,6 +130,7 @@ struct GradientTarget {
   ResultOperand direct;
   ResultOperand own;        // strides only, of the C-ordered array
   bool accumulate = false;  // whether the gradient is added to the contents of the buffer
+  bool continues = false;   // whether the sum begins with the contents of the buffer
   bool given() const noexcept { return buffer.given(); }
 };
 
@@ -151,6 +153,9 @@ struct GradientResults {
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
   std::vector<CapturedTarget> captured{};
+  // The sums of weights to which the call adds those of its keys, float64, rows = queries: then no
+  // gradient is computed.
+  ResultOperand weight_sums{};
 
   // Pointers to all targets of `to` but the captured ones, each once; they are const if `to` is.
   template <class Self>
@@ -165,8 +170,9 @@ struct GradientResults {
 
 inline constexpr std::size_t kGradientTargets =
     std::tuple_size_v<decltype(std::declval<GradientResults>().all())>;
-static_assert(sizeof(GradientResults) ==
-                  kGradientTargets * sizeof(GradientTarget) + sizeof(std::vector<CapturedTarget>),
+static_assert(sizeof(GradientResults) == kGradientTargets * sizeof(GradientTarget) +
+                                             sizeof(std::vector<CapturedTarget>) +
+                                             sizeof(ResultOperand),
               "GradientResults::all() lists every member");
 
 }  // namespace qkv::core

@@ -117,6 +117,24 @@ class Backward {
     return {b, h, i, p_.diagonal_offset(b, p_.sequence(b))};
   }
 
+  // Begins the sums of a row of a gradient: with zeros, or with what the buffer has.
+  void begin_sum(const GradientTarget& to, Index b, Index head, Index row, Index width,
+                 T* sums) const {
+    std::fill_n(sums, width, T(0));
+    if (!to.given() || !to.continues) return;
+    const core::ResultOperand& x = to.direct;
+    const Index first = core::offset_of(x, core::batch_offset(x, p_.batch, b), head, row, 0);
+    for (Index c = 0; c < width; ++c) {
+      sums[c] = core::load<T>(x.dtype, x.data, first + c * x.col_stride);
+    }
+  }
+  void add_weight_sum(const QueryAt& at, Index row, const GradientRow<T>& weights) const {
+    const core::ResultOperand& x = to_.weight_sums;
+    if (!core::has_large_lse(real_part(element<T>(p_, from_.lse, at.b, at.h, row, 0)))) return;
+    const Index place = core::offset_of(x, core::batch_offset(x, p_.batch, at.b), at.h, row, 0);
+    core::store(x.dtype, x.data, place,
+                add_weights(weights, core::load<double>(x.dtype, x.data, place)));
+  }
   void query_sweep(Index b, Index h, Index i0, core::Arena& arena);
   void left_gradient(const QueryAt& at, Worker& w);
   void key_sweep(Index b, Index g, Index j0, core::Arena& arena);
@@ -162,6 +180,7 @@ void Backward<T>::run(Call& call) {
     const Index head = task / q_blocks;
     query_sweep(head / p_.H, head % p_.H, task % q_blocks * kQueriesPerBackwardTask, arena);
   });
+  if (to_.weight_sums.given()) return;
   const Index k_blocks = core::divide_up(p_.Tk, kGradientBlock);
   call.for_each_task(p_.B * p_.G * k_blocks, [&](Index task, core::Arena& arena) {
     const Index head = task / k_blocks;
@@ -181,6 +200,10 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   for (Index i = i0; i < std::min(s.Tq, i0 + kQueriesPerBackwardTask); ++i) {
     const QueryAt at = query_at(b, h, i);
     const bool any_live = weight_gradients(p_, x_, from_, at, 0, s.Tk, T(1), w.row);
+    if (to_.weight_sums.given()) {
+      add_weight_sum(at, s.q0 + i, w.row);
+      continue;
+    }
     T& factor = *factor_.of(b, h, s.q0 + i);
     factor = row_factor(p_, from_, at, w.row);
     for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
@@ -208,7 +231,7 @@ void Backward<T>::left_gradient(const QueryAt& at, Worker& w) {
   const T* left = x_.left_of(p_, at.b, at.h) + at.i * width;
   const T* right = x_.right_of(p_, at.b, at.h);
   T* total = dleft_.of(at.b, at.h, row);
-  std::fill(total, total + width, T(0));
+  begin_sum(to_.q, at.b, at.h, row, width, total);
   const bool sums_v = p_.score_v.given();
   T* total_v = sums_v ? dscore_v_.of(at.b, at.h, row) : nullptr;
   if (sums_v) std::fill(total_v, total_v + width, T(0));
@@ -255,9 +278,14 @@ void Backward<T>::key_sweep(Index b, Index g, Index j0, core::Arena& arena) {
   const bool per_query_head = p_.key_maps.product.given();
   const Index width = score_width(p_);
   T* dvalue = dvalue_.of(b, g, s.k0 + j0);
-  std::fill(dvalue, dvalue + count * p_.E, T(0));
+  for (Index n = 0; n < count; ++n) {
+    begin_sum(to_.v, b, g, s.k0 + j0 + n, p_.E, dvalue + n * p_.E);
+  }
   const auto begin_rows = [&](Index head) {
-    std::fill_n(dright_.of(b, head, s.k0 + j0), count * width, T(0));
+    T* const rows = dright_.of(b, head, s.k0 + j0);
+    for (Index n = 0; n < count; ++n) {
+      begin_sum(to_.k, b, head, s.k0 + j0 + n, width, rows + n * width);
+    }
     if (maps_keys(p_)) std::fill_n(key_live_.of(b, head, s.k0 + j0), count, std::uint8_t{0});
   };
   if (!per_query_head) begin_rows(g);

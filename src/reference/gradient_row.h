@@ -91,16 +91,25 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   return any_live;
 }
 
+// Adds the weights of a row, which were computed with factor 1, to `sum`.
+template <class T>
+double add_weights(const GradientRow<T>& row, double sum) {
+  for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
+  return sum;
+}
+
 // Returns the factor of a whole row, whose weights were computed with factor 1. It is not known
-// from a part of the keys.
+// from a part of the keys, unless the sum over all keys is given.
 template <class T>
 T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
              const GradientRow<T>& row) {
-  const T lse = element<T>(p, from.lse, at.b, at.h, p.sequence(at.b).q0 + at.i, 0);
-  if (!core::has_large_lse(lse) || p.has_part_of_keys()) return T(1);
-  double sum = 0;
+  const Index q_row = p.sequence(at.b).q0 + at.i;
+  const T lse = element<T>(p, from.lse, at.b, at.h, q_row, 0);
+  const bool has_sums = from.weight_sums.given();
+  if (!core::has_large_lse(lse) || (p.has_part_of_keys() && !has_sums)) return T(1);
+  double sum =
+      has_sums ? element<double>(p, from.weight_sums, at.b, at.h, q_row, 0) : add_weights(row, 0);
   if (p.sinks.given()) sum += weight_exp<T>(parameter<T>(p.sinks, at.h, 0, 0) - lse);
-  for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
   return core::weight_factor(lse, sum);
 }
 

@@ -261,6 +261,25 @@ Call step_call(Arguments& a) {
              Context& context) { attention_step(inputs, options, state, outputs, context); });
 }
 
+Call backward_step_call(Arguments& a) {
+  const SavedOfAll saved{a.input("saved.out"), a.input("saved.lse"), a.input("saved.weight_sums")};
+  const OutputGradients from{.out = a.input("output_gradients.out"),
+                             .lse = a.input("output_gradients.lse"),
+                             .weights = a.input("output_gradients.weights")};
+  const GradientSums sums{a.output("sums.q"), a.output("sums.k"), a.output("sums.v")};
+  return with_context(
+      a, [inputs = inputs_of(a), options = options_of(a), saved, from, sums](Context& context) {
+        attention_backward_step(inputs, options, saved, from, sums, context);
+      });
+}
+
+Call weight_sums_call(Arguments& a) {
+  return with_context(a, [inputs = inputs_of(a), options = options_of(a), lse = a.input("lse"),
+                          sums = a.output("sums")](Context& context) {
+    add_weight_sums(inputs, options, lse, sums, context);
+  });
+}
+
 Call merge_call(Arguments& a) {
   return [out = a.output("out"), lse = a.output("lse"), out2 = a.input("out2"),
           lse2 = a.input("lse2")] { merge(out, lse, out2, lse2); };
@@ -338,6 +357,8 @@ Call prepare_attention(Arguments& arguments) {
   if (function == "attention") return attention_call(arguments);
   if (function == "attention_backward") return backward_call(arguments);
   if (function == "attention_step") return step_call(arguments);
+  if (function == "attention_backward_step") return backward_step_call(arguments);
+  if (function == "add_weight_sums") return weight_sums_call(arguments);
   if (function == "merge") return merge_call(arguments);
   if (function == "precompute") return precompute_call(arguments);
   if (function == "Plan") return plan_call(arguments);

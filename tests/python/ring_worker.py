@@ -30,6 +30,8 @@ CASES: dict[int, dict[str, tuple[str, list[int], dict[str, Any]]]] = {
         "causal": ("contiguous", [512, 1300], CAUSAL),
         "zigzag": ("zigzag", [1024, 1024], CAUSAL),
         "everything": ("zigzag", [1024, 1024], EVERYTHING),
+        "equal heads": ("zigzag", [1024, 1024], EVERYTHING),
+        "large": ("contiguous", [1024, 1024], {"causal": True, "scale": 20.0}),
         "functions": ("zigzag", [1024, 1024], {"score_mod": lambda s, at: s - abs(at.i - at.j) / 64,
                                                "mask_mod": lambda at: at.i // 700 == at.j // 700}),
         "additive": ("contiguous", [512, 100], {"score": "additive", "causal": True}),
@@ -54,12 +56,13 @@ def whole(name: str, rows: list[int], options: dict[str, Any]) -> tuple[Any, dic
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=random, dtype=torch.float64)
 
-    arrays = [draw(B, heads, T, width).to(dtype)
-              for heads, width in ((H, D), (G, D), (G, E), (H, E))]  # fmt: skip
+    key_heads = H if name == "equal heads" else G
+    sizes = ((H, D), (key_heads, D), (key_heads, E), (H, E))
+    arrays = [draw(B, heads, T, width).to(dtype) for heads, width in sizes]
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     arrays.append(draw(B, H, T).to(wide))
     options = dict(options)
-    if name == "everything":
+    if name in ("everything", "equal heads"):
         options["alibi_slopes"], options["sinks"] = draw(H).abs().to(wide), draw(H).to(wide)
     if options.get("score") == "additive":
         options["params"] = {"Wq": draw(8, D).to(dtype), "Wk": draw(8, D).to(dtype),

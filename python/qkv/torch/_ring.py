@@ -24,6 +24,10 @@ _WORD = "ring_attention"
 _SHARDINGS = ("contiguous", "zigzag")
 # Parts of the keys begin at multiples of this number, at which sums over keys are divided.
 _KEYS = 512
+# The keys of a piece that goes from process to process in the backward pass.
+_PIECE = 1024
+# Above this |lse|, gradients are corrected for the rounding of lse.
+_LARGE_LSE = 16
 
 
 class _Part(NamedTuple):
@@ -228,6 +232,189 @@ def _backward(
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
+class _Station(NamedTuple):
+    """A place that each piece of the keys visits: the queries of a part, and every R-th head."""
+
+    index: int
+    first_head: int
+    queries: _Part
+
+
+class _Task(NamedTuple):
+    """One piece of the keys at one station, between the stations before and after it."""
+
+    piece: int
+    station: _Station
+    before: Optional[_Station]
+    after: Optional[_Station]
+
+
+_KEY, _VALUE, _KEY_SUM, _VALUE_SUM = range(4)
+
+
+class _Pipeline:
+    """Gradients with the bits of one process.
+
+    A piece of the keys visits the queries that it meets in ascending order, with its keys, its
+    values and the sums of its gradients; the queries add the pieces in ascending order.
+    """
+
+    def __init__(self, ring: _Ring, ratio: int) -> None:
+        self.ring = ring
+        self.ratio = ratio
+        self.pieces = [
+            part._replace(begin=begin, end=min(begin + _PIECE, part.end),
+                          local=part.local + begin - part.begin)
+            for part in ring.parts
+            for begin in range(part.begin, part.end, _PIECE)
+        ]  # fmt: skip
+        self.stations = [
+            _Station(head * len(ring.parts) + n, head, part)
+            for head in range(ratio)
+            for n, part in enumerate(ring.parts)
+        ]
+        self.paths = [
+            [x for x in self.stations if ring.meets(x.queries, piece)] for piece in self.pieces
+        ]
+
+    def tasks(self) -> List[_Task]:
+        """This rank's tasks, in an order in which every rank can wait for the others."""
+        tasks = []
+        for piece, path in enumerate(self.paths):
+            for station, before, after in zip(path, [None, *path], [*path[1:], None]):
+                if station.queries.rank == self.ring.rank:
+                    tasks.append(_Task(piece, station, before, after))
+        return sorted(tasks, key=lambda task: (task.piece + task.station.index, task.piece))
+
+    def tag(self, piece: int, station: Optional[_Station], slot: int) -> int:
+        """The number of a message to a station, or to the owner of the piece."""
+        place = len(self.stations) if station is None else station.index
+        return (piece * (len(self.stations) + 1) + place) * 4 + slot
+
+    def run(
+        self, tensors: Tuple[torch.Tensor, ...], dout: Any, dlse: Any, threads: Any
+    ) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        q, k, v, out, lse = tensors
+        ring, wide = self.ring, _wide(q)
+        dq, dk, dv = (torch.zeros_like(x, dtype=wide) for x in (q, k, v))
+        weight_sums = self._weight_sums(q, k, v, lse, threads)
+        held: Dict[int, List[torch.Tensor]] = {}  # pieces that go on to a station of this rank
+
+        def own(piece: _Part) -> List[torch.Tensor]:
+            keys = [x[..., piece.rows, :].contiguous() for x in (k, v)]
+            return [*keys, *(torch.zeros_like(x, dtype=wide) for x in keys)]
+
+        def empty(piece: _Part) -> List[torch.Tensor]:
+            length = piece.end - piece.begin
+            shapes = [(*x.shape[:-2], length, x.shape[-1]) for x in (k, v)]
+            return [torch.empty(shapes[n % 2], dtype=k.dtype if n < 2 else wide) for n in range(4)]
+
+        for n, piece in enumerate(self.pieces):
+            first = self.paths[n][0]
+            if piece.rank == ring.rank and first.queries.rank != ring.rank:
+                self._send(own(piece)[:2], first.queries.rank, n, first, 0)
+
+        def begin(task: _Task) -> Any:
+            """What a task needs, or the requests that bring it."""
+            piece = self.pieces[task.piece]
+            source = piece.rank if task.before is None else task.before.queries.rank
+            if source == ring.rank:
+                return None, []
+            count = 2 if task.before is None else 4
+            arrays = empty(piece)
+            for x in arrays[count:]:
+                x.zero_()
+            return arrays, self._receive(arrays[:count], source, task.piece, task.station, 0)
+
+        tasks = self.tasks()
+        coming = begin(tasks[0]) if tasks else None
+        for n, task in enumerate(tasks):
+            arrays, requests = coming
+            coming = begin(tasks[n + 1]) if n + 1 < len(tasks) else None
+            for request in requests:
+                request.wait()
+            piece = self.pieces[task.piece]
+            if arrays is None:
+                arrays = own(piece) if task.before is None else held.pop(task.piece)
+            part, heads = task.station.queries, slice(task.station.first_head, None, self.ratio)
+
+            def rows(x: Any, part: _Part = part, heads: slice = heads) -> Any:
+                return None if x is None else x[:, heads, part.rows]
+
+            _core.attention_backward_step(
+                rows(q), arrays[_KEY], arrays[_VALUE],
+                (rows(dout), rows(out), rows(lse), rows(dlse), rows(weight_sums)),
+                (rows(dq), arrays[_KEY_SUM], arrays[_VALUE_SUM]),
+                options_of(self._options(part, piece, heads)), threads,
+            )  # fmt: skip
+            if task.after is not None and task.after.queries.rank == ring.rank:
+                held[task.piece] = arrays
+            elif task.after is not None:
+                self._send(arrays, task.after.queries.rank, task.piece, task.after, 0)
+            elif piece.rank == ring.rank:
+                dk[..., piece.rows, :], dv[..., piece.rows, :] = arrays[_KEY_SUM:]
+            else:
+                self._send(arrays[_KEY_SUM:], piece.rank, task.piece, None, _KEY_SUM)
+        for n, piece in enumerate(self.pieces):
+            last = self.paths[n][-1]
+            if piece.rank != ring.rank or last.queries.rank == ring.rank:
+                continue
+            arrays = empty(piece)[_KEY_SUM:]
+            for request in self._receive(arrays, last.queries.rank, n, None, _KEY_SUM):
+                request.wait()
+            dk[..., piece.rows, :], dv[..., piece.rows, :] = arrays
+        ring.finish()
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+
+    def _weight_sums(self, q: Any, k: Any, v: Any, lse: torch.Tensor, threads: Any) -> torch.Tensor:
+        """Sums that correct the rounding of large lse, if a rank has one."""
+        ring = self.ring
+        sums = torch.zeros(lse.shape, dtype=torch.float64)
+        is_large = torch.tensor([int((lse.abs().nan_to_num(0, 0, 0) > _LARGE_LSE).any())])
+        dist.all_reduce(is_large, dist.ReduceOp.MAX, group=ring.group)
+        if not is_large.item():
+            return sums
+        for keys, k_part, _ in ring.each_keys(k, v):
+            for part in ring.own:
+                if ring.meets(part, keys):
+                    _core.add_weight_sums(
+                        q[..., part.rows, :], k_part, lse[..., part.rows], sums[..., part.rows],
+                        options_of(ring.call(part, keys)), threads,
+                    )  # fmt: skip
+        ring.finish()
+        return sums
+
+    def _options(self, queries: _Part, keys: _Part, heads: slice) -> Dict[str, Any]:
+        options = self.ring.call(queries, keys)
+        for name in ("alibi_slopes", "sinks"):
+            if options[name] is not None:
+                options[name] = torch.as_tensor(options[name])[..., heads]
+        return options
+
+    def _send(self, arrays: List[torch.Tensor], rank: int, piece: int, to: Any, first: int) -> None:
+        ring = self.ring
+        ring.sent = [(request, x) for request, x in ring.sent if not request.is_completed()]
+        for n, x in enumerate(arrays):
+            tag = self.tag(piece, to, first + n)
+            peer = _global(ring.group, rank)
+            ring.sent.append((dist.isend(x, peer, group=ring.group, tag=tag), x))
+
+    def _receive(
+        self, arrays: List[torch.Tensor], rank: int, piece: int, to: Any, first: int
+    ) -> List[Any]:
+        peer = _global(self.ring.group, rank)
+        return [
+            dist.irecv(x, peer, group=self.ring.group, tag=self.tag(piece, to, first + n))
+            for n, x in enumerate(arrays)
+        ]
+
+
+def _has_steps(options: Dict[str, Any], ratio: int) -> bool:
+    """Whether gradients have steps: dot products, whose heads may be taken apart if they differ."""
+    depends_on_head = options["dropout"] != 0 or options["score_mod"] or options["mask_mod"]
+    return options["score"] in ("dot", "scaled_dot") and (ratio == 1 or not depends_on_head)
+
+
 _OF_BACKWARD = frozenset(
     name for name in DEFAULTS
     if not name.startswith("return_") and name not in ("rows", "threads", "block_tables",
@@ -248,7 +435,12 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
     @torch.autograd.function.once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         saved = tuple(x.detach() for x in ctx.saved_tensors)
-        return (None, None, *_backward(ctx.ring, saved, dout, dlse, ctx.threads))
+        ratio = saved[0].shape[1] // saved[1].shape[1]
+        if _has_steps(ctx.ring.options, ratio):
+            gradients = _Pipeline(ctx.ring, ratio).run(saved, dout, dlse, ctx.threads)
+        else:
+            gradients = _backward(ctx.ring, saved, dout, dlse, ctx.threads)
+        return (None, None, *gradients)
 
 
 @near_words
@@ -279,9 +471,10 @@ def ring_attention(
 
     Every process calls it with its own rows and the same options; positions count in the whole
     sequence. out and lse are bit-identical to `attention` of the whole sequence, for any number of
-    processes. Gradients of q, k and v are sums of the processes' terms in a fixed order: they do
-    not change from run to run, and differ from those of one process by rounding. A process holds
-    its own rows, two parts of other processes' keys and values, and no matrix.
+    processes, and so are the gradients of q, k and v for dot products, if H = G or without dropout,
+    score_mod and mask_mod. Other gradients are sums of the processes' terms in a fixed order, which
+    differ from those of one process by rounding. A process holds its own rows, a few parts of other
+    processes' keys and values, and no matrix.
 
     Args:
         q, k, v: this process's rows, [B,H,T,D], [B,G,T,D] and [B,G,T,E], on the CPU.

@@ -36,6 +36,10 @@ class FusedBackward {
   std::size_t worker_bytes() const;
   void run(runtime::Call& call) {
     start(call);
+    if (to_.weight_sums.given()) {
+      x_.go_to(0);
+      return prepare({0, p_.B}, call);
+    }
     run_entries(call, {0, p_.B});
     finish();
   }
@@ -69,6 +73,7 @@ class FusedBackward {
   void for_each_query_block(const Entries& entries, runtime::Call& call, const F& f);
   template <class Tasks, class F>
   void for_each_unit_block(runtime::Call& call, const Tasks& tasks, const F& f);
+  void prepare(const Entries& entries, runtime::Call& call);
   void key_blocks(const Entries& entries, runtime::Call& call);
   void sum_up(const Entries& entries, runtime::Call& call);
   void add_query_sums(const Entries& entries);
@@ -157,11 +162,17 @@ void FusedBackward<T>::start(runtime::Call& call) {
 template <class T>
 void FusedBackward<T>::run_entries(runtime::Call& call, const Entries& entries) {
   x_.go_to(entries.begin);
+  prepare(entries, call);
+  key_blocks(entries, call);
+  sum_up(entries, call);
+}
+
+// Step 1.
+template <class T>
+void FusedBackward<T>::prepare(const Entries& entries, runtime::Call& call) {
   for_each_query_block(entries, call, [&](Index b, Index h, Index block, core::Arena& arena) {
     QueryPreparation<T>(x_, arena).run(b, h, block, arena);
   });
-  key_blocks(entries, call);
-  sum_up(entries, call);
 }
 
 template <class T>

@@ -35,7 +35,7 @@ class FusedGradientBlock {
   bool run(const KeyUnit& unit, Index block, expressions::CapturedGradients& captured,
            Index number) {
     pairs_.start(unit, block);
-    keys_.start(pairs_.keys.count());
+    keys_.start(pairs_.keys);
     scores_.options().start(unit, pairs_.keys.first(), pairs_.keys.count());
     additive_.start(pairs_.keys);
     for (Index h = unit.first_head; h < unit.first_head + unit.heads; ++h) {

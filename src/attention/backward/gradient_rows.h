@@ -112,6 +112,15 @@ class GradientRows {
            !is_summed();
   }
 
+  // Whether the sums begin with the contents of the buffer, whose rows load() copies.
+  bool continues() const { return given() && target_->continues; }
+  void load(Index b, Index head, Index row, Index count, T* to) const {
+    const RowsOf<T> rows = from(b, head, row);
+    for (Index n = 0; n < count; ++n) {
+      std::copy_n(rows.data + n * rows.stride, width_, to + n * width_);
+    }
+  }
+
   // Takes memory for all rows of `entries` batch entries.
   template <class AnyArena>
   void take(AnyArena& arena, Index entries) {

@@ -21,11 +21,19 @@ class KeyGradients {
     dv_ = arena.template take<T>(kGradientBlock * p_.E).data();
   }
 
-  // Begins with a block of `keys` keys.
-  void start(Index keys) {
-    std::fill_n(dk_, keys * call_.width(), T(0));
-    std::fill_n(dv_, keys * p_.E, T(0));
-    std::fill_n(live_, keys, false);
+  // Begins with a block of keys.
+  void start(const GradientKeys<T>& keys) {
+    const Index count = keys.count();
+    const auto begin = [&](const GradientRows<T>& rows, Index width, T* sums) {
+      if (rows.continues()) {
+        rows.load(keys.unit().b, keys.unit().g, keys.row(), count, sums);
+      } else {
+        std::fill_n(sums, count * width, T(0));
+      }
+    };
+    begin(call_.dk, call_.width(), dk_);
+    begin(call_.dv, p_.E, dv_);
+    std::fill_n(live_, count, false);
   }
   // Adds the products of a block of queries, if none needs the slow path.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);

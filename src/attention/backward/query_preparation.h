@@ -62,6 +62,10 @@ class QueryPreparation {
   T own_value(const Operand& x, Index b, Index h, Index row) const {
     return values_of(x, b, h, row)[0];
   }
+  double weight_sum(const Operand& x, Index b, Index h, Index row) const {
+    const Index entry = core::batch_offset(x, p_.batch, b);
+    return core::load<double>(x.dtype, x.data, core::offset_of(x, entry, h, row, 0));
+  }
 
   const FusedGradientCall<T>& call_;
   const Problem& p_;
@@ -91,12 +95,17 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
     return call_.kernels.all_finite(x.data + r * x.stride, call_.terms(width));
   };
   bool any_needed = false;
+  const core::ResultOperand& to_sums = call_.to.weight_sums;
+  const Operand before{to_sums.data,        to_sums.dtype,      to_sums.batch_strides,
+                       to_sums.head_stride, to_sums.row_stride, to_sums.col_stride};
   std::uint8_t finite = 1;
   for (Index r = 0; r < rows; ++r) {
     call_.dot.stop();
     lse[r] = own_lse[r];
     const bool any_live = lse[r] != -std::numeric_limits<T>::infinity();
     facts[r] = {any_live && needs_keys(h, i0 + r, lse[r]), any_live, 0, T(0), T(0)};
+    const Operand& sums = call_.to.weight_sums.given() ? before : call_.from.weight_sums;
+    if (sums.given()) facts[r].sum = weight_sum(sums, b, h, first + r);
     any_needed = any_needed || facts[r].needed;
     call_.q.copy(b, h, first + r);
     if (!is_finite(q, r, call_.dot.score_width())) finite = 0;
@@ -109,13 +118,22 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
     BlockScores<T> scores(call_.dot, arena);
     look_at_keys(b, h, i0, rows, scores, facts);
   }
+  if (to_sums.given()) {
+    for (Index r = 0; r < rows; ++r) {
+      const Index entry = core::batch_offset(to_sums, p_.batch, b);
+      core::store(to_sums.dtype, to_sums.data, core::offset_of(to_sums, entry, h, first + r, 0),
+                  facts[r].sum);
+    }
+    return;
+  }
   if (call_.from.dout.given()) output_deltas(b, h, first, rows, delta);
   const RowsOf<T> dq = call_.to.q.given() ? call_.dq.from(b, h, first) : RowsOf<T>{};
   T sink_sum(0);
   for (Index r = 0; r < rows; ++r) {
     if (p_.sinks.given()) facts[r].sink = core::weight_exp(own_value(p_.sinks, 0, h, 0) - lse[r]);
+    const bool knows_sum = facts[r].needed || call_.from.weight_sums.given();
     factor[r] =
-        facts[r].needed ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
+        knows_sum ? core::weight_factor(lse[r], facts[r].sum + double{facts[r].sink}) : T(1);
     if (!facts[r].any_live) delta[r] = T(0);  // even if dout is non-finite there
     if (call_.tells_live) call_.row_live[place + r] = static_cast<std::uint8_t>(facts[r].any_live);
     delta[r] += facts[r].weighted * factor[r];
@@ -123,7 +141,9 @@ void QueryPreparation<T>::run(Index b, Index h, Index block, core::Arena& arena)
     if (call_.to.sinks.given()) sink_sum += sink_gradient(h, facts[r], factor[r], delta[r]);
     if (call_.to.alibi.given()) call_.alibi_rows[place + r] = T(0);
     if (call_.sums_bias_rows()) call_.bias_rows[place + r] = T(0);
-    if (call_.to.q.given()) std::fill_n(dq.data + r * dq.stride, call_.width(), T(0));
+    if (call_.to.q.given() && !call_.dq.continues()) {
+      std::fill_n(dq.data + r * dq.stride, call_.width(), T(0));
+    }
   }
   const Index of_block = call_.block_of(b, h, s, block);
   call_.finite[of_block] = finite;
@@ -151,7 +171,8 @@ KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) cons
 // does not tell more.
 template <class T>
 bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
-  if (p_.has_part_of_keys()) return false;
+  if (call_.to.weight_sums.given()) return core::has_large_lse(lse);
+  if (p_.has_part_of_keys() || call_.from.weight_sums.given()) return false;
   if (core::has_large_lse(lse) || call_.has_dweights(i)) return true;
   // lse may come from the sink alone.
   return p_.sinks.given() && (lse == own_value(p_.sinks, 0, h, 0) || !std::isfinite(lse));

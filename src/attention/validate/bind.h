@@ -26,11 +26,26 @@ core::GradientSources bind_sources(const core::Problem& p, const Saved& saved,
 core::GradientResults bind_gradients(const core::Problem& p, const Inputs& inputs,
                                      const Options& options, const InputGradients& gradients);
 
+// The sums that attention_backward_step() continues, and the sums of weights that it takes.
+core::GradientResults bind_sums(const core::Problem& p, const Inputs& inputs,
+                                const GradientSums& sums);
+core::Operand bind_known_weight_sums(const core::Problem& p, const ConstView& sums);
+// The results of add_weight_sums(), and its only source.
+core::GradientSources bind_lse(const core::Problem& p, const ConstView& lse);
+core::GradientResults bind_weight_sums(const core::Problem& p, const View& sums);
+// Throws Error unless scores are dot products of rows as they are.
+void check_plain_products(const core::Problem& p);
+
 // Throws Error if an output may share memory with an input, another output, or itself.
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Outputs& outputs);
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const AttentionState& state, const Outputs& outputs);
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const ConstView& lse, const View& sums);
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const SavedOfAll& saved, const OutputGradients& sources,
+                   const GradientSums& sums);
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);

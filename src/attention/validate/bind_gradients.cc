@@ -22,7 +22,10 @@ using core::text;
 // it is the gradient.
 class Binder {
  public:
-  explicit Binder(const Problem& p) : p_(p) {}
+  // `sums_dtype`: that of sums that are continued; kNone: gradients have the dtypes of their
+  // sources.
+  explicit Binder(const Problem& p, DType sums_dtype = DType::kNone)
+      : p_(p), sums_dtype_(sums_dtype) {}
 
   // Checks the buffer against its source; false if the gradient is not requested.
   bool check(std::string_view name, const View& buffer, std::string_view source_name,
@@ -32,7 +35,8 @@ class Binder {
       throw Error(p_.function, name, text("is given but ", source_name, " is absent"));
     }
     any_ = true;
-    expect_dtype(p_, name, buffer, source.dtype(), source_name, source.dtype());
+    const DType dtype = sums_dtype_ == DType::kNone ? source.dtype() : sums_dtype_;
+    expect_dtype(p_, name, buffer, dtype, source_name, source.dtype());
     if (buffer.shape() != source.shape()) {
       throw Error(p_.function, name,
                   text("must have the shape of ", source_name, ", ", to_string(source.shape()),
@@ -45,6 +49,7 @@ class Binder {
 
  private:
   const Problem& p_;
+  DType sums_dtype_;
   bool any_ = false;
 };
 
@@ -186,6 +191,61 @@ void bind_captured(Binder& binder, const Options& options,
 }
 
 }  // namespace
+
+namespace {
+
+// Checks that the rows of a sum that is continued are rows of the call.
+void check_rows(const Problem& p, const core::GradientResults& to) {
+  const auto check = [&](const char* name, const GradientTarget& x, Index heads) {
+    if (!x.given()) return;
+    bool is_broadcast = heads != 1 && x.own.head_stride == 0;
+    for (int axis = 0; axis < p.batch.rank(); ++axis) {
+      is_broadcast = is_broadcast || (p.batch[axis] != 1 && x.own.batch_strides[axis] == 0);
+    }
+    const bool has_rows = x.direct.col_stride == 1 || x.buffer.size(-1) == 1;
+    if (!is_broadcast && has_rows) return;
+    throw Error(p.function, name,
+                text("must have contiguous channels, and its input must not be broadcast, got ",
+                     describe(x.buffer), " with strides ", to_string(x.buffer.strides())));
+  };
+  check("sums.q", to.q, p.H);
+  check("sums.k", to.k, p.G);
+  check("sums.v", to.v, p.G);
+}
+
+}  // namespace
+
+void check_plain_products(const Problem& p) {
+  if (p.packed()) {
+    throw Error(p.function, "cu_seqlens_q",
+                "is given, but the sums are of sequences of one length");
+  }
+  if (p.product == core::PairProduct::kDot && p.query_maps.is_identity() &&
+      p.key_maps.is_identity()) {
+    return;
+  }
+  throw Error(p.function, "options",
+              "must have dot products without qk_norm and rotary, the scores with sums in steps");
+}
+
+core::GradientResults bind_sums(const Problem& p, const Inputs& inputs, const GradientSums& sums) {
+  check_plain_products(p);
+  core::GradientResults to;
+  Binder binder(p, p.accumulator);
+  const auto bind = [&](const char* name, const View& buffer, const char* source_name,
+                        const ConstView& source, GradientTarget& target) {
+    if (binder.check(name, buffer, source_name, source)) target = array_target(p, buffer);
+  };
+  bind("sums.q", sums.q, "q", inputs.q, to.q);
+  bind("sums.k", sums.k, "k", inputs.k, to.k);
+  bind("sums.v", sums.v, "v", inputs.v, to.v);
+  if (!binder.any()) {
+    throw Error(p.function, "sums", "name no buffer, so there is nothing to compute");
+  }
+  for (GradientTarget* target : to.all()) target->continues = true;
+  check_rows(p, to);
+  return to;
+}
 
 core::GradientResults bind_gradients(const Problem& p, const Inputs& inputs, const Options& options,
                                      const InputGradients& gradients) {

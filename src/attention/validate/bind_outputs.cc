@@ -318,6 +318,38 @@ core::Results bind_step(const Problem& p, const AttentionState& state, const Out
   return to;
 }
 
+namespace {
+
+void expect_float64(const Problem& p, const char* name, const ConstView& x) {
+  if (x.dtype() == DType::kFloat64) return;
+  throw Error(p.function, name, text("must be float64, got ", describe(x)), ErrorKind::kType);
+}
+
+}  // namespace
+
+core::GradientSources bind_lse(const Problem& p, const ConstView& lse) {
+  if (!lse.given()) throw Error(p.function, "lse", "is absent");
+  check_plain_products(p);
+  expect_accumulator(p, "lse", lse);
+  core::GradientSources from;
+  from.lse = bind_rows(p, "lse", lse, Along::kQueries);
+  return from;
+}
+
+core::Operand bind_known_weight_sums(const Problem& p, const ConstView& sums) {
+  if (!sums.given()) return {};
+  expect_float64(p, "saved.weight_sums", sums);
+  return bind_rows(p, "saved.weight_sums", sums, Along::kQueries);
+}
+
+core::GradientResults bind_weight_sums(const Problem& p, const View& sums) {
+  if (!sums.given()) throw Error(p.function, "sums", "is absent");
+  expect_float64(p, "sums", sums);
+  core::GradientResults to;
+  to.weight_sums = bind_rows(p, "sums", sums, Along::kQueries);
+  return to;
+}
+
 core::GradientSources bind_sources(const Problem& p, const Saved& saved,
                                    const OutputGradients& gradients) {
   if (!gradients.out.given() && !gradients.lse.given() && !gradients.weights.matrix.given()) {

@@ -164,6 +164,36 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
 }
 
 void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const ConstView& lse, const View& sums) {
+  check_all(
+      p, [&](const auto& f) { f("sums", sums); },
+      [&](const auto& f) {
+        for_each_input(inputs, options, f);
+        f("lse", lse);
+      });
+}
+
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
+                   const SavedOfAll& saved, const OutputGradients& sources,
+                   const GradientSums& sums) {
+  check_all(
+      p,
+      [&](const auto& f) {
+        f("sums.q", sums.q);
+        f("sums.k", sums.k);
+        f("sums.v", sums.v);
+      },
+      [&](const auto& f) {
+        for_each_input(inputs, options, f);
+        f("saved.out", saved.out);
+        f("saved.lse", saved.lse);
+        f("saved.weight_sums", saved.weight_sums);
+        f("output_gradients.out", sources.out);
+        f("output_gradients.lse", sources.lse);
+      });
+}
+
+void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& options,
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients) {
   check_all(
