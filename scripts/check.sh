@@ -49,7 +49,10 @@ step_format() {
   ((failed == 0))
 }
 
+# Checks the includes, and that the patches of the recipes still apply.
 step_rules() {
+  local patch
+  for patch in tests/recipes/*.patch; do git apply --check "$patch"; done
   .venv/bin/python scripts/check/include_rules.py --self-test
   .venv/bin/python scripts/check/include_rules.py
 }

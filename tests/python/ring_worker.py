@@ -88,6 +88,41 @@ def results_of(call: Any, arrays: list[torch.Tensor], dlse: bool) -> dict[str, t
     return {"out": out.detach(), "lse": lse.detach(), "dq": q.grad, "dk": k.grad, "dv": v.grad}
 
 
+def message_of(**options: Any) -> str:
+    """The error of a call whose arguments are wrong on this rank, or on another one."""
+    x = torch.zeros(B, H, 512, D, dtype=options.pop("dtype", torch.float32))
+    try:
+        qkv.torch.ring_attention(x, x, x, **options)
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "none"
+
+
+def faults(rank: int) -> dict[str, Any]:
+    """What two ranks are told about wrong calls, after which the group still works."""
+    first = rank == 0
+    found: dict[str, Any] = {
+        "seed": message_of(dropout=0.1),
+        "causal": message_of(causal=first),
+        "dtype": message_of(dtype=torch.float16 if first else torch.bfloat16),
+        "one": message_of(sharding="contiguous" if first else "none"),
+        "lengths": message_of(key_lengths=torch.zeros(B, 1024, dtype=torch.int64)),
+        "window": message_of(window=(1,)),
+    }
+    q, k, v = (x.index_select(2, rows_of("contiguous", [512, 512], rank)).requires_grad_()
+               for x in whole("order", [512, 512], CAUSAL)[0][:3])  # fmt: skip
+    calls = [qkv.torch.ring_attention(x, k, v, causal=True) for x in (q, q * 2)]
+    want = [torch.autograd.grad(x.sum(), (q, k, v), retain_graph=True) for x in calls]
+    outs = [qkv.torch.ring_attention(x, k, v, causal=True) for x in (q, q * 2)]
+    got = {n: torch.autograd.grad(outs[n].sum(), (q, k, v)) for n in (0, 1)}
+    found["again"] = all(torch.equal(x, y) for n in (0, 1) for x, y in zip(want[n], got[n]))
+    # Columns of a transposed array are not contiguous.
+    turned = q.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
+    grad = torch.autograd.grad(qkv.torch.ring_attention(turned, k, v, causal=True).sum(), turned)
+    found["strides"] = torch.equal(grad[0], want[0][0])
+    return found
+
+
 def main() -> None:
     rank, ranks = int(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
@@ -107,6 +142,8 @@ def main() -> None:
         saved[name] = results_of(ring, local, dlse=name == "plain")
         again = results_of(ring, local, dlse=name == "plain")
         assert all(torch.equal(x, again[n]) for n, x in saved[name].items()), name
+    if ranks == 2:
+        saved["faults"] = faults(rank)
     torch.save(saved, sys.argv[4])
     dist.destroy_process_group()
 

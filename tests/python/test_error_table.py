@@ -19,7 +19,7 @@ ROWS = error_rows.read_table()
 TRIED = [row for row in ROWS if error_rows.reason_against(row) is None]
 
 COUNTS = {
-    "tried": 229,
+    "tried": 230,
     error_rows.NO_FUNCTION: 94,
     error_rows.RESULT: 70,
     error_rows.GRADIENT: 23,

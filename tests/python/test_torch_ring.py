@@ -74,6 +74,33 @@ def test_equals_one_process(results: Any, ranks: int, name: str) -> None:
     assert compared == ({*want} if name in BIT_IDENTICAL else {"out", "lse"})
 
 
+def test_all_processes_raise(results: Any) -> None:
+    first, second = (of_rank["faults"] for of_rank in results[2])
+    seed = "ValueError: ring_attention: dropout.seed is absent but dropout.p is 0.1; the mask needs"
+    word = "ValueError: ring_attention: "
+    for found in (first, second):
+        assert found["seed"].startswith(seed.replace("dropout.seed", "seed").replace(
+            "dropout.p", "dropout"))  # fmt: skip
+        assert found["lengths"] == (
+            word + "key_lengths must have the shape [B] = [2] or, for this process's rows, "
+            "[B,T] = [2,512], got [2, 1024]"
+        )
+        assert found["window"] == (
+            "TypeError: ring_attention: window must be a pair (left, right), got (1,)"
+        )
+        assert found["again"] and found["strides"]
+    for rank, found in enumerate((first, second)):
+        other = 1 - rank
+        causal = [1, 0]
+        assert found["causal"] == (
+            f"{word}causal must be equal on all ranks, got {causal[rank]} on rank {rank} and "
+            f"{causal[other]} on rank {other}"
+        )
+        assert found["dtype"].startswith(word + "the dtype of q must be equal on all ranks")
+    assert first["one"] == word + "rank 1 of the group has raised an error"
+    assert second["one"] == (word + 'sharding must be "contiguous" or "zigzag", got \'none\'')
+
+
 def test_a_process_alone(tmp_path: Path) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0,
                             world_size=1)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import numpy as np
 import torch
 
-from .._functions import DEFAULTS
+from .._functions import DEFAULTS, Shard
 from .._results import AXES, REQUESTED, REQUESTS, results
 from ._questions import is_compiling
 from ._recorded import CAPTURED, recorded, replay
@@ -148,7 +148,12 @@ def _plain_value(name: str, value: Any) -> Any:
         both = isinstance(value, (list, tuple))
         return _integers(name, value) if both else [_integer(name, value)]
     if name == "shard" and value is not None:
-        return [_integer(name, x) for x in value]
+        if not isinstance(value, (tuple, list)) or len(value) != 4:
+            raise TypeError(
+                "attention: shard must be None or (first_query, queries, first_key, keys), got "
+                f"{type(value).__name__}"
+            )
+        return [_integer("shard." + field, x) for field, x in zip(Shard._fields, value)]
     if name in ("rotary_width", "threads"):
         return _integer(name, value)
     if is_compiling() and isinstance(value, torch.Tensor):

@@ -213,7 +213,7 @@ void resolve_shard(const std::optional<Shard>& shard, Problem& p) {
                   text("must have ", rule, ", got ", x.first_name, " = ", x.first, ", ", x.letter,
                        " = ", x.rows, ", ", x.all_name, " = ", x.all));
     };
-    if (x.all > kMost) fail(text(x.all_name, " of at most 2^53"));
+    if (x.all < 0 || x.all > kMost) fail(text(x.all_name, " of 0 to 2^53"));
     if (x.first < 0 || x.first > x.all - x.rows) {
       fail(text(x.first_name, " of 0 or more, and ", x.first_name, " + ", x.letter, " of at most ",
                 x.all_name));
