@@ -238,7 +238,7 @@ class CommandLine(Case):
             self.assertLessEqual(len(line), len("qkv: \n") + 220)
             self.assertRegex(line, r'^qkv: unknown option "--unknown-option"(.*; )options: --help, --')
         self.assertRegex(self.refuse(2, "attend", "--unknown-option"),
-                         r", --\w+ and \d+ more; see qkv attend --help\n$")
+                         r", --[\w-]+ and \d+ more; see qkv attend --help\n$")
 
     def test_common_options_on_either_side(self):
         want = self.run_qkv("words", "a b").out
