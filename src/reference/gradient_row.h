@@ -107,9 +107,10 @@ T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
   const T lse = element<T>(p, from.lse, at.b, at.h, q_row, 0);
   const bool has_sums = from.weight_sums.given();
   if (!core::has_large_lse(lse) || (p.has_part_of_keys() && !has_sums)) return T(1);
-  double sum =
-      has_sums ? element<double>(p, from.weight_sums, at.b, at.h, q_row, 0) : add_weights(row, 0);
+  double sum = 0;
   if (p.sinks.given()) sum += weight_exp<T>(parameter<T>(p.sinks, at.h, 0, 0) - lse);
+  sum = has_sums ? sum + element<double>(p, from.weight_sums, at.b, at.h, q_row, 0)
+                 : add_weights(row, sum);
   return core::weight_factor(lse, sum);
 }
 

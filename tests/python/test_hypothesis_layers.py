@@ -37,6 +37,7 @@ LAYERS = [
 SAME = {"MLPAttention": "AdditiveAttention"}
 # Public names without arguments, or tested elsewhere.
 OTHERS = {"Gradients", "LayerGradients", "SelfAttentionGradients", "__version__", "info"}
+OTHERS |= {"Shard", "merge"}
 OTHERS |= {"set_threads", "CrossEntropy", "AdditiveMemory", "KvCache"}
 OTHERS |= {"q8", "quantize_q8", "dequantize_q8"}
 OTHERS |= {"score_mod", "mask_mod", "ScoreMod", "MaskMod", "At", "captured"}

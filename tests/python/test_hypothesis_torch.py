@@ -34,6 +34,7 @@ def test_every_public_name_is_tried():
         "nn",
         "register",
         "replaced",
+        "ring_attention",
         "share_workers",
     }  # names that have tests of their own
     assert set(qkv.torch.__all__) == tried | others

@@ -76,7 +76,7 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[misc]
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
         saved = tuple(x.detach() for x in ctx.saved_tensors)
         return (None, None, *gradients_of(ctx.ring, saved, dout, dlse, ctx.threads))
@@ -135,6 +135,14 @@ def ring_attention(
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. All
             processes of the group then raise an error.
         RuntimeError: a second derivative was requested.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> q = torch.ones(1, 2, 600, 4)
+    >>> ring_attention(q, q, q, causal=True).shape
+    torch.Size([1, 2, 600, 4])
+    >>> dist.destroy_process_group()
     """
     arguments = {
         "score": score, "params": params, "scale": scale, "softcap": softcap,
@@ -233,7 +241,9 @@ def _try_one_row(
     rows = max(row[0].shape[-2], 1)
     given = {**options, "shard": Shard(0, rows, 0, rows), "key_lengths": lengths}
     try:
-        _core.attention_step(*row, state, (None, None), options_of(given), threads)
+        _core.attention_step(
+            row[0], row[1], row[2], state, (None, None), options_of(given), threads
+        )
     except (TypeError, ValueError) as error:
         _, _, rule = str(error).partition(": ")
         raise type(error)(f"{WORD}: {rule}") from None

@@ -88,7 +88,7 @@ def _sums_of_terms(
 class _Station(NamedTuple):
     """A place that each piece of the keys visits: a part of the queries, of every R-th head."""
 
-    index: int
+    number: int
     first_head: int
     queries: Part
 
@@ -137,11 +137,11 @@ class _Pipeline:
             for station, before, after in zip(path, [None, *path], [*path[1:], None]):
                 if station.queries.rank == self.ring.rank:
                     tasks.append(_Task(piece, station, before, after))
-        return sorted(tasks, key=lambda task: (task.piece + task.station.index, task.piece))
+        return sorted(tasks, key=lambda task: (task.piece + task.station.number, task.piece))
 
     def tags(self, piece: int, station: Optional[_Station], count: int) -> List[int]:
         """The tags of messages to a station, or of the last one to the owner of the piece."""
-        place = len(self.stations) if station is None else station.index
+        place = len(self.stations) if station is None else station.number
         first = (piece * (len(self.stations) + 1) + place) * 4
         return list(range(first, first + count))
 
