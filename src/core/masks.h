@@ -145,7 +145,8 @@ inline void ask(const PaddingMask& mask, const Problem&, const QueryAt& at, Inde
 // The lengths of a query's sequence.
 inline detail::Lengths lengths_of(const Problem& p, const QueryAt& at) {
   const Sequence s = p.sequence(at.b);
-  return {static_cast<std::int32_t>(p.whole_Tq(s)), static_cast<std::int32_t>(p.whole_Tk(s))};
+  return {static_cast<std::int32_t>(p.whole_queries(s)),
+          static_cast<std::int32_t>(p.whole_keys(s))};
 }
 
 // Ranges of keys that contain all those that a mask allows a query.

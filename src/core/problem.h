@@ -136,8 +136,8 @@ struct Problem {
   }
 
   // The lengths of the whole sequences.
-  Index whole_Tq(const Sequence& s) const noexcept { return shard ? shard->queries : s.Tq; }
-  Index whole_Tk(const Sequence& s) const noexcept { return shard ? shard->keys : s.Tk; }
+  Index whole_queries(const Sequence& s) const noexcept { return shard ? shard->queries : s.Tq; }
+  Index whole_keys(const Sequence& s) const noexcept { return shard ? shard->keys : s.Tk; }
 
   // The diagonal j = i + o of batch entry b, for indices i and j. Reads arrays in host memory; on a
   // device the kernels find offsets.
@@ -147,7 +147,7 @@ struct Problem {
       const Problem& p;
       Index b;
       const Sequence& s;
-      Index operator()(const BottomRight&) const { return p.whole_Tk(s) - p.whole_Tq(s); }
+      Index operator()(const BottomRight&) const { return p.whole_keys(s) - p.whole_queries(s); }
       Index operator()(const TopLeft&) const { return 0; }
       Index operator()(const Offset& given) const { return given.o; }
       Index operator()(const Offsets&) const {

@@ -46,7 +46,7 @@ inline Pairs all_pairs(const core::Problem& p, const core::Sequence& s) {
   Pairs pairs = all_pairs(1, 1, s.Tq, s.Tk);
   pairs.i = p.first_query();
   pairs.j = p.first_key();
-  pairs.shortest = pairs.longest = lengths_of(p.whole_Tq(s), p.whole_Tk(s));
+  pairs.shortest = pairs.longest = lengths_of(p.whole_queries(s), p.whole_keys(s));
   return pairs;
 }
 

@@ -123,7 +123,7 @@ void check_mod_range(const Problem& p, std::string_view name) {
   const Index largest = std::numeric_limits<std::int32_t>::max();
   const core::Sequence s{0, 0, p.Tq, p.Tk};
   const std::pair<const char*, Index> sizes[] = {
-      {"B", p.B}, {"H", p.H}, {"Tq", p.whole_Tq(s)}, {"Tk", p.whole_Tk(s)}};
+      {"B", p.B}, {"H", p.H}, {"Tq", p.whole_queries(s)}, {"Tk", p.whole_keys(s)}};
   for (const auto& [letter, size] : sizes) {
     if (size <= largest) continue;
     throw Error(
@@ -221,7 +221,7 @@ void check_lengths(const Problem& p, std::string_view name, const ConstView& x) 
   const bool per_query = x.rank() == 2;
   for (Index b = 0; b < p.B; ++b) {
     p.stop();
-    const Index Tk = p.whole_Tk(p.sequence(b));
+    const Index Tk = p.whole_keys(p.sequence(b));
     for (Index i = 0; i < (per_query ? p.Tq : 1); ++i) {
       p.stop();
       const Index offset = b * x.stride(0) + (per_query ? i * x.stride(1) : 0);
