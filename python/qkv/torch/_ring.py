@@ -166,7 +166,7 @@ def ring_attention(
     return (out, lse) if return_lse else out
 
 
-# What is equal on all ranks, by its name in messages.
+# Names, in messages, of the numbers that are equal on all ranks.
 _SAME = (
     "B", "H", "G", "D", "E", "the dtype of q", "the dtype of k", "sharding", "causal",
     "window[0]", "window[1]",
