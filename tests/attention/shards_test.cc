@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <qkv/attention.h>
+#include <qkv/error.h>
 #include <qkv/expression.h>
 #include <qkv/tensor.h>
 
@@ -445,6 +446,23 @@ TEST(Shards, GradientsOfPartsOfTheKeysAddUp) {
       check(want.k.view(), dk.view(), "dk of parts of the queries");
       check(want.v.view(), dv.view(), "dv of parts of the queries");
     }
+  }
+}
+
+// Indices are checked at the keys of the shard, before the call.
+TEST(Shards, IndicesAreCheckedAtTheirPositions) {
+  const Whole x(4, 640, DType::kFloat32);
+  const Tensor table = normal({600}, 1);
+  const Symbols at;
+  const Options options{.mods = {score_mod(at.s + Captured(table, "table")(at.j))}};
+  Rows rows = rows_of(x, x.queries());
+  attention(x.inputs(x.queries(), {400, 600}), options, {.out = rows.out});
+  try {
+    attention(x.inputs(x.queries(), {512, 640}), options, {.out = rows.out});
+    FAIL() << "index 600 of 600 elements";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("reads table at index 600"), std::string::npos)
+        << error.what();
   }
 }
 
