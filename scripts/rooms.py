@@ -33,6 +33,8 @@ ROOMS = {
     "src/attention": ("src/attention", "tests/attention"),
     "src/layers": ("src/layers", "tests/layers"),
     "src/cuda": ("src/cuda", "tests/cuda"),
+    "src/ranks": ("src/ranks", "tests/ranks"),
+    "src/mpi": ("src/mpi", "tests/mpi"),
     "app/files": ("app/files", "tests/app/files tests/app/hostile tests/fuzz"),
     "app/text": ("app/text", "tests/app/text"),
     "app/picture": ("app/picture", "tests/app/picture"),

@@ -112,14 +112,22 @@ if ((${#missing[@]})); then
   ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
 fi
 
-# Chromium, for the tests of pages. It is optional: whatever keeps it from being installed is a message.
-if [[ $level == test || $level == check ]] && ! command -v chromium >/dev/null; then
+# What some tests need, which are skipped without it: Chromium for pages, Open MPI for several
+# processes. Whatever keeps it from being installed is a message.
+optional() {
+  local command=$1 what=$2
+  shift 2
+  if command -v "$command" >/dev/null; then return; fi
   if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; } &&
-    install_packages chromium; then
-    echo "setup: installed chromium" >&2
+    install_packages "$@"; then
+    echo "setup: installed $*" >&2
   else
-    echo "setup: no chromium to be had; the tests in a browser will be skipped" >&2
+    echo "setup: no $command to be had; the tests $what will be skipped" >&2
   fi
+}
+if [[ $level == test || $level == check ]]; then
+  optional chromium "in a browser" chromium
+  optional mpicxx "of several processes" libopenmpi-dev openmpi-bin
 fi
 
 # Makes a virtual environment that sees Debian's NumPy, without a package index.

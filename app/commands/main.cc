@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -11,12 +13,14 @@
 #include <qkv/app/picture.h>
 #include <qkv/context.h>
 #include <qkv/error.h>
+#include <qkv/ranks.h>
 #include <qkv/version.h>
 
 #include "commands/about/commands.h"
 #include "commands/attend/commands.h"
 #include "commands/shell/command_line.h"
 #include "commands/shell/exit_codes.h"
+#include "commands/shell/launched.h"
 #include "commands/shell/options.h"
 #include "commands/train/commands.h"
 #include "commands/view/commands.h"
@@ -46,7 +50,7 @@ void add_common(const Command& program, Common& common) {
 }
 
 int complain(ExitCode code, const std::string& text) {
-  ::complain(text);
+  ::complain(rank_in_errors() + text);
   return code;
 }
 
@@ -58,8 +62,9 @@ std::string said(const qkv::Error& error) {
 }
 
 int parse_and_run(CLI::App& program, int argc, char** argv) {
+  const std::vector<std::string> words = words_of(argc, argv);
   try {
-    program.parse(words_of(argc, argv));
+    program.parse(std::vector(words));
     return kDone;
   } catch (const CLI::CallForHelp&) {
     print(program.help() + "\n");  // the given command's help, else the program's
@@ -68,7 +73,42 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
     print(std::string(version.what()) + "\n");
     return kDone;
   } catch (const CLI::ParseError& error) {
+    // Each of several ranks finds the error; one says it.
+    const bool trains = std::ranges::find(words, "train") != words.end();
+    if (trains && launched().rank > 0) return kUsage;
     return complain(kUsage, explain(program, error));
+  }
+}
+
+// Runs the program; an exception becomes its message and its code.
+int exit_code(CLI::App& app, int argc, char** argv) {
+  try {
+    return parse_and_run(app, argc, argv);
+  } catch (const ClosedPipe&) {
+    return kDone;
+  } catch (const UsageError& error) {
+    return complain(kUsage, error.what());
+  } catch (const qkv::app::InputError& error) {
+    return complain(kInput, error.what());
+  } catch (const qkv::app::OutputError& error) {
+    if (error.is_closed_pipe()) return kDone;
+    return complain(kOutput, error.what());
+  } catch (const qkv::app::RunMismatch& error) {
+    return complain(kUsage, error.what());
+  } catch (const qkv::app::Diverged& error) {
+    return is_follower() ? kDiverged : complain(kDiverged, error.what());
+  } catch (const qkv::app::NotAvailable& error) {
+    return complain(kNotAvailable, error.what());
+  } catch (const qkv::OtherRankFailed&) {
+    return kDone;  // that rank has the message and the code
+  } catch (const qkv::Cancelled&) {
+    return caught_signal() == 0 ? kDone : kSignalBase + caught_signal();  // 0: of another rank
+  } catch (const qkv::Error& error) {
+    return complain(kFailed, said(error));
+  } catch (const std::bad_alloc&) {
+    return complain(kFailed, "out of memory");
+  } catch (const std::exception& error) {
+    return complain(kFailed, error.what());
   }
 }
 
@@ -102,30 +142,7 @@ int main(int argc, char** argv) {
   add_bench(program, common);
   add_demo(program, common);
   refuse_empty_names(app);
-  try {
-    return parse_and_run(app, argc, argv);
-  } catch (const ClosedPipe&) {
-    return kDone;
-  } catch (const UsageError& error) {
-    return complain(kUsage, error.what());
-  } catch (const qkv::app::InputError& error) {
-    return complain(kInput, error.what());
-  } catch (const qkv::app::OutputError& error) {
-    if (error.is_closed_pipe()) return kDone;
-    return complain(kOutput, error.what());
-  } catch (const qkv::app::RunMismatch& error) {
-    return complain(kUsage, error.what());
-  } catch (const qkv::app::Diverged& error) {
-    return complain(kDiverged, error.what());
-  } catch (const qkv::app::NotAvailable& error) {
-    return complain(kNotAvailable, error.what());
-  } catch (const qkv::Cancelled&) {
-    return kSignalBase + caught_signal();
-  } catch (const qkv::Error& error) {
-    return complain(kFailed, said(error));
-  } catch (const std::bad_alloc&) {
-    return complain(kFailed, "out of memory");
-  } catch (const std::exception& error) {
-    return complain(kFailed, error.what());
-  }
+  const int code = exit_code(app, argc, argv);
+  leave_ranks(code);
+  return code;
 }

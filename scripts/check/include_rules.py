@@ -33,6 +33,8 @@ QKV = {
     "layers": "core reference kernels runtime dense attention",
     "cuda/device": "",  # code that runs on a GPU
     "cuda": "core attention/validate cuda/device",
+    "ranks": "core",  # attention of several processes, by attention's public interface
+    "mpi": "ranks",
 }
 # The components of app/: those of qkv_app, and those of the program. Each folder in commands/ is a
 # family of commands, which may include the shared one (shell) but no other; the demos of
@@ -47,13 +49,13 @@ APP = {
     "translator/model": "files text translator/passes translator/search",
     "translator/data": "core",  # a model must not include the data that it learns
     "translator/optimiser": "core reference kernels",
-    "translator/training": "core text files translator/passes translator/model translator/data "
+    "translator/training": "core ranks text files translator/passes translator/model translator/data "
     "translator/optimiser",
-    "commands/shell": "text files picture",
+    "commands/shell": "text files picture mpi",
     "commands/attend": "text commands/shell",
     "commands/words": "text files picture commands/shell",
     "commands/view": "text files picture page commands/shell",
-    "commands/train": "text files picture translator/model translator/data translator/training commands/shell",
+    "commands/train": "ranks text files picture translator/model translator/data translator/training commands/shell",
     "commands/about": "text files commands/shell commands/words commands/train",
     "commands/main": "translator/training commands/shell commands/attend commands/words commands/view commands/train "
     "commands/about",
@@ -86,7 +88,8 @@ HEADERS = [
     # programs print.
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
-    (r"dlfcn\.h", "python cuda"),  # workers of a loaded library; the CUDA driver
+    (r"mpi\.h", "mpi include/mpi"),
+    (r"dlfcn\.h", "python cuda commands/shell"),  # workers of a loaded library; the CUDA driver; MPI
     (r"pthread\.h", "python"),  # fork() ends workers
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
@@ -224,6 +227,9 @@ PLANTED = [
     ("src/cuda/a.cc", '#include "kernels/target.h"'),
     ("src/cuda/a.cc", "#include <cuda.h>"),
     ("src/cuda/device/a.cu", '#include "cuda/driver.h"'),
+    ("src/ranks/a.cc", "#include <mpi.h>"),
+    ("src/ranks/a.cc", '#include "attention/fused_paths.h"'),
+    ("app/translator/training/a.cc", '#include "mpi/mpi_ranks.h"'),
     ("app/commands/about/a.cc", '#include "cuda/driver.h"'),
     ("python/a.cc", '#include "cuda/driver.h"'),
     ("src/core/a.cc", "#include <boost/any.hpp>"),
@@ -273,6 +279,8 @@ INNOCENT = [
     ("src/cuda/a.cc", '#include <dlfcn.h>\n#include "attention/validate/b.h"\n#include "cuda/device/a.h"'),
     ("src/attention/validate/b.h", "#include <qkv/attention.h>"),
     ("src/cuda/device/a.h", "#include <cstdint>"),
+    ("src/mpi/a.cc", '#include <mpi.h>\n#include "ranks/b.h"'),
+    ("src/ranks/b.h", "#include <qkv/attention.h>"),
     ("src/cuda/device/a.cu", '#include "cuda/device/a.h"'),
     ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
     ("app/files/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),

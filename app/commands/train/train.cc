@@ -15,12 +15,14 @@
 #include <qkv/error.h>
 
 #include "commands/shell/exit_codes.h"
+#include "commands/shell/launched.h"
 #include "commands/shell/memory.h"
 #include "commands/shell/options.h"
 #include "commands/shell/progress.h"
 #include "commands/train/commands.h"
 #include "commands/train/train_report.h"
 #include "commands/train/translation.h"
+#include "ranks/collective.h"
 #include "translator/model/model_names.h"
 #include "translator/training/translation_run.h"
 
@@ -78,6 +80,10 @@ Ctrl-C (or SIGTERM) saves and exits with 130 (143); if the process is killed, it
 last save is lost. With budgets in epochs or updates, the parameters of an interrupted and resumed
 run are bit-identical to those of an uninterrupted one, on any number of threads. A loss that is not
 finite ends the run with exit code 5 and keeps the last checkpoint.
+
+mpirun -n 4 qkv train ... divides the work of each update among processes, which may run on several
+machines that share DATA and RUN (docs/cluster.md). The parameters are bit-identical to those of one
+process.
 
 RUN holds plain files: config.json (all settings), source.vocab.json, target.vocab.json (with
 subwords SentencePiece's subwords.model instead), model.safetensors (the latest parameters),
@@ -321,6 +327,7 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
   hooks.warning = [&](const std::string& text) { warn(common, text); };
   hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };
+  hooks.lone_error = &lone_error;
   try {
     return train_translation(options.training, options.folder, hooks);
   } catch (const qkv::Error& error) {
@@ -328,17 +335,29 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   }
 }
 
-void run(TrainOptions options, const Command& command, const Common& common) {
-  resolve(options, command);
-  check_memory(options.training.model);
-  options.training.executor = qkv::Executor::threads(common.threads);
+// Runs in one of the processes that train together, of which the first speaks for all, or alone.
+void run(TrainOptions options, const Command& command, Common common) {
+  qkv::ranks::OneRank alone;
+  qkv::Ranks* const joined = join_ranks();
+  qkv::Ranks& ranks = joined == nullptr ? alone : *joined;
+  const bool is_first = ranks.rank() == 0;
+  if (!is_first) {
+    common.quiet = true;
+    common.progress = ProgressMode::kNever;
+  }
+  qkv::ranks::agreed(ranks, [&] {
+    resolve(options, command);
+    check_memory(options.training.model);
+    options.training.executor = qkv::Executor::threads(common.threads);
+  });
+  options.training.ranks = joined;
   const TrainingReport report = train(options, common);
   if (report.end == TrainingEnd::kStopped) {
     warn(common, fmt::format("stopped and saved at update {}; to resume: {}", report.spent.updates,
                              resuming(options)));
     throw qkv::Cancelled("train");
   }
-  print(text_of(report, options.folder, options.training.after));
+  if (is_first) print(text_of(report, options.folder, options.training.after));
   warn_if_idle(options, report, common);
 }
 

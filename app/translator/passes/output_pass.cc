@@ -6,6 +6,7 @@
 
 #include "core/order.h"
 #include "core/storage.h"
+#include "layers/linear_products.h"
 #include "translator/passes/output_layer.h"
 #include "translator/passes/values.h"
 
@@ -31,54 +32,83 @@ OutputPass::OutputPass(const TranslatorConfig& config, const TranslatorLayers& l
       layers_(layers),
       targets_(std::move(targets)),
       context_(context),
-      rows_(config.dtype, {std::ssize(targets_), readout_width(config)}) {}
+      rows_(config.dtype, {std::ssize(targets_), readout_width(config)}),
+      losses_(config.dtype, {2, std::ssize(targets_)}) {}
 
-TranslationLoss OutputPass::loss() { return predict(nullptr); }
+TranslationLoss OutputPass::loss() {
+  predict(Wanted::kLosses, nullptr);
+  return sum(losses_);
+}
 
 TranslationLoss OutputPass::loss_and_gradients(TranslatorGradients& gradients) {
-  d_rows_ = Tensor(config_.dtype, rows_.shape());
-  return predict(&gradients);
+  predict(Wanted::kAll, &gradients);
+  return sum(losses_);
+}
+
+const Tensor& OutputPass::losses_and_row_gradients() {
+  predict(Wanted::kAllButTokens, nullptr);
+  return losses_;
 }
 
 // Computes logits, loss and the layer's gradients for several rows at a time.
-TranslationLoss OutputPass::predict(TranslatorGradients* gradients) {
+void OutputPass::predict(Wanted wanted, TranslatorGradients* gradients) {
   const auto N = static_cast<Index>(targets_.size());
-  if (N == 0) return {};
   const Index V = config_.target_tokens;
+  const bool keeps = wanted == Wanted::kAllButTokens;
+  if (wanted != Wanted::kLosses) d_rows_ = Tensor(config_.dtype, rows_.shape());
+  if (keeps) d_logits_ = Tensor(config_.dtype, {N, V});
+  if (N == 0) return;
   const Index at_once = std::min(N, logits_at_once(V));
   const PackedLinear output = packed_output(config_, layers_, context_);
   const CrossEntropy cross_entropy(config_.label_smoothing);
-  Tensor logits(config_.dtype, {at_once, V});
-  Tensor losses(config_.dtype, {2, N});  // losses with smoothed labels; log-probabilities
+  Tensor logits;
+  if (!keeps) logits = Tensor(config_.dtype, {at_once, V});
   CrossEntropy::Saved saved;
   for (Index first = 0; first < N; first += at_once) {
     const Index count = std::min(at_once, N - first);
     const ConstView inputs = rows(first, count);
-    const View scores = slice(logits, 0, 0, count);
+    const View scores = keeps ? slice(d_logits_.view(), 0, first, first + count)
+                              : slice(logits.view(), 0, 0, count);
     const ConstView labels(targets_.data() + first, {count});
     const auto some = [&](Index which) {
-      return slice(reshape(slice(losses, 0, which, which + 1), {N}), 0, first, first + count);
+      return slice(reshape(slice(losses_, 0, which, which + 1), {N}), 0, first, first + count);
     };
     output.forward(inputs, scores);
-    if (gradients == nullptr) {
+    if (wanted == Wanted::kLosses) {
       cross_entropy.forward(scores, labels, saved, {some(0), some(1)}, context_);
       continue;
     }
     cross_entropy.forward_and_backward(scores, labels, {some(0), some(1)}, context_);
+    if (keeps) {
+      output.backward_input(scores, d_rows(first, count));
+      continue;
+    }
     output.backward(inputs, scores, d_rows(first, count), output_weight(config_, *gradients),
                     gradients->output.bias, first == 0 ? Write::kOverwrite : Write::kAccumulate);
   }
-  return sum(losses);
 }
 
-TranslationLoss OutputPass::sum(const Tensor& losses) const {
+void OutputPass::token_gradients(TranslatorGradients& gradients, Index first, Index count,
+                                 Write write) {
+  const auto some = [&](Tensor& gradient) {
+    return gradient.given() ? slice(gradient.view(), 0, first, first + count) : View();
+  };
+  layers::linear_backward_parameters(
+      "OutputPass::token_gradients", rows_, slice(ConstView(d_logits_), 1, first, first + count),
+      layers::LinearGradientViews{some(output_weight(config_, gradients)),
+                                  some(gradients.output.bias)},
+      write, context_);
+}
+
+TranslationLoss OutputPass::sum(const Tensor& losses) {
   TranslationLoss sums;
-  sums.tokens = static_cast<Index>(targets_.size());
+  sums.tokens = losses.size(1);
   core::dispatch(losses.dtype(), [&]<class T>() {
     const std::span<const T> values = losses.values<T>();
-    for (std::size_t n = 0; n < targets_.size(); ++n) {
+    const auto count = static_cast<std::size_t>(sums.tokens);
+    for (std::size_t n = 0; n < count; ++n) {
       sums.loss += static_cast<double>(values[n]);
-      sums.log_probability += static_cast<double>(values[targets_.size() + n]);
+      sums.log_probability += static_cast<double>(values[count + n]);
     }
   });
   return sums;

@@ -7,10 +7,16 @@
 
 #include <qkv/app/translator.h>
 
+#include "core/order.h"
+
 // The output layer on all target tokens of a batch. They may come from several TranslatorPasses:
 // the weight then has one gradient, summed over rows in one fixed order. There are no rows for
 // padding.
 namespace qkv::app {
+
+// A pass over rows that several processes share has some of them, from a multiple of this number of
+// rows on: the order of sums over rows is divided there.
+inline constexpr Index kOutputRows = core::kGradientBlock;
 
 class OutputPass {
  public:
@@ -28,15 +34,27 @@ class OutputPass {
   // Overwrites the gradients of the output layer's bias and of its weight, which may be tied.
   TranslationLoss loss_and_gradients(TranslatorGradients& gradients);
 
+  // In place of loss_and_gradients(), where another pass has the rows before these: computes the
+  // losses and the gradients of the rows, and keeps those of the logits. Returns the losses of each
+  // row [2,targets]: with smoothed labels, and log-probabilities.
+  const Tensor& losses_and_row_gradients();
+  // Then adds these rows' part to the gradients for the tokens `first` to `first + count`, or
+  // overwrites them.
+  void token_gradients(TranslatorGradients& gradients, Index first, Index count, Write write);
+  // The loss, given the losses of all rows [2,targets] in order.
+  static TranslationLoss sum(const Tensor& losses);
+
  private:
-  TranslationLoss predict(TranslatorGradients* gradients);
-  TranslationLoss sum(const Tensor& losses) const;
+  enum class Wanted { kLosses, kAll, kAllButTokens };
+  void predict(Wanted wanted, TranslatorGradients* gradients);
 
   const TranslatorConfig& config_;
   const TranslatorLayers& layers_;
   std::vector<std::int32_t> targets_;
   Context& context_;
   Tensor rows_, d_rows_;  // [targets, readout_width()]
+  Tensor losses_;         // [2,targets]
+  Tensor d_logits_;       // [targets, tokens] after losses_and_row_gradients()
 };
 
 }  // namespace qkv::app

@@ -4,11 +4,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <qkv/app/translator.h>
 #include <qkv/context.h>
+#include <qkv/ranks.h>
 
 #include "translator/optimiser/gradients.h"
 
@@ -20,16 +22,19 @@ namespace qkv::app {
 Index shard_count(Index pairs);
 
 // Computes the gradients of batches, whose micro-batches run in parallel: each is one task with a
-// serial context and its own set of gradients. The output layer, which is most of the work, is
-// computed for all micro-batches together, on all threads, so that its weight has one gradient.
+// serial context and its own set of gradients, on one of the ranks. The output layer, which is most
+// of the work, is computed for all micro-batches of a rank together, on all threads, so that its
+// weight has one gradient. The result has the same bits on every rank, for any number of ranks and
+// threads.
 class BatchGradients {
  public:
-  // The translator and the flag (which may be null) must outlive the object.
-  BatchGradients(const Translator& translator, Executor executor, const std::atomic<bool>* stop);
+  // The translator, the flag (which may be null) and the ranks must outlive the object.
+  BatchGradients(const Translator& translator, Executor executor, const std::atomic<bool>* stop,
+                 Ranks& ranks);
 
-  // The loss of a training batch; writes its gradients to set 0: sums over tokens, not means.
-  // Dropout depends on (seed, update, micro-batch). Throws Cancelled if the flag is set during the
-  // call.
+  // The loss of a training batch, which is that of all ranks; writes its gradients to set 0: sums
+  // over tokens, not means. Dropout depends on (seed, update, micro-batch). Throws Cancelled if the
+  // flag is set during the call and there is one rank; several ranks would wait for one another.
   TranslationLoss compute(std::span<const TokenPair> pairs, std::uint64_t seed, Index update);
 
   // The translator's parameters with the gradients of set 0.
@@ -41,14 +46,24 @@ class BatchGradients {
     TranslatorGradients gradients;
     Context context{};
   };
+  struct Batch;
 
   void add_shards(Index count);
+  void make_room(Batch& batch);
+  TranslationLoss output_of_ranks(Batch& batch);
+  void sum_over_rows(Batch& batch);
+  void add_up(const Batch& batch, Index first, Index count);
+  TranslatorGradients& set(const Batch& batch, Index shard);
+  bool is_alone() const { return ranks_.count() == 1; }
 
   const Translator& translator_;
   Executor executor_;
   Context context_;
   const std::atomic<bool>* stop_;
-  std::vector<Shard> shards_{};  // grows with the number of micro-batches
+  Ranks& ranks_;
+  // Those of this rank; their number grows with that of micro-batches.
+  std::vector<Shard> shards_{};
+  std::optional<TranslatorGradients> received_{};  // a set of another rank
 };
 
 }  // namespace qkv::app

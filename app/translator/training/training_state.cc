@@ -12,6 +12,7 @@
 #include <qkv/app/utf8.h>
 
 #include "files/text_file.h"
+#include "ranks/collective.h"
 
 namespace qkv::app {
 namespace {
@@ -202,6 +203,19 @@ void TrainingState::restore(const LockedFolder& folder) {
   log.resize(std::min(log.size(), static_cast<std::size_t>(std::max<Index>(log_bytes, 0))));
   write_text(folder.file(kLogFile), log);
   write_models(folder);
+}
+
+void TrainingState::share(Ranks& ranks) {
+  for_each_array([&](const std::string&, Tensor& tensor) {
+    ranks::broadcast(ranks, ranks::bytes_of(tensor.view()));
+  });
+  for_each_count(counts, [&](const char*, auto& number) { ranks::broadcast(ranks, number); });
+  adam.set_updates(counts.spent.updates);
+  Quality best = stopping.best();
+  ranks::broadcast(ranks, best);
+  Index misses = stopping.misses();
+  ranks::broadcast(ranks, misses);
+  stopping.restore(best, misses);
 }
 
 }  // namespace qkv::app

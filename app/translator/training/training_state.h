@@ -6,6 +6,7 @@
 
 #include <qkv/app/array_file.h>
 #include <qkv/app/translation_model.h>
+#include <qkv/ranks.h>
 
 #include "files/locked_folder.h"
 #include "translator/model/run_folder.h"
@@ -69,6 +70,8 @@ class TrainingState {
   // Reads the files of save(), truncates train.jsonl to the length in the state, and rewrites the
   // best and the latest model. Throws InputError for files that hold anything else.
   void restore(const LockedFolder& folder);
+  // Copies everything but the log from the first rank to the others.
+  void share(Ranks& ranks);
 
  private:
   // Calls visit(name, tensor) for each array of the state except the counters.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -15,6 +16,7 @@
 #include "files/locked_folder.h"
 #include "files/settings.h"
 #include "files/text_file.h"
+#include "ranks/collective.h"
 #include "translator/model/model_names.h"
 #include "translator/model/run_folder.h"
 #include "translator/training/kept_checkpoints.h"
@@ -122,6 +124,31 @@ void set_up(const LockedFolder& folder, const RunConfig& config, const Translati
   }
 }
 
+// Copies the subword model of the first rank, if it has one.
+void share(Ranks& ranks, std::optional<Subwords>& subwords) {
+  std::string bytes = subwords ? subwords->bytes() : "";
+  ranks::broadcast(ranks, bytes);
+  if (ranks.rank() != 0 && !bytes.empty()) subwords.emplace(bytes);
+}
+
+// Throws unless this rank has the first one's data and options.
+void check_as_first(Ranks& ranks, const std::string& data, const Settings& own) {
+  std::string line = settings_line(own);
+  ranks::broadcast(ranks, line);
+  ranks::agreed(ranks, [&] {
+    const Settings of_first = settings_of_line(data, 1, line);
+    std::string changed = differences(of_first, own);
+    for (const char* name : {"after", "save_every", "keep"}) {
+      const SettingValue one = *find_setting(of_first, name);
+      const SettingValue other = *find_setting(own, name);
+      if (!changed.empty() || json_text(one) == json_text(other)) continue;
+      changed = fmt::format("{}: {} -> {}", option_of(name), json_text(one), json_text(other));
+    }
+    if (changed.empty()) return;
+    throw RunMismatch(fmt::format("the data or settings are not those of rank 0: {}", changed));
+  });
+}
+
 }  // namespace
 
 Diverged::~Diverged() = default;
@@ -129,21 +156,54 @@ RunMismatch::~RunMismatch() = default;
 
 TrainingReport train_translation(const TrainingOptions& options, const std::string& folder_path,
                                  const TrainingHooks& hooks) {
-  check_options(options);
-  const LockedFolder folder(folder_path);
-  check_folder(folder);
-  const TranslationData data =
-      read_translation_data(options, kept_subwords(folder, options), hooks);
-  RunConfig config{options, data.train.facts, data.valid.facts, data.subword_hash};
-  config.options.data = kept_path(options.data);
-  config.options.valid = kept_path(options.valid);
-  config.options.model.source_tokens = data.source.size();
-  config.options.model.target_tokens = data.target.size();
-  Training training(config.options, data, folder, hooks);  // throws for invalid options
-  set_up(folder, config, data);
-  training.begin();
-  training.run();
-  return training.report();
+  ranks::OneRank alone;
+  Ranks& ranks = options.ranks == nullptr ? alone : *options.ranks;
+  const bool is_first = ranks.rank() == 0;
+  TrainingHooks own_hooks;
+  own_hooks.stop = hooks.stop;
+  if (is_first) own_hooks = hooks;
+
+  std::optional<LockedFolder> folder;
+  std::optional<Subwords> subwords;
+  TranslationData data;
+  RunConfig config;
+  std::optional<Training> training;
+  ranks::agreed(ranks, [&] {
+    check_options(options);
+    check(options.data != "-" || ranks.count() == 1, "data",
+          "a file that all processes can read, where several train", "standard input");
+    if (!is_first) return;
+    folder.emplace(folder_path);
+    check_folder(*folder);
+    subwords = kept_subwords(*folder, options);
+  });
+  share(ranks, subwords);
+  ranks::agreed(ranks, [&] {
+    data = read_translation_data(options, subwords, own_hooks);
+    config = {options, data.train.facts, data.valid.facts, data.subword_hash};
+    config.options.data = kept_path(options.data);
+    config.options.valid = kept_path(options.valid);
+    config.options.model.source_tokens = data.source.size();
+    config.options.model.target_tokens = data.target.size();
+    training.emplace(config.options, data, is_first ? &*folder : nullptr, own_hooks,
+                     ranks);  // throws for invalid options
+  });
+  check_as_first(ranks, options.data, settings_of(config));
+  ranks::agreed(ranks, [&] {
+    if (!is_first) return;
+    set_up(*folder, config, data);
+    training->begin();
+  });
+  try {
+    training->share();
+    training->run();
+    return training->report();
+  } catch (const Diverged&) {
+    throw;  // as on every rank
+  } catch (...) {
+    if (ranks.count() > 1 && hooks.lone_error) hooks.lone_error();
+    throw;
+  }
 }
 
 bool holds_run(const std::string& folder) {

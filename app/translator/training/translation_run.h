@@ -19,6 +19,7 @@
 #include <qkv/app/vocabulary.h>
 #include <qkv/context.h>
 #include <qkv/export.h>
+#include <qkv/ranks.h>
 
 #include "translator/optimiser/adam.h"
 #include "translator/optimiser/schedule.h"
@@ -96,6 +97,11 @@ struct TrainingOptions {
   // without validation data.
   Index keep = 0;
   Executor executor{};
+  // The processes that train together, each on its part of a batch; null: this one alone. The
+  // parameters have the same bits for any number. All call train_translation() with equal options;
+  // all read the data, which cannot be standard input; the first has the folder and calls the
+  // hooks.
+  Ranks* ranks = nullptr;
 };
 
 // The progress of training, reported after each update.
@@ -146,7 +152,11 @@ struct TrainingHooks {
   std::function<void(const TrainingValidation&)> validation{};
   // Called with a sentence on each data file of which lines were skipped.
   std::function<void(const std::string&)> warning{};
-  // If it becomes true, the run is saved and ends. It may be null and must outlive the call.
+  // Called before an error is thrown of which the other ranks do not know: this rank's process must
+  // end them.
+  std::function<void()> lone_error{};
+  // If it becomes true, the run is saved and ends. It may be null and must outlive the call. With
+  // several ranks the flag of each counts, after each update.
   const std::atomic<bool>* stop = nullptr;
 };
 
@@ -188,7 +198,9 @@ class QKV_API RunMismatch : public std::runtime_error {
 // Trains in the folder until a budget is used up, resuming from its checkpoint if there is one.
 // Throws InputError for data or a folder's files that cannot be read (a line that is no sentence
 // pair is an error unless skip_bad is set), OutputError if the folder cannot be written or another
-// process holds it, Error for invalid options, RunMismatch, Diverged.
+// process holds it, Error for invalid options, RunMismatch, Diverged. With several ranks, what is
+// found before the first update is thrown by the lowest rank that finds it, and OtherRankFailed by
+// the others.
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
 

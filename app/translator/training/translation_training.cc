@@ -9,6 +9,7 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "ranks/collective.h"
 #include "translator/data/batches.h"
 #include "translator/training/kept_checkpoints.h"
 #include "translator/training/training_log.h"
@@ -31,27 +32,32 @@ bool is_due(const Budget& every, const Counts& counts) {
 }  // namespace
 
 Training::Training(const TrainingOptions& options, const TranslationData& data,
-                   const LockedFolder& folder, const TrainingHooks& hooks)
+                   const LockedFolder* folder, const TrainingHooks& hooks, Ranks& ranks)
     : options_(options),
       data_(data),
       folder_(folder),
       hooks_(hooks),
+      ranks_(ranks),
       lengths_(data.train.lengths()),
       state_({Translator(options.model), data.source, data.target, data.tokenizer, data.style,
               data.longest_source},
              options.adam, EarlyStopping(options.patience, options.best), !options.valid.empty()),
-      gradients_(state_.model.translator, options.executor, hooks.stop) {}
+      gradients_(state_.model.translator, options.executor, hooks.stop, ranks) {}
 
 void Training::begin() {
-  if (folder_.holds(kStateFile)) {
-    state_.restore(folder_);
+  if (folder_->holds(kStateFile)) {
+    state_.restore(*folder_);
     resumed_ = state_.counts.spent.updates;
-    remove_checkpoints_after(folder_, *resumed_);
+    remove_checkpoints_after(*folder_, *resumed_);
   } else {
     check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
-    state_.save(folder_);
+    state_.save(*folder_);
   }
+}
+
+void Training::share() {
+  state_.share(ranks_);
   is_saved_ = true;
   saved_update_ = state_.counts.spent.updates;
   saved_seconds_ = state_.counts.spent.seconds;
@@ -62,8 +68,8 @@ void Training::begin() {
 // parameters, so the state must have been removed.
 void Training::check_nothing_is_lost() const {
   for (const char* name : {kModelFile, kBestFile}) {
-    if (!folder_.holds(name)) continue;
-    throw InputError(folder_.file(kStateFile),
+    if (!folder_->holds(name)) continue;
+    throw InputError(folder_->file(kStateFile),
                      fmt::format("is missing beside {}: without it this run cannot be "
                                  "resumed; use another folder to start over",
                                  name));
@@ -75,6 +81,7 @@ void Training::run() {
     loop();
   } catch (const Cancelled&) {
     // The update or validation that was interrupted is repeated when the run is resumed.
+    is_stopped_ = true;
   }
   finish();
 }
@@ -83,7 +90,7 @@ void Training::run() {
 // this changes train.jsonl, but nothing that a resumed run computes with.
 void Training::finish() {
   bool validated = false;
-  if (!options_.valid.empty() && !is_stopped()) {
+  if (!options_.valid.empty() && !is_stopped_) {
     if (!is_saved_) save();  // a process killed in a long validation then loses nothing
     validated = try_to_score();
   }
@@ -99,7 +106,7 @@ void Training::write_end_line(bool validated) {
   if (counts.spent.updates == 0 || counts.line_due != 0 || counts.line_done >= kind) return;
   std::optional<bool> is_best;
   if (validated) is_best = state_.stopping.is_better(quality());
-  add_line(is_stopped() ? "stopped" : "budget", is_best);
+  add_line(is_stopped_ ? "stopped" : "budget", is_best);
   counts.line_done = kind;
 }
 
@@ -113,12 +120,23 @@ void Training::loop() {
   }
 }
 
-bool Training::is_stopped() const {
-  return hooks_.stop != nullptr && hooks_.stop->load(std::memory_order_relaxed);
+// Whether a signal has arrived at any rank. All ranks look at the same places, so that all stop
+// there.
+void Training::look_at_flag() {
+  is_stopped_ =
+      ranks::any(ranks_, hooks_.stop != nullptr && hooks_.stop->load(std::memory_order_relaxed));
 }
 
-bool Training::is_over() const {
-  return is_stopped() || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
+// The time of the first rank's clock.
+double Training::seconds() {
+  double seconds = pace_.seconds();
+  ranks::broadcast(ranks_, seconds);
+  return seconds;
+}
+
+bool Training::is_over() {
+  look_at_flag();
+  return is_stopped_ || is_spent(options_.after, state_.counts.spent) || state_.stopping.is_over();
 }
 
 // True if a validation is due after this update. A time is counted from the end of the last
@@ -145,7 +163,7 @@ void Training::update() {
     batches_epoch_ = counts.spent.epochs;
   }
   if (counts.batch >= std::ssize(batches_)) {
-    throw InputError(folder_.file(kStateFile),
+    throw InputError(kStateFile,
                      fmt::format("run.batch: expected less than the {} of the epoch, got {}",
                                  std::ssize(batches_), counts.batch));
   }
@@ -158,7 +176,7 @@ void Training::update() {
     counts.batch = 0;
     ++counts.spent.epochs;
   }
-  counts.spent.seconds = pace_.seconds();
+  counts.spent.seconds = seconds();
   ask_for_line();
 }
 
@@ -191,10 +209,10 @@ void Training::learn_from(const TranslationLoss& loss) {
 }
 
 void Training::fail(const std::string& what, Index update) const {
-  throw Diverged(
-      fmt::format("{} at update {}; {} holds update {}, the last save; a smaller learning rate or "
-                  "clipping may help",
-                  what, update, folder_.path(), saved_update_));
+  throw Diverged(fmt::format(
+      "{} at update {}; {} holds update {}, the last save; a smaller learning rate or "
+      "clipping may help",
+      what, update, folder_ == nullptr ? "the folder" : folder_->path(), saved_update_));
 }
 
 void Training::ask_for_line() {
@@ -210,7 +228,8 @@ void Training::ask_for_line() {
 void Training::keep() {
   if (options_.keep == 0) return;
   check_finite();
-  write_model_file(folder_.file(checkpoint_name(state_.counts.spent.updates)), state_.model);
+  if (folder_ == nullptr) return;
+  write_model_file(folder_->file(checkpoint_name(state_.counts.spent.updates)), state_.model);
 }
 
 void Training::write_line() {
@@ -219,7 +238,7 @@ void Training::write_line() {
   if (counts.line_due == kValidation) {
     is_best = state_.stopping.take(quality());
     if (*is_best) state_.keep_best();
-    counts.valid_seconds = pace_.seconds();
+    counts.valid_seconds = seconds();
   }
   add_line("", is_best);
   counts.line_done = std::exchange(counts.line_due, 0);
@@ -232,7 +251,7 @@ void Training::write_line() {
 
 // Adds a line to train.jsonl. `is_best` is given if there was a validation, which is then reported.
 void Training::add_line(const char* end, std::optional<bool> is_best) {
-  state_.counts.spent.seconds = pace_.seconds();
+  state_.counts.spent.seconds = seconds();
   const Counts& counts = state_.counts;
   LogLine line{.spent = counts.spent,
                .end = end,
@@ -265,9 +284,11 @@ void Training::check_finite() const {
 
 void Training::save() {
   check_finite();
-  state_.counts.spent.seconds = pace_.seconds();
-  state_.save(folder_);
-  keep_last_checkpoints(folder_, options_.keep);
+  state_.counts.spent.seconds = seconds();
+  if (folder_ != nullptr) {
+    state_.save(*folder_);
+    keep_last_checkpoints(*folder_, options_.keep);
+  }
   is_saved_ = true;
   saved_update_ = state_.counts.spent.updates;
   saved_seconds_ = state_.counts.spent.seconds;
@@ -277,10 +298,10 @@ void Training::save() {
 // speed.
 const ValidationScore& Training::score() {
   if (score_) return *score_;
-  const double start = pace_.seconds();
+  const double start = seconds();
   score_ = validate(state_.model, data_.valid, state_.counts.spent.updates, options_.executor,
-                    hooks_.stop);
-  const double spent = pace_.seconds() - start;
+                    hooks_.stop, ranks_);
+  const double spent = seconds() - start;
   state_.counts.line_seconds += spent;
   pace_.add_validation(spent);
   return *score_;
@@ -298,6 +319,7 @@ bool Training::try_to_score() {
     score();
     return true;
   } catch (const Cancelled&) {
+    is_stopped_ = true;
     return false;
   }
 }
@@ -320,7 +342,7 @@ void Training::tell() const {
 
 TrainingReport Training::report() {
   TrainingReport report;
-  report.end = is_stopped()                ? TrainingEnd::kStopped
+  report.end = is_stopped_                 ? TrainingEnd::kStopped
                : state_.stopping.is_over() ? TrainingEnd::kPatience
                                            : TrainingEnd::kBudget;
   report.spent = state_.counts.spent;
@@ -333,10 +355,10 @@ TrainingReport Training::report() {
   report.loss = state_.counts.last_loss;
   report.best = state_.stopping.best();
   report.best_by = options_.best;
-  if (options_.valid.empty() || !score_ || is_stopped()) return report;
+  if (options_.valid.empty() || !score_ || is_stopped_) return report;
   report.valid = *score_;
   if (state_.stopping.is_better(quality())) {
-    write_model_file(folder_.file(kBestFile), state_.model);
+    if (folder_ != nullptr) write_model_file(folder_->file(kBestFile), state_.model);
     report.best = quality();
   }
   return report;

@@ -5,6 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include <qkv/ranks.h>
+
 #include "files/locked_folder.h"
 #include "translator/training/batch_gradients.h"
 #include "translator/training/training_pace.h"
@@ -14,15 +16,20 @@
 
 namespace qkv::app {
 
-// One run in a folder: its data, its state, and the training loop.
+// One run in a folder: its data, its state, and the training loop. Several ranks take equal steps,
+// each with the whole state; the first has the folder and the clock.
 class Training {
  public:
-  // `options` must have the sizes of the vocabularies. All arguments must outlive the object.
-  Training(const TrainingOptions& options, const TranslationData& data, const LockedFolder& folder,
-           const TrainingHooks& hooks);
+  // `options` must have the sizes of the vocabularies; `folder` is null on ranks but the first. All
+  // arguments must outlive the object.
+  Training(const TrainingOptions& options, const TranslationData& data, const LockedFolder* folder,
+           const TrainingHooks& hooks, Ranks& ranks);
 
-  // Resumes from the folder's state, if it has one; else saves the initial parameters.
+  // Resumes from the folder's state, if it has one; else saves the initial parameters. On the first
+  // rank alone.
   void begin();
+  // Copies the state of the first rank to the others, and starts the clock.
+  void share();
   // Trains until a budget is used up, validation stops improving or the flag is set; then validates
   // once more, unless the flag is set, and saves.
   void run();
@@ -32,8 +39,9 @@ class Training {
   TrainingReport report();
 
  private:
-  bool is_stopped() const;
-  bool is_over() const;
+  void look_at_flag();
+  bool is_over();
+  double seconds();
   bool is_save_due() const;
   bool is_validation_due() const;
   void loop();
@@ -57,8 +65,9 @@ class Training {
 
   const TrainingOptions& options_;
   const TranslationData& data_;
-  const LockedFolder& folder_;
+  const LockedFolder* folder_;
   const TrainingHooks& hooks_;
+  Ranks& ranks_;
   std::vector<PairLength> lengths_;
   TrainingState state_;
   BatchGradients gradients_;
@@ -67,6 +76,7 @@ class Training {
 
   // State of this run alone, which is not saved.
   std::optional<Index> resumed_{};
+  bool is_stopped_ = false;  // whether the flag was set on any rank when the ranks last looked
   TrainingPace pace_{};
   Index saved_update_ = 0;
   double saved_seconds_ = 0;

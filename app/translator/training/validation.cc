@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "ranks/collective.h"
 #include "text/corpus_score.h"
 #include "text/tokenize_13a.h"
 #include "translator/data/batches.h"
@@ -75,6 +77,27 @@ bool has_bleu(std::span<const TranslatedSentence> sentences) {
   });
 }
 
+// Merges what the ranks computed: each has the losses of its batches, and the others are zero, and
+// the translations of their sentences, and the others are empty.
+void share(Ranks& ranks, std::vector<TranslationLoss>& losses,
+           std::vector<std::string>& translations) {
+  if (ranks.count() == 1) return;
+  std::string mine(losses.size() * sizeof(TranslationLoss), '\0');
+  std::memcpy(mine.data(), losses.data(), mine.size());
+  const std::vector<std::string> all = ranks::all_texts(ranks, mine);
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    for (std::size_t n = r; n < losses.size(); n += all.size()) {
+      std::memcpy(&losses[n], all[r].data() + n * sizeof(TranslationLoss), sizeof(TranslationLoss));
+    }
+  }
+  for (const std::string& joined : ranks::all_texts(ranks, ranks::joined(translations))) {
+    std::vector<std::string> of_rank = ranks::split(joined);
+    for (std::size_t n = 0; n < translations.size(); ++n) {
+      if (!of_rank[n].empty()) translations[n] = std::move(of_rank[n]);
+    }
+  }
+}
+
 // The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4):
 // updates at which validations occur are multiples of one number, and still show different
 // sentences.
@@ -85,17 +108,27 @@ std::size_t sample_of(Index update, std::size_t count) {
 }  // namespace
 
 ValidationScore validate(const TranslationModel& model, const EncodedPairs& pairs, Index update,
-                         const Executor& executor, const std::atomic<bool>* stop) {
+                         const Executor& executor, const std::atomic<bool>* stop, Ranks& ranks) {
   const auto batches = sorted_batches(pairs.lengths(), kBatchTokens);
   std::vector<TranslationLoss> losses(batches.size());
   const std::vector<Index> places = places_of(pairs);
   std::vector<std::string> translations(pairs.sentences.size());
-  for_each_task(executor, std::ssize(batches), [&](Index task) {
-    Context context;
-    context.set_stop_flag(stop);
-    const auto n = static_cast<std::size_t>(task);
-    losses[n] = validate_batch(model, pairs, batches[n], places, context, translations);
-  });
+  // Batches are in the order of length: every rank gets short and long ones.
+  std::vector<Index> mine;
+  for (Index n = ranks.rank(); n < std::ssize(batches); n += ranks.count()) mine.push_back(n);
+  bool is_cancelled = false;
+  try {
+    for_each_task(executor, std::ssize(mine), [&](Index task) {
+      Context context;
+      context.set_stop_flag(stop);
+      const auto n = static_cast<std::size_t>(mine[static_cast<std::size_t>(task)]);
+      losses[n] = validate_batch(model, pairs, batches[n], places, context, translations);
+    });
+  } catch (const Cancelled&) {
+    is_cancelled = true;
+  }
+  if (ranks::any(ranks, is_cancelled)) throw Cancelled("validate");
+  share(ranks, losses, translations);
   TranslationLoss sum;
   for (const TranslationLoss& loss : losses) {
     sum.log_probability += loss.log_probability;

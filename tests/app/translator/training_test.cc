@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <string>
@@ -13,9 +14,11 @@
 
 #include <qkv/error.h>
 
+#include "ranks/collective.h"
 #include "tests/app/files/files.h"
 #include "tests/app/translator/translators.h"
 #include "tests/layers/support.h"
+#include "tests/ranks/thread_ranks.h"
 #include "translator/model/model_names.h"
 #include "translator/passes/parallel.h"
 #include "translator/training/batch_gradients.h"
@@ -66,7 +69,8 @@ TEST(Shards, AddUpToTheBatch) {
     config.dropout = 0;
     app::Translator translator = random_translator(config);
     const Pairs pairs(150);  // four micro-batches of unequal sizes
-    BatchGradients batch(translator, Executor(), nullptr);
+    ranks::OneRank alone;
+    BatchGradients batch(translator, Executor(), nullptr, alone);
     batch.compute(Pairs(300).list, 5, 1);  // previous contents do not matter
     const app::TranslationLoss got = batch.compute(pairs.list, 5, 1);
 
@@ -95,22 +99,29 @@ TEST(Shards, AddUpToTheBatch) {
   }
 }
 
-// The bytes of a batch's gradients, with four micro-batches and more target tokens than the output
-// layer computes at a time.
+// The bytes of a batch's loss and gradients, with four micro-batches and more target tokens than
+// the output layer computes at a time.
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
-                                         const test::Network& network = {}) {
+                                         const test::Network& network, Ranks& ranks,
+                                         int count = 200) {
   app::Translator translator = random_translator(
       with(small_config(test::TranslatorAttention::kDot, DType::kFloat32), network));
-  const Pairs pairs(200);
-  BatchGradients batch(translator, executor, nullptr);
+  const Pairs pairs(count);
+  BatchGradients batch(translator, executor, nullptr, ranks);
   batch.compute(Pairs(300).list, 1, 7);  // previous contents do not matter
-  batch.compute(pairs.list, seed, update);
-  std::vector<std::uint8_t> all;
+  const app::TranslationLoss loss = batch.compute(pairs.list, seed, update);
+  std::vector<std::uint8_t> all(sizeof(loss.loss));
+  std::memcpy(all.data(), &loss.loss, sizeof(loss.loss));
   for (const app::TrainedParameter& p : batch.list(translator)) {
     const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
     all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
   }
   return all;
+}
+std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
+                                         const test::Network& network = {}) {
+  ranks::OneRank alone;
+  return gradient_bytes(executor, seed, update, network, alone);
 }
 
 TEST(Shards, HaveTheSameBitsOnAnyThreads) {
@@ -118,6 +129,24 @@ TEST(Shards, HaveTheSameBitsOnAnyThreads) {
     const auto serial = gradient_bytes(Executor(), 5, 3, network);
     for (const int threads : {2, 3, 5}) {
       EXPECT_EQ(serial, gradient_bytes(Executor::threads(threads), 5, 3, network)) << threads;
+    }
+  }
+}
+
+// From one micro-batch, which one rank computes, to eight; the ranks wait for one another at
+// random.
+TEST(Shards, HaveTheSameBitsOnAnyRanks) {
+  for (const test::Network& network : test::kEveryNetwork) {
+    for (const int count : {20, 70, 200, 300}) {
+      ranks::OneRank alone;
+      const auto want = gradient_bytes(Executor(), 5, 3, network, alone, count);
+      for (const int ranks : {2, 3, 4, 7, 9}) {
+        test::ThreadRanks::run(ranks, {.most_delay_us = 100}, [&](Ranks& mine) {
+          const Executor executor = Executor::threads(mine.rank() % 2 + 1);
+          EXPECT_EQ(want, gradient_bytes(executor, 5, 3, network, mine, count))
+              << "rank " << mine.rank() << " of " << ranks << ", " << count << " pairs";
+        });
+      }
     }
   }
 }
@@ -136,7 +165,8 @@ TEST(Shards, DrawDropoutEachByItself) {
   const Pairs once(32);
   std::vector<TokenPair> pairs = once.list;
   pairs.insert(pairs.end(), once.list.begin(), once.list.end());
-  BatchGradients batch(translator, Executor(), nullptr);
+  ranks::OneRank alone;
+  BatchGradients batch(translator, Executor(), nullptr, alone);
   const double one = batch.compute(once.list, 5, 3).loss;
   EXPECT_NE(batch.compute(pairs, 5, 3).loss, 2 * one);
 }
@@ -145,7 +175,8 @@ TEST(Shards, StopWhenTold) {
   app::Translator translator =
       random_translator(small_config(test::TranslatorAttention::kAdditive));
   const std::atomic<bool> stop{true};
-  BatchGradients batch(translator, Executor::threads(2), &stop);
+  ranks::OneRank alone;
+  BatchGradients batch(translator, Executor::threads(2), &stop, alone);
   EXPECT_THROW(batch.compute(Pairs(64).list, 0, 1), Cancelled);
 }
 
@@ -183,7 +214,8 @@ struct Task {
     pairs.facts.pairs = std::ssize(pairs.sentences);
   }
   app::ValidationScore validate(const Executor& executor = {}, Index update = 1) const {
-    return app::validate(model, pairs, update, executor, nullptr);
+    ranks::OneRank alone;
+    return app::validate(model, pairs, update, executor, nullptr, alone);
   }
 
   app::TranslationModel model{random_translator(small_config(test::TranslatorAttention::kAdditive)),
@@ -258,7 +290,32 @@ TEST(Validation, ShowsAPairOfItsUpdate) {
 TEST(Validation, StopsWhenTold) {
   const Task task(5);
   const std::atomic<bool> stop{true};
-  EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop), Cancelled);
+  ranks::OneRank alone;
+  EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop, alone), Cancelled);
+}
+
+// Enough text for many batches.
+TEST(Validation, IsSharedByRanks) {
+  const Task task(2000);
+  const app::ValidationScore want = task.validate();
+  for (const int ranks : {2, 3, 5}) {
+    test::ThreadRanks::run(ranks, [&](Ranks& mine) {
+      const app::ValidationScore got =
+          validate(task.model, task.pairs, 1, Executor(), nullptr, mine);
+      EXPECT_EQ(got.loss, want.loss);
+      EXPECT_EQ(got.bleu, want.bleu);
+      EXPECT_EQ(got.exact, want.exact);
+      EXPECT_EQ(got.sample.translation, want.sample.translation);
+    });
+  }
+}
+
+TEST(Validation, StopsOnAllRanksWhenOneIsTold) {
+  const Task task(2000);
+  test::ThreadRanks::run(3, [&](Ranks& mine) {
+    const std::atomic<bool> stop{mine.rank() == 1};
+    EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop, mine), Cancelled);
+  });
 }
 
 TEST(Configuration, DifferencesAreShown) {

@@ -18,6 +18,7 @@
 
 #include "tests/app/files/files.h"
 #include "tests/app/translator/small_model.h"
+#include "tests/ranks/thread_ranks.h"
 #include "translator/data/tasks.h"
 
 namespace qkv::app {
@@ -26,6 +27,7 @@ namespace {
 using test::complaint;
 using test::Directory;
 using test::small_model;
+using test::Texts;
 
 // A few reversed words, some of them for validation, and a tiny translator.
 struct Task {
@@ -96,6 +98,101 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
     EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
   }
   EXPECT_EQ(task.log("parts"), task.log("whole"));
+}
+
+// Trains on several ranks, one of which sees a flag that is set after each update.
+TEST(TranslationRun, OnRanksComesOutTheSame) {
+  Task task;
+  task.train("whole", "7u");
+  const auto train = [&](const char* folder, const char* after, int count, int flagged) {
+    std::vector<TrainingReport> reports(static_cast<std::size_t>(count));
+    std::atomic<bool> stop{false};
+    test::ThreadRanks::run(count, {.most_delay_us = 50}, [&](Ranks& mine) {
+      TrainingHooks hooks;
+      if (mine.rank() == flagged) hooks.stop = &stop;
+      hooks.progress = [&](const TrainingProgress&) { stop = true; };
+      TrainingOptions options = task.options;
+      options.after = parse_budget(after);
+      options.ranks = &mine;
+      options.executor = Executor::threads(mine.rank() % 2 + 1);
+      reports[static_cast<std::size_t>(mine.rank())] =
+          train_translation(options, task.directory / folder, hooks);
+    });
+    for (const TrainingReport& report : reports) {
+      EXPECT_EQ(report.end, reports[0].end);
+      EXPECT_EQ(report.spent.updates, reports[0].spent.updates);
+      EXPECT_EQ(report.loss, reports[0].loss);
+      EXPECT_EQ(report.best.loss, reports[0].best.loss);
+    }
+    return reports[0];
+  };
+  const auto same = [&](const char* folder) {
+    for (const char* name : {"model.safetensors", "best.safetensors"}) {
+      EXPECT_EQ(task.file(folder, name), task.file("whole", name)) << folder << name;
+    }
+    EXPECT_EQ(task.log(folder), task.log("whole")) << folder;
+  };
+  for (const int count : {1, 2, 3, 4}) {
+    const std::string folder = "ranks" + std::to_string(count);
+    EXPECT_EQ(train(folder.c_str(), "7u", count, -1).end, TrainingEnd::kBudget);
+    same(folder.c_str());
+  }
+  // Interrupted after each update, and resumed by other numbers of ranks.
+  for (const auto& [count, flagged] :
+       {std::pair(3, 0), {1, 0}, {4, 3}, {2, 1}, {5, 2}, {2, 0}, {3, 2}}) {
+    const TrainingReport report = train("parts", "7u", count, flagged);
+    // Another rank may have looked before the first set the flag.
+    if (flagged == 0) {
+      EXPECT_EQ(report.end, TrainingEnd::kStopped);
+    }
+  }
+  EXPECT_EQ(train("parts", "7u", 2, -1).end, TrainingEnd::kBudget);
+  same("parts");
+}
+
+// One rank's error ends the others, too.
+TEST(TranslationRun, AnErrorOfARankEndsAll) {
+  Task task;
+  const auto errors = [&](int count, const auto& change) {
+    std::vector<std::string> texts(static_cast<std::size_t>(count));
+    test::ThreadRanks::run(count, [&](Ranks& mine) {
+      TrainingOptions options = task.options;
+      options.after = parse_budget("1u");
+      options.ranks = &mine;
+      change(mine.rank(), options);
+      try {
+        train_translation(options, task.directory / "run");
+      } catch (const OtherRankFailed& error) {
+        texts[static_cast<std::size_t>(mine.rank())] = std::string("other: ") + error.what();
+      } catch (const std::exception& error) {
+        texts[static_cast<std::size_t>(mine.rank())] = error.what();
+      }
+    });
+    return texts;
+  };
+  EXPECT_EQ(
+      errors(3,
+             [&](int rank, TrainingOptions& options) {
+               if (rank > 0) options.data = task.directory / "none.tsv";
+             }),
+      (Texts{"other: rank 1 has failed", task.directory / "none.tsv: No such file or directory",
+             "other: rank 1 has failed"}));
+  EXPECT_EQ(errors(2,
+                   [&](int rank, TrainingOptions& options) {
+                     if (rank == 1) options.data = options.valid;
+                   })[1]
+                .substr(0, 53),
+            "the data or settings are not those of rank 0: data_pa");
+  EXPECT_EQ(errors(2,
+                   [&](int rank, TrainingOptions& options) {
+                     if (rank == 1) options.after = parse_budget("2u");
+                   })[1],
+            "the data or settings are not those of rank 0: --after: \"1u\" -> \"2u\"");
+  EXPECT_EQ(errors(2, [&](int, TrainingOptions& options) { options.data = "-"; })[0],
+            "train_translation: data must be a file that all processes can read, where several "
+            "train, got standard input");
+  EXPECT_FALSE(std::filesystem::exists(task.directory / "run/state.safetensors"));
+  EXPECT_EQ(errors(2, [&](int, TrainingOptions&) {}), (Texts{"", ""}));
 }
 
 // Networks with several layers and tied embeddings resume from their saved states.

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RANKS_H_
+#define QKV_RANKS_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <stdexcept>
+
+#include <qkv/export.h>
+
+namespace qkv {
+
+// A message on its way. The memory that it is sent from or received into must live, and not change,
+// until wait() returns or the object is destroyed.
+class Transfer {
+ public:
+  Transfer() = default;
+  // Gives up a message that was not waited for, which happens after an error alone: the ranks then
+  // cannot exchange further messages.
+  virtual ~Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  // Returns when the message has been received, or when what was sent may change.
+  virtual void wait() = 0;
+};
+
+// Processes that compute together, as one of them sees them: ranks 0 to count() - 1. Messages from
+// one rank to another arrive in the order in which they were sent. Functions that take ranks are
+// collective: all ranks call them, in the same order, and one thread of each. <qkv/mpi.h> has the
+// ranks of MPI.
+class Ranks {
+ public:
+  Ranks() = default;
+  virtual ~Ranks() = default;
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  virtual int rank() const noexcept = 0;
+  virtual int count() const noexcept = 0;
+  // Begins to send to, or to receive from, another rank. A message is received with the size with
+  // which it was sent. Both throw std::runtime_error if the transport fails, as does wait().
+  virtual std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) = 0;
+  virtual std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) = 0;
+};
+
+// Thrown by a collective function on the ranks that have no error, where another rank throws its
+// own.
+class QKV_API OtherRankFailed : public std::runtime_error {
+ public:
+  explicit OtherRankFailed(int rank);
+  ~OtherRankFailed() override;
+};
+
+}  // namespace qkv
+
+#endif  // QKV_RANKS_H_

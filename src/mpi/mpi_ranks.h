@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MPI_MPI_RANKS_H_
+#define QKV_MPI_MPI_RANKS_H_
+
+#include <mpi.h>
+
+#include <qkv/ranks.h>
+
+namespace qkv::mpi {
+
+// The processes of a communicator. Messages go over a duplicate of it, so that those of others are
+// never received in their place.
+class MpiRanks final : public Ranks {
+ public:
+  // Collective. Throws std::runtime_error if MPI reports an error, as send() and receive() do.
+  explicit MpiRanks(MPI_Comm comm);
+  ~MpiRanks() override;
+
+  int rank() const noexcept override { return rank_; }
+  int count() const noexcept override { return count_; }
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) override;
+  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) override;
+  [[noreturn]] void abort(int code) const;
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0;
+  int count_ = 1;
+};
+
+}  // namespace qkv::mpi
+
+#endif  // QKV_MPI_MPI_RANKS_H_

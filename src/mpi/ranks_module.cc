@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module that the program loads if MPI has started several of it: the program itself is linked
+// without MPI.
+#include "mpi/ranks_module.h"
+
+#include <optional>
+
+#include <qkv/version.h>
+
+#include "mpi/mpi_ranks.h"
+
+namespace {
+
+std::optional<qkv::mpi::MpiRanks> ranks;
+
+qkv::Ranks* join() {
+  int provided = 0;
+  // Threads compute, but one thread alone calls MPI.
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+  return &ranks.emplace(MPI_COMM_WORLD);
+}
+
+void leave() {
+  ranks.reset();
+  MPI_Finalize();
+}
+
+void abort_all(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const qkv::mpi::RanksModule qkv_ranks_module;
+const qkv::mpi::RanksModule qkv_ranks_module{QKV_VERSION, &join, &leave, &abort_all};

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_MPI_RANKS_MODULE_H_
+#define QKV_MPI_RANKS_MODULE_H_
+
+#include <qkv/ranks.h>
+
+namespace qkv::mpi {
+
+// What the module qkv_ranks.so offers under the name `qkv_ranks_module`.
+struct RanksModule {
+  const char* version;          // of qkv, which must be that of the program
+  Ranks* (*join)();             // initialises MPI; the ranks of MPI_COMM_WORLD
+  void (*leave)();              // finalises MPI: all ranks have ended well
+  void (*abort_all)(int code);  // ends all ranks at once
+};
+
+}  // namespace qkv::mpi
+
+#endif  // QKV_MPI_RANKS_MODULE_H_

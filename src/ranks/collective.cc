@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/collective.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include <qkv/tensor.h>
+
+namespace qkv {
+
+OtherRankFailed::OtherRankFailed(int rank)
+    : std::runtime_error("rank " + std::to_string(rank) + " has failed") {}
+OtherRankFailed::~OtherRankFailed() = default;
+
+namespace ranks {
+namespace {
+
+void send(Ranks& ranks, std::span<const std::byte> bytes, int to) { ranks.send(bytes, to)->wait(); }
+void receive(Ranks& ranks, std::span<std::byte> bytes, int from) {
+  ranks.receive(bytes, from)->wait();
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+void send(Ranks& ranks, const std::string& text, int to) {
+  const std::uint64_t size = text.size();
+  send(ranks, std::as_bytes(std::span(&size, 1)), to);
+  if (size > 0) send(ranks, bytes_of(text), to);
+}
+
+std::string receive_text(Ranks& ranks, int from) {
+  std::uint64_t size = 0;
+  receive(ranks, std::as_writable_bytes(std::span(&size, 1)), from);
+  std::string text(size, '\0');
+  if (size > 0) receive(ranks, std::as_writable_bytes(std::span(text.data(), size)), from);
+  return text;
+}
+
+// A text behind its length.
+std::string framed(std::string_view text) {
+  const std::uint64_t size = text.size();
+  std::string frame(sizeof(size), '\0');
+  std::memcpy(frame.data(), &size, sizeof(size));
+  return frame.append(text);
+}
+
+// The distance from a rank to the one above it in the binomial tree with rank 0 at the top: its
+// lowest bit. For rank 0 the first power of two that is not below the number of ranks.
+int distance_up(const Ranks& ranks) {
+  int distance = 1;
+  while (distance < ranks.count() && (ranks.rank() & distance) == 0) distance *= 2;
+  return distance;
+}
+
+// Calls f(rank) for the ranks below this one in the tree, those of the largest subtrees first.
+template <class F>
+void for_each_below(const Ranks& ranks, const F& f) {
+  for (int distance = distance_up(ranks) / 2; distance >= 1; distance /= 2) {
+    if (ranks.rank() + distance < ranks.count()) f(ranks.rank() + distance);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Transfer> OneRank::send(std::span<const std::byte> /*data*/, int /*to*/) {
+  throw std::logic_error("a single process has nobody to send to");
+}
+std::unique_ptr<Transfer> OneRank::receive(std::span<std::byte> /*data*/, int /*from*/) {
+  throw std::logic_error("a single process has nobody to receive from");
+}
+
+int owner(Index thing, Index n, Index ranks) {
+  Index rank = thing * ranks / n;  // the exact share's rank, or one before the right one
+  while (share(n, rank + 1, ranks) <= thing) ++rank;
+  while (share(n, rank, ranks) > thing) --rank;
+  return static_cast<int>(rank);
+}
+
+void broadcast(Ranks& ranks, std::span<std::byte> bytes) {
+  if (bytes.empty()) return;
+  if (ranks.rank() != 0) receive(ranks, bytes, ranks.rank() - distance_up(ranks));
+  for_each_below(ranks, [&](int below) { send(ranks, bytes, below); });
+}
+
+void broadcast(Ranks& ranks, std::string& text) {
+  if (ranks.rank() != 0) text = receive_text(ranks, ranks.rank() - distance_up(ranks));
+  for_each_below(ranks, [&](int below) { send(ranks, text, below); });
+}
+
+std::string joined(std::span<const std::string> texts) {
+  std::string frames;
+  for (const std::string& text : texts) frames += framed(text);
+  return frames;
+}
+
+std::vector<std::string> split(std::string_view joined) {
+  std::vector<std::string> texts;
+  while (!joined.empty()) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, joined.data(), sizeof(size));
+    texts.emplace_back(joined.substr(sizeof(size), size));
+    joined.remove_prefix(sizeof(size) + size);
+  }
+  return texts;
+}
+
+// A rank collects the texts of its subtree, whose ranks are consecutive, and passes them up.
+std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine) {
+  std::string frames = framed(mine);
+  const int top = distance_up(ranks);
+  for (int distance = 1; distance < top; distance *= 2) {
+    if (ranks.rank() + distance < ranks.count()) {
+      frames += receive_text(ranks, ranks.rank() + distance);
+    }
+  }
+  if (ranks.rank() != 0) send(ranks, frames, ranks.rank() - top);
+  broadcast(ranks, frames);
+  return split(frames);
+}
+
+bool any(Ranks& ranks, bool mine) {
+  return std::ranges::any_of(all_texts(ranks, mine ? "1" : ""),
+                             [](const std::string& text) { return !text.empty(); });
+}
+
+void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
+               std::span<const Index> to, const View& target) {
+  const auto me = static_cast<std::size_t>(ranks.rank());
+  // The rows that one rank gives another, counted from the first row of `base`.
+  const auto common = [&](std::size_t giver, std::size_t taker, Index base) {
+    const Index begin = std::max(from[giver], to[taker]);
+    const Index end = std::max(begin, std::min(from[giver + 1], to[taker + 1]));
+    return std::pair(begin - base, end - base);
+  };
+  std::vector<std::unique_ptr<Transfer>> transfers;
+  for (std::size_t other = 0; other < static_cast<std::size_t>(ranks.count()); ++other) {
+    const auto [begin, end] = common(other, me, to[me]);
+    if (begin == end) continue;
+    const View rows = slice(target, 0, begin, end);
+    if (other == me) {
+      copy(slice(mine, 0, common(me, me, from[me]).first, common(me, me, from[me]).second), rows);
+    } else {
+      transfers.push_back(ranks.receive(ranks::bytes_of(rows), static_cast<int>(other)));
+    }
+  }
+  for (std::size_t other = 0; other < static_cast<std::size_t>(ranks.count()); ++other) {
+    const auto [begin, end] = common(me, other, from[me]);
+    if (begin == end || other == me) continue;
+    const ConstView rows = slice(mine, 0, begin, end);
+    transfers.push_back(ranks.send(ranks::bytes_of(rows), static_cast<int>(other)));
+  }
+  for (const auto& transfer : transfers) transfer->wait();
+}
+
+}  // namespace ranks
+}  // namespace qkv

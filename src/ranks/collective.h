@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RANKS_COLLECTIVE_H_
+#define QKV_RANKS_COLLECTIVE_H_
+
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include <qkv/export.h>
+#include <qkv/ranks.h>
+#include <qkv/view.h>
+
+// Exchanges among all ranks, made of messages between two. All ranks call each of them, in the same
+// order.
+namespace qkv::ranks {
+
+// A single process.
+class QKV_API OneRank final : public Ranks {
+ public:
+  int rank() const noexcept override { return 0; }
+  int count() const noexcept override { return 1; }
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) override;
+  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) override;
+};
+
+// Rank r's share of n things in a row: the things from share(n, r) to share(n, r + 1). The first
+// ranks have one more, so that rank 0 has the first thing.
+inline Index share(Index n, Index rank, Index ranks) { return (rank * n + ranks - 1) / ranks; }
+// The rank that has a thing.
+QKV_API int owner(Index thing, Index n, Index ranks);
+
+// The bytes of a C-ordered array.
+inline std::span<const std::byte> bytes_of(const ConstView& contiguous) {
+  return {static_cast<const std::byte*>(contiguous.data()),
+          static_cast<std::size_t>(contiguous.element_count()) * size_of(contiguous.dtype())};
+}
+inline std::span<std::byte> bytes_of(const View& contiguous) {
+  const std::span<const std::byte> bytes = bytes_of(ConstView(contiguous));
+  return {static_cast<std::byte*>(contiguous.data()), bytes.size()};
+}
+
+// Copies the bytes of rank 0 to all others.
+QKV_API void broadcast(Ranks& ranks, std::span<std::byte> bytes);
+QKV_API void broadcast(Ranks& ranks, std::string& text);
+template <class T>
+  requires std::is_trivially_copyable_v<T>
+void broadcast(Ranks& ranks, T& value) {
+  broadcast(ranks, std::as_writable_bytes(std::span(&value, 1)));
+}
+
+// The texts of all ranks, by rank.
+QKV_API std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine);
+
+// Texts as one, and back.
+QKV_API std::string joined(std::span<const std::string> texts);
+QKV_API std::vector<std::string> split(std::string_view joined);
+
+// True if it is on any rank.
+QKV_API bool any(Ranks& ranks, bool mine);
+
+// Calls f on every rank. If it throws on some, the lowest of them rethrows, and all others throw
+// OtherRankFailed.
+template <class F>
+void agreed(Ranks& ranks, const F& f) {
+  std::exception_ptr error;
+  try {
+    f();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<std::string> failed = all_texts(ranks, error ? "1" : "");
+  for (int rank = 0; rank < ranks.count(); ++rank) {
+    if (failed[static_cast<std::size_t>(rank)].empty()) continue;
+    if (rank == ranks.rank()) std::rethrow_exception(error);
+    throw OtherRankFailed(rank);
+  }
+}
+
+// Moves the rows of a matrix that is divided in one way to the ranks that have them in another:
+// rank r has the rows from[r] to from[r+1] in `mine`, and gets the rows to[r] to to[r+1] in
+// `target`. Both are C-ordered.
+QKV_API void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
+                       std::span<const Index> to, const View& target);
+
+}  // namespace qkv::ranks
+
+#endif  // QKV_RANKS_COLLECTIVE_H_

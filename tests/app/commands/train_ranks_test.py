@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tests `mpirun -n N qkv train`: the bits of one process, whatever happens to the ranks.
+
+usage: train_ranks_test.py PROGRAM [TEST ...]
+Skipped where there is no mpirun, or the program was built without MPI.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from program import PATIENCE, PROGRAM
+from train_runs import ENDLESS, SIZES, TrainCase
+
+MODULES = ("lib/qkv/qkv_ranks.so", "lib64/qkv/qkv_ranks.so")
+HAS_MODULE = any((pathlib.Path(PROGRAM).parents[1] / module).exists() for module in MODULES)
+HAS_MPIRUN = shutil.which("mpirun") is not None
+MORE = (*SIZES, "--batch-tokens", "1000", "--valid", "valid.tsv", "--valid-freq", "3u", "--dropout",
+        "0.2")
+
+
+def launcher():
+    """Returns the words before `-n N`: Open MPI refuses root, and more ranks than cores."""
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True)
+    if "Open MPI" not in version.stdout:
+        return ["mpirun"]
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return ["mpirun", *as_root, "--oversubscribe"]
+
+
+def start_time(process):
+    """Returns when a process started, in ticks."""
+    text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    return int(text.rpartition(")")[2].split()[19])
+
+
+@unittest.skipUnless(HAS_MPIRUN and HAS_MODULE, "no mpirun, or a program without MPI")
+class TrainRanks(TrainCase):
+    def words(self, count, *arguments):
+        return [*launcher(), "-n", str(count), PROGRAM, "train", *map(str, arguments), "--progress",
+                "never"]
+
+    def mpirun(self, count, *arguments, code=0):
+        done = subprocess.run(self.words(count, *arguments), capture_output=True, cwd=self.dir,
+                              timeout=PATIENCE, text=True)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def start_ranks(self, count, *arguments, more=()):
+        """Starts ranks in a session of their own, and returns mpirun's process."""
+        words = self.words(count, *arguments)
+        process = subprocess.Popen([words[0], *more, *words[1:]], cwd=self.dir, text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   start_new_session=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def ranks_of(self, process, count):
+        """Returns the ids of the processes that mpirun started, by rank."""
+        def found():
+            below = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True,
+                                   text=True).stdout.split()
+            return sorted(map(int, below), key=start_time)
+
+        self.wait_until(lambda: len(found()) == count)
+        return found()
+
+    def messages(self, text):
+        return [line for line in text.splitlines() if line.startswith("qkv: ")]
+
+    def whole(self, after="7u"):
+        self.run_qkv("train", "data.tsv", "-o", "WHOLE", *MORE, "--after", after)
+
+    def test_any_ranks_and_threads(self):
+        self.whole()
+        one = self.run_qkv("train", "data.tsv", "-o", "ONE", *MORE, "--after", "7u")
+        for count, threads in ((1, 1), (2, 1), (2, 2), (3, 2), (4, 1)):
+            folder = f"RUN{count}{threads}"
+            done = self.mpirun(count, "data.tsv", "-o", folder, *MORE, "--after", "7u", "--threads",
+                               threads)
+            self.same_run(folder, "WHOLE")
+            # One report, but for the time.
+            want = one.out.replace("ONE", folder).splitlines()
+            got = done.stdout.splitlines()
+            self.assertEqual([want[0], *want[2:]], [got[0], *got[2:]])
+
+    def test_resumed_by_other_numbers(self):
+        self.whole("9u")
+        self.mpirun(3, "data.tsv", "-o", "RUN", *MORE, "--after", "2u")
+        self.mpirun(2, "RUN", "--after", "5u")
+        self.run_qkv("train", "RUN", "--after", "6u")
+        self.mpirun(4, "RUN", "--after", "9u")
+        self.same_run("RUN", "WHOLE")
+
+    def test_killed_at_any_time(self):
+        """Nothing is lost but what came after the last save."""
+        self.whole("300u")
+        draw = random.Random(4)
+        for turn in range(4):
+            count = 2 + turn % 3
+            process = self.start_ranks(count, "data.tsv", "-o", "RUN", *MORE, "--after", "300u",
+                                       "--save-freq", "1u")
+            ranks = self.ranks_of(process, count)
+            time.sleep(draw.uniform(0, 0.6))
+            try:
+                os.kill(ranks[turn % count], signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it had ended
+            process.communicate(timeout=PATIENCE)
+        self.mpirun(2, "data.tsv", "-o", "RUN", *MORE, "--after", "300u", "--save-freq", "1u")
+        self.same_run("RUN", "WHOLE")
+
+    def test_ranks_that_pause(self):
+        """Ranks that the system does not run for a while delay the others."""
+        self.whole("200u")
+        process = self.start_ranks(3, "data.tsv", "-o", "RUN", *MORE, "--after", "200u")
+        ranks = self.ranks_of(process, 3)
+        draw = random.Random(5)
+        while process.poll() is None:
+            rank = draw.choice(ranks)
+            try:
+                os.kill(rank, signal.SIGSTOP)
+                time.sleep(0.02)
+                os.kill(rank, signal.SIGCONT)
+            except ProcessLookupError:
+                break
+            time.sleep(0.02)
+        process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 0)
+        self.same_run("RUN", "WHOLE")
+
+    def test_signals_save(self):
+        for number, code in ((signal.SIGINT, None), (signal.SIGTERM, 143)):
+            folder = f"RUN{number}"
+            # The seconds that Open MPI leaves ranks between SIGTERM and SIGKILL.
+            patient = ("--mca", "odls_base_sigkill_timeout", "3") if "--oversubscribe" in launcher() else ()
+            process = self.start_ranks(2, "data.tsv", "-o", folder, *MORE, "--after", ENDLESS,
+                                       "--save-freq", "1u", more=patient)
+            ranks = self.ranks_of(process, 2)
+            self.wait_for_update(folder)
+            # Ctrl-C reaches mpirun, which ends its processes; SIGTERM one of the ranks.
+            os.kill(process.pid if number == signal.SIGINT else ranks[1], number)
+            _, errors = process.communicate(timeout=PATIENCE)
+            if code is not None:
+                self.assertEqual(process.returncode, code)
+            updates = self.updates(folder)
+            self.assertEqual(self.messages(errors), [
+                f"qkv: stopped and saved at update {updates}; to resume: qkv train {folder}"])
+
+    def test_errors_are_one_line(self):
+        cases = [(3, ("none.tsv", "-o", "X"), "qkv: none.tsv: No such file or directory"),
+                 (2, ("data.tsv", "-o", "X", "--lr", "-1"),
+                  "qkv: --lr: must be finite and not negative, got -1"),
+                 (2, ("data.tsv", "-o", "X", "--after", "soon"), None),
+                 (2, ("data.tsv", "-o", "X", "--patience", "2"),
+                  "qkv: --patience requires --valid")]
+        for code, arguments, want in cases:
+            done = self.mpirun(3, *arguments, code=code)
+            self.assertEqual(done.stdout, "")
+            lines = self.messages(done.stderr)
+            self.assertEqual(len(lines), 1, done.stderr)
+            if want is not None:
+                self.assertEqual(lines, [want])
+        self.assertFalse((self.dir / "X").exists())
+
+    def test_an_error_of_one_rank_names_it(self):
+        second = ["-n", "1", PROGRAM, "train", "valid.tsv", "-o", "RUN", "--progress", "never"]
+        done = subprocess.run([*self.words(1, "data.tsv", "-o", "RUN"), ":", *second],
+                              capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        self.assertEqual(done.returncode, 2)
+        [line] = self.messages(done.stderr)
+        self.assertRegex(line, "^qkv: rank 1: the data or settings are not those of rank 0: ")
+
+    def test_a_full_disk_ends_all(self):
+        limited = ["bash", "-c", f"ulimit -f 60; exec {PROGRAM} train data.tsv -o RUN --progress never"]
+        unlimited = [PROGRAM, "train", "data.tsv", "-o", "RUN", "--progress", "never"]
+        done = subprocess.run([*launcher(), "--mca", "btl", "self,tcp", "-n", "1", *limited, ":",
+                               "-n", "1", *unlimited],
+                              capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        self.assertEqual(done.returncode, 4, done.stderr)
+        [line] = self.messages(done.stderr)
+        self.assertRegex(line, r"^qkv: (rank 0: )?RUN/\S+: cannot be written: File too large$")
+
+    def test_diverged_on_all(self):
+        done = self.mpirun(3, "data.tsv", "-o", "RUN", *SIZES, "--batch-tokens", 1000, "--lr", "1e30",
+                           "--clip", "inf", "--after", "20u", code=5)
+        self.assertEqual(len(self.messages(done.stderr)), 1)
+
+
+class WithoutModule(TrainCase):
+    def test_is_refused(self):
+        """The program alone, as if mpirun had started two of it."""
+        alone = self.dir / "bin" / "qkv"
+        alone.parent.mkdir()
+        shutil.copy(PROGRAM, alone)
+        for rank, code in ((0, 7), (1, 0)):
+            done = subprocess.run(
+                [alone, "train", "data.tsv", "-o", "RUN"], capture_output=True, cwd=self.dir, text=True,
+                timeout=PATIENCE,
+                env={**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"})
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1 - rank)
+        self.assertFalse((self.dir / "RUN").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
