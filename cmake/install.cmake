@@ -7,7 +7,7 @@ set(pc_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(DIRECTORY include/qkv
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILES_MATCHING PATTERN "*.h" PATTERN "app" EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" PATTERN "app" EXCLUDE PATTERN "mpi.h" EXCLUDE)
 install(FILES LICENSE NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(TARGETS qkv EXPORT qkvTargets)
 install(EXPORT qkvTargets NAMESPACE qkv:: DESTINATION ${config_dir})
@@ -29,6 +29,12 @@ else()
 endif()
 configure_file(cmake/qkv.pc.in qkv.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/qkv.pc DESTINATION ${pc_dir})
+
+if(QKV_MPI)
+  install(FILES include/qkv/mpi.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qkv)
+  install(TARGETS qkv_mpi EXPORT qkvMpiTargets)
+  install(EXPORT qkvMpiTargets NAMESPACE qkv:: DESTINATION ${config_dir})
+endif()
 
 if(QKV_APP)
   install(DIRECTORY include/qkv/app

@@ -24,12 +24,14 @@ class Transfer {
 
   // Returns when the message has been received, or when what was sent may change.
   virtual void wait() = 0;
+  // Whether wait() would return at once. Lets messages progress.
+  virtual bool is_done() = 0;
 };
 
 // Processes that compute together, as one of them sees them: ranks 0 to count() - 1. Messages from
-// one rank to another arrive in the order in which they were sent. Functions that take ranks are
-// collective: all ranks call them, in the same order, and one thread of each. <qkv/mpi.h> has the
-// ranks of MPI.
+// one rank to another in one channel arrive in the order in which they were sent. Functions that
+// take ranks are collective: all ranks call them, in the same order, and one thread of each.
+// <qkv/mpi.h> has the ranks of MPI.
 class Ranks {
  public:
   Ranks() = default;
@@ -39,10 +41,13 @@ class Ranks {
 
   virtual int rank() const noexcept = 0;
   virtual int count() const noexcept = 0;
-  // Begins to send to, or to receive from, another rank. A message is received with the size with
-  // which it was sent. Both throw std::runtime_error if the transport fails, as does wait().
-  virtual std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) = 0;
-  virtual std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) = 0;
+  // Begins to send to, or to receive from, another rank, in a channel from 0 to 3. A message is
+  // received with the size with which it was sent. Both throw std::runtime_error if the transport
+  // fails, as do wait() and is_done().
+  virtual std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to,
+                                         int channel = 0) = 0;
+  virtual std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from,
+                                            int channel = 0) = 0;
 };
 
 // Thrown by a collective function on the ranks that have no error, where another rank throws its

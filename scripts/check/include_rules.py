@@ -125,6 +125,8 @@ def place_of(path):
     if top in ("src", "app"):
         return component_of("/".join(path.parts[1:]))
     if top == "include":
+        if path.parts[1:] == ("qkv", "mpi.h"):
+            return "include/mpi"
         return "include/app" if path.parts[1:3] == ("qkv", "app") else "include"
     return top
 
@@ -228,6 +230,7 @@ PLANTED = [
     ("src/cuda/a.cc", "#include <cuda.h>"),
     ("src/cuda/device/a.cu", '#include "cuda/driver.h"'),
     ("src/ranks/a.cc", "#include <mpi.h>"),
+    ("include/qkv/ring.h", "#include <mpi.h>"),
     ("src/ranks/a.cc", '#include "attention/fused_paths.h"'),
     ("app/translator/training/a.cc", '#include "mpi/mpi_ranks.h"'),
     ("app/commands/about/a.cc", '#include "cuda/driver.h"'),

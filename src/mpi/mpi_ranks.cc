@@ -43,6 +43,13 @@ class MpiTransfer final : public Transfer {
     check(MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE),
           "MPI_Waitall");
   }
+  bool is_done() override {
+    int done = 0;
+    check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                      MPI_STATUSES_IGNORE),
+          "MPI_Testall");
+    return done != 0;
+  }
 
  private:
   std::vector<MPI_Request> requests_{};
@@ -63,18 +70,20 @@ MpiRanks::~MpiRanks() {
   if (comm_ != MPI_COMM_NULL && finalized == 0) MPI_Comm_free(&comm_);
 }
 
-std::unique_ptr<Transfer> MpiRanks::send(std::span<const std::byte> data, int to) {
+std::unique_ptr<Transfer> MpiRanks::send(std::span<const std::byte> data, int to, int channel) {
   return std::make_unique<MpiTransfer>(
       data.size(), [&](std::size_t first, int count, MPI_Request* request) {
-        check(MPI_Isend(data.data() + first, count, MPI_BYTE, to, 0, comm_, request), "MPI_Isend");
+        check(MPI_Isend(data.data() + first, count, MPI_BYTE, to, channel, comm_, request),
+              "MPI_Isend");
       });
 }
 
-std::unique_ptr<Transfer> MpiRanks::receive(std::span<std::byte> data, int from) {
-  return std::make_unique<MpiTransfer>(data.size(), [&](std::size_t first, int count,
-                                                        MPI_Request* request) {
-    check(MPI_Irecv(data.data() + first, count, MPI_BYTE, from, 0, comm_, request), "MPI_Irecv");
-  });
+std::unique_ptr<Transfer> MpiRanks::receive(std::span<std::byte> data, int from, int channel) {
+  return std::make_unique<MpiTransfer>(
+      data.size(), [&](std::size_t first, int count, MPI_Request* request) {
+        check(MPI_Irecv(data.data() + first, count, MPI_BYTE, from, channel, comm_, request),
+              "MPI_Irecv");
+      });
 }
 
 void MpiRanks::abort(int code) const {

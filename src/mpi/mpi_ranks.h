@@ -18,8 +18,8 @@ class MpiRanks final : public Ranks {
 
   int rank() const noexcept override { return rank_; }
   int count() const noexcept override { return count_; }
-  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) override;
-  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) override;
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to, int channel) override;
+  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override;
   [[noreturn]] void abort(int code) const;
 
  private:

@@ -67,10 +67,12 @@ void for_each_below(const Ranks& ranks, const F& f) {
 
 }  // namespace
 
-std::unique_ptr<Transfer> OneRank::send(std::span<const std::byte> /*data*/, int /*to*/) {
+std::unique_ptr<Transfer> OneRank::send(std::span<const std::byte> /*data*/, int /*to*/,
+                                        int /*channel*/) {
   throw std::logic_error("a single process has nobody to send to");
 }
-std::unique_ptr<Transfer> OneRank::receive(std::span<std::byte> /*data*/, int /*from*/) {
+std::unique_ptr<Transfer> OneRank::receive(std::span<std::byte> /*data*/, int /*from*/,
+                                           int /*channel*/) {
   throw std::logic_error("a single process has nobody to receive from");
 }
 

@@ -23,8 +23,8 @@ class QKV_API OneRank final : public Ranks {
  public:
   int rank() const noexcept override { return 0; }
   int count() const noexcept override { return 1; }
-  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) override;
-  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) override;
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to, int channel) override;
+  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override;
 };
 
 // Rank r's share of n things in a row: the things from share(n, r) to share(n, r + 1). The first

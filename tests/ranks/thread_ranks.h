@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_RANKS_THREAD_RANKS_H_
 #define QKV_TESTS_RANKS_THREAD_RANKS_H_
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -59,7 +60,7 @@ class ThreadRanks {
       if (error) std::rethrow_exception(error);
     }
     if (hub.failed) throw std::logic_error("a rank waited for one that had ended");
-    for (const auto& [pair, messages] : hub.messages) {
+    for (const auto& [stream, messages] : hub.messages) {
       if (!messages.empty()) throw std::logic_error("a message was not received");
     }
   }
@@ -74,6 +75,7 @@ class ThreadRanks {
     std::vector<std::byte> copy{};
     bool received = false;
   };
+  using Stream = std::array<int, 3>;  // sender, receiver and channel
   using Queue = std::deque<std::shared_ptr<Message>>;
 
   // What the threads share.
@@ -81,9 +83,9 @@ class ThreadRanks {
     Options options;
     std::mutex mutex{};
     std::condition_variable changed{};
-    std::map<std::pair<int, int>, Queue> messages{};  // by sender and receiver
-    std::map<std::pair<int, int>, long> turns{};      // receives that have begun, and those done
-    std::map<std::pair<int, int>, long> done{};
+    std::map<Stream, Queue> messages{};
+    std::map<Stream, long> turns{};  // receives that have begun, and those done
+    std::map<Stream, long> done{};
     bool failed = false;
 
     void fail() {
@@ -109,6 +111,10 @@ class ThreadRanks {
       std::unique_lock lock(hub_.mutex);
       hub_.wait(lock, [&] { return message_->received; });
     }
+    bool is_done() override {
+      const std::scoped_lock lock(hub_.mutex);
+      return hub_.options.sending == Sending::kBuffered || message_->received;
+    }
 
    private:
     Hub& hub_;
@@ -117,35 +123,42 @@ class ThreadRanks {
 
   class Received final : public Transfer {
    public:
-    Received(Hub& hub, std::pair<int, int> pair, std::span<std::byte> data)
-        : hub_(hub), pair_(pair), data_(data) {
+    Received(Hub& hub, Stream stream, std::span<std::byte> data)
+        : hub_(hub), stream_(stream), data_(data) {
       const std::scoped_lock lock(hub.mutex);
-      turn_ = hub.turns[pair]++;
+      turn_ = hub.turns[stream]++;
+    }
+    bool is_done() override {
+      const std::scoped_lock lock(hub_.mutex);
+      return is_received_ || (hub_.done[stream_] == turn_ && !hub_.messages[stream_].empty());
     }
     void wait() override {
+      if (is_received_) return;
       std::unique_lock lock(hub_.mutex);
       // Messages are received in the order in which the receives began.
       hub_.wait(lock, [&] {
-        return hub_.done[pair_] > turn_ ||
-               (hub_.done[pair_] == turn_ && !hub_.messages[pair_].empty());
+        return hub_.done[stream_] > turn_ ||
+               (hub_.done[stream_] == turn_ && !hub_.messages[stream_].empty());
       });
-      const std::shared_ptr<Message> message = hub_.messages[pair_].front();
-      hub_.messages[pair_].pop_front();
-      ++hub_.done[pair_];
+      const std::shared_ptr<Message> message = hub_.messages[stream_].front();
+      hub_.messages[stream_].pop_front();
+      ++hub_.done[stream_];
       if (message->data.size() != data_.size()) {
         throw std::logic_error("a message of " + std::to_string(message->data.size()) +
                                " bytes was received as one of " + std::to_string(data_.size()));
       }
       std::memcpy(data_.data(), message->data.data(), data_.size());
       message->received = true;
+      is_received_ = true;
       hub_.changed.notify_all();
     }
 
    private:
     Hub& hub_;
-    std::pair<int, int> pair_;
+    Stream stream_;
     std::span<std::byte> data_;
     long turn_ = 0;
+    bool is_received_ = false;
   };
 
   class One final : public Ranks {
@@ -154,7 +167,7 @@ class ThreadRanks {
         : hub_(hub), rank_(rank), count_(count), random_(static_cast<unsigned>(rank)) {}
     int rank() const noexcept override { return rank_; }
     int count() const noexcept override { return count_; }
-    std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to) override {
+    std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to, int channel) override {
       check(to);
       if (hub_.options.most_delay_us > 0) {
         std::uniform_int_distribution<int> delay(0, hub_.options.most_delay_us);
@@ -166,13 +179,13 @@ class ThreadRanks {
         message->data = message->copy;
       }
       const std::scoped_lock lock(hub_.mutex);
-      hub_.messages[{rank_, to}].push_back(message);
+      hub_.messages[{rank_, to, channel}].push_back(message);
       hub_.changed.notify_all();
       return std::make_unique<Sent>(hub_, std::move(message));
     }
-    std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from) override {
+    std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override {
       check(from);
-      return std::make_unique<Received>(hub_, std::pair(from, rank_), data);
+      return std::make_unique<Received>(hub_, Stream{from, rank_, channel}, data);
     }
 
    private:

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RING_H_
+#define QKV_RING_H_
+
+#include <qkv/attention.h>
+#include <qkv/context.h>
+#include <qkv/export.h>
+#include <qkv/options.h>
+#include <qkv/outputs.h>
+#include <qkv/ranks.h>
+
+// Attention of one sequence that is divided among ranks (Liu, Zaharia, Abbeel 2023, "Ring attention
+// with blockwise transformers"): the softmax continues from one part of the keys to the next, so
+// that the order of sums is that of one process.
+namespace qkv {
+
+// How the rows of a sequence are divided. Parts begin at multiples of kShardKeys.
+enum class Sharding {
+  kContiguous,  // the ranks have consecutive rows
+  kZigzag,      // rank r of P has parts r and 2P-1-r of 2P equal parts: causal work is then equal
+};
+
+// Writes `out` and `lse` of this rank's rows; both have the bits of attention() of the whole
+// sequence, for any number of ranks. Collective. `inputs` are this rank's rows, q [B,H,t,D], k
+// [B,G,t,D] and v [B,G,t,E], without padding, pages and shard; the ranks have equal options. In
+// these, positions count in the whole sequence of T rows. Arrays with an axis of queries have the
+// rows of this rank, arrays with an axis of keys all T keys: bias and keep [..,t,T], padding [B,T].
+// A rank holds its own rows and two parts of other ranks' keys and values, and those that are
+// being sent. Throws Error before a message is sent, on the rank whose argument is at fault, and
+// OtherRankFailed on the others; std::runtime_error if a message fails.
+QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                            Ranks& ranks, Sharding sharding = Sharding::kContiguous);
+QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
+                            Ranks& ranks, Sharding sharding, Context& context);
+
+// Writes gradients of this rank's rows, given its rows of the results and of their gradients.
+// Collective: all ranks request the same gradients. If they are those of q, k and v alone, the
+// score is a dot product without QK-norm and rotary positions, and H = G or there are neither
+// dropout nor functions of the user, then they have the bits of attention_backward() of the whole
+// sequence. All others are sums of the ranks' terms in a fixed order, which differ from those of
+// one process by rounding: those of parameters, bias, slopes and sinks, which are complete on every
+// rank, but for the gradient of bias, which has this rank's rows. There are no gradients of arrays
+// that functions read. `write` must be Write::kOverwrite.
+QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
+                                     const Saved& saved, const OutputGradients& output_gradients,
+                                     const InputGradients& input_gradients, Ranks& ranks,
+                                     Sharding sharding = Sharding::kContiguous);
+QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
+                                     const Saved& saved, const OutputGradients& output_gradients,
+                                     const InputGradients& input_gradients, Ranks& ranks,
+                                     Sharding sharding, Context& context);
+
+}  // namespace qkv
+
+#endif  // QKV_RING_H_

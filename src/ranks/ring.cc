@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ranks/ring.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include <qkv/alternatives.h>
+#include <qkv/error.h>
+
+#include "core/message.h"
+#include "core/storage.h"
+#include "ranks/collective.h"
+
+namespace qkv::ranks {
+namespace {
+
+constexpr DType kTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+Index bits_of(double value) { return std::bit_cast<Index>(value); }
+
+// The numbers that are equal on all ranks, and what they are called in messages.
+struct Equal {
+  const char* name;
+  Index value;
+};
+
+std::vector<Equal> equal_numbers(const Inputs& in, const Options& o, Sharding sharding) {
+  std::vector<Equal> all{
+      {"B", in.q.size(0)},
+      {"H", in.q.size(1)},
+      {"G", in.k.size(1)},
+      {"D", in.q.size(3)},
+      {"E", in.v.size(3)},
+      {"the dtype of q", static_cast<Index>(in.q.dtype())},
+      {"the dtype of k", static_cast<Index>(in.k.dtype())},
+      {"sharding", static_cast<Index>(sharding)},
+      {"score", static_cast<Index>(o.score.index())},
+      {"scale", o.scale ? bits_of(*o.scale) : -1},
+      {"softcap", bits_of(o.softcap)},
+      {"qk_norm", o.qk_norm ? bits_of(o.qk_norm->eps) : -1},
+      {"rotary", o.rotary ? bits_of(o.rotary->base) : -1},
+      {"the number of mods", std::ssize(o.mods)},
+      {"whether there is a bias", o.bias.given() ? 1 : 0},
+      {"diagonal", static_cast<Index>(o.diagonal.index())},
+      {"whether there are slopes", o.alibi.given() ? 1 : 0},
+      {"whether there are sinks", o.sinks.given() ? 1 : 0},
+      {"dropout.p", bits_of(o.dropout.p)},
+      {"dropout.seed", static_cast<Index>(o.dropout.seed.value_or(0))},
+      {"the number of masks", std::ssize(o.masks)},
+  };
+  for (const Mask& mask : o.masks) {
+    all.push_back({"masks", static_cast<Index>(mask.index())});
+    if (const auto* window = std::get_if<Window>(&mask)) {
+      all.push_back({"window.left", window->left});
+      all.push_back({"window.right", window->right});
+    }
+  }
+  return all;
+}
+
+std::string as_text(std::span<const Index> numbers) {
+  return {reinterpret_cast<const char*>(numbers.data()), numbers.size_bytes()};
+}
+
+std::vector<Index> as_numbers(const std::string& text) {
+  std::vector<Index> numbers(text.size() / sizeof(Index));
+  std::memcpy(numbers.data(), text.data(), numbers.size() * sizeof(Index));
+  return numbers;
+}
+
+}  // namespace
+
+void add(const View& sums, const ConstView& terms) {
+  if (sums.rank() > 1) {
+    for (Index n = 0; n < sums.size(0); ++n) {
+      const auto nth = [n](const auto& view) {
+        const auto part = slice(view, 0, n, n + 1);
+        Dims shape;
+        Dims strides;
+        for (int axis = 1; axis < part.rank(); ++axis) {
+          shape.push_back(part.size(axis));
+          strides.push_back(part.stride(axis));
+        }
+        return std::remove_cvref_t<decltype(view)>(part.data(), part.dtype(), shape, strides);
+      };
+      add(nth(sums), nth(terms));
+    }
+    return;
+  }
+  core::dispatch(sums.dtype(), [&]<class T>() {
+    const Tensor wide = convert(terms, sums.dtype());
+    const std::span<const T> values = wide.values<T>();
+    const Index step = sums.rank() == 0 ? 0 : sums.stride(0);
+    for (std::size_t n = 0; n < values.size(); ++n) {
+      sums.as<T>()[static_cast<Index>(n) * step] += values[n];
+    }
+  });
+}
+
+// ---- the parts ------------------------------------------------------------------------------
+
+Ring::Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
+           Sharding sharding, std::vector<Index> more)
+    : function_(function), inputs_(inputs), options_(options), ranks_(ranks) {
+  std::vector<Index> mine;
+  std::vector<Equal> equal;
+  agreed(ranks_, [&] {
+    check(inputs);
+    equal = equal_numbers(inputs, options, sharding);
+    for (const Index number : more) equal.push_back({"the arguments", number});
+    mine.push_back(inputs.q.size(2));
+    for (const Equal& one : equal) mine.push_back(one.value);
+  });
+  std::vector<Index> lengths;
+  std::vector<std::vector<Index>> all;
+  for (const std::string& text : all_texts(ranks_, as_text(mine))) {
+    all.push_back(as_numbers(text));
+    lengths.push_back(all.back()[0]);
+  }
+  agreed(ranks_, [&] {
+    for (std::size_t n = 0; n < equal.size(); ++n) {
+      if (n + 1 < all[0].size() && all[0][n + 1] == mine[n + 1]) continue;
+      throw Error(
+          function_, equal[n].name,
+          core::text("must be equal on all ranks, but differs on ranks 0 and ", ranks_.rank()));
+    }
+  });
+  divide(lengths, sharding);  // throws on all ranks alike
+  agreed(ranks_, [&] { check_sizes(); });
+}
+
+// Checks what the call of a part would not say in terms of this one.
+void Ring::check(const Inputs& inputs) const {
+  const std::pair<const char*, const ConstView&> arrays[] = {
+      {"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}};
+  for (const auto& [name, x] : arrays) {
+    if (!x.given() || x.rank() != 4) {
+      throw Error(function_, name,
+                  core::text("must be [B,heads,T,channels], got ", to_string(x.shape())));
+    }
+    if (std::ranges::find(kTypes, x.dtype()) == std::end(kTypes)) {
+      throw Error(function_, name, core::text("must be of a real type, got ", describe(x)),
+                  ErrorKind::kType);
+    }
+    if (x.size(2) != inputs.q.size(2) || x.size(0) != inputs.q.size(0)) {
+      throw Error(function_, name,
+                  core::text("must have the rows and the batch of q, got ", core::shown(name, x),
+                             " and ", core::shown("q", inputs.q)));
+    }
+  }
+  const std::pair<const char*, bool> without[] = {{"cu_seqlens_q", inputs.cu_seqlens_q.given()},
+                                                  {"cu_seqlens_k", inputs.cu_seqlens_k.given()},
+                                                  {"block_tables", inputs.block_tables.given()},
+                                                  {"context_lens", inputs.context_lens.given()},
+                                                  {"shard", inputs.shard.has_value()}};
+  for (const auto& [name, given] : without) {
+    if (given) throw Error(function_, name, "must be absent where ranks divide the sequence");
+  }
+}
+
+// Checks the arrays of the options, which have the rows of this rank and the keys of all.
+void Ring::check_sizes() const {
+  const Index t = inputs_.q.size(2);
+  const auto check_axis = [&](const char* name, const ConstView& x, int from_end, Index size,
+                              const char* what) {
+    if (!x.given() || x.rank() < from_end) return;
+    const Index got = x.size(x.rank() - from_end);
+    if (got == size || (got == 1 && from_end <= 2)) return;
+    throw Error(
+        function_, name,
+        core::text("must have ", what, ", which are ", size, ", got ", to_string(x.shape())));
+  };
+  const auto check_pairs = [&](const char* name, const ConstView& x) {
+    check_axis(name, x, 2, t, "the queries of this rank on the axis before the last");
+    check_axis(name, x, 1, total_, "all keys of the sequence on the last axis");
+  };
+  check_pairs("bias", options_.bias);
+  for (const Mask& mask : options_.masks) {
+    struct Visit {
+      const decltype(check_axis)& axis;
+      const decltype(check_pairs)& pairs;
+      Index t;
+      Index total;
+      void operator()(const Causal&) const {}
+      void operator()(const Window&) const {}
+      void operator()(const MaskMod&) const {}
+      void operator()(const Keep& x) const { pairs("keep", x.keep); }
+      void operator()(const Padding& x) const {
+        axis("padding", x.padding, 1, total, "all keys of the sequence on the last axis");
+      }
+      void operator()(const KeyLengths& x) const {
+        if (x.lengths.rank() == 2) {
+          axis("lengths", x.lengths, 1, t, "the queries of this rank on the last axis");
+        }
+      }
+    };
+    std::visit(Visit{check_axis, check_pairs, t, total_}, mask);
+  }
+  if (options_.rotary) {
+    check_axis("q_positions", options_.rotary->q_positions, 1, t,
+               "the queries of this rank on the last axis");
+    check_axis("k_positions", options_.rotary->k_positions, 1, total_,
+               "all keys of the sequence on the last axis");
+  }
+  if (t == 0) return;
+  // One query and one key: what this call refuses, a part's call would.
+  const auto one = [](Part part) {
+    part.end = part.begin + 1;
+    return part;
+  };
+  const Part row = one(own().front());
+  const ConstView k = rows(inputs_.k, row);
+  const ConstView v = rows(inputs_.v, row);
+  const DType wide = accumulator_of(inputs_.q.dtype());
+  const Dims shape{inputs_.q.size(0), inputs_.q.size(1), 1};
+  Tensor max(wide, shape);
+  Tensor sum(wide, shape);
+  Tensor acc(wide, {shape[0], shape[1], 1, inputs_.v.size(3)});
+  try {
+    attention_step(inputs(row, k, v, row), options(row, row), {max, sum, acc}, {});
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    const std::size_t rule = error.function().size() + 2 + error.argument().size() + 1;
+    throw Error(function_, error.argument(), text.substr(std::min(rule, text.size())),
+                error.kind());
+  }
+}
+
+void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
+  std::vector<Part> pieces;  // with sizes in `end`
+  const int count = ranks_.count();
+  switch (sharding) {
+    case Sharding::kContiguous:
+      for (int r = 0; r < count; ++r)
+        pieces.push_back({0, lengths[static_cast<std::size_t>(r)], r});
+      break;
+    case Sharding::kZigzag: {
+      const Index half = lengths[0] / 2;
+      if (std::ranges::any_of(lengths, [&](Index length) { return length != 2 * half; })) {
+        throw Error(function_, "q",
+                    core::text("must have an equal and even number of rows on every rank for "
+                               "zigzag, got ",
+                               lengths[0], " on rank 0 and ",
+                               lengths[static_cast<std::size_t>(ranks_.rank())], " on rank ",
+                               ranks_.rank()));
+      }
+      for (int r = 0; r < count; ++r) pieces.push_back({0, half, r, 0});
+      for (int r = count - 1; r >= 0; --r) pieces.push_back({0, half, r, half});
+      break;
+    }
+  }
+  for (const Part& piece : pieces) {
+    if (piece.end == 0) continue;
+    if (total_ % kShardKeys != 0) {
+      throw Error(function_, "q",
+                  core::text("must have parts that begin at multiples of ", kShardKeys,
+                             " rows of the sequence, but rank ", piece.rank, " has rows from ",
+                             total_, " on"));
+    }
+    parts_.push_back({total_, total_ + piece.end, piece.rank, piece.local});
+    total_ += piece.end;
+  }
+  // The keys that masks by position allow. Offsets per batch entry are not looked at.
+  Index offset = 0;
+  if (const auto* given = std::get_if<Offset>(&options_.diagonal)) offset = given->o;
+  if (std::holds_alternative<Offsets>(options_.diagonal)) return;
+  const auto narrow = [](std::optional<Index>& limit, Index to) {
+    limit = limit ? std::min(*limit, to) : to;
+  };
+  for (const Mask& mask : options_.masks) {
+    if (std::holds_alternative<Causal>(mask)) narrow(after_, offset);
+    if (const auto* window = std::get_if<Window>(&mask)) {
+      if (window->right >= 0) narrow(after_, window->right + offset);
+      if (window->left >= 0) narrow(before_, window->left - offset);
+    }
+  }
+}
+
+std::vector<Part> Ring::own() const {
+  std::vector<Part> own;
+  for (const Part& part : parts_) {
+    if (part.rank == ranks_.rank()) own.push_back(part);
+  }
+  return own;
+}
+
+// A part meets itself, whatever the masks: its results are written by some call.
+bool Ring::meets(const Part& queries, const Part& keys) const {
+  if (queries.begin <= keys.begin && keys.end <= queries.end) return true;
+  return (!after_ || keys.begin <= queries.end - 1 + *after_) &&
+         (!before_ || keys.end - 1 >= queries.begin - *before_);
+}
+
+std::vector<int> Ring::ranks_of(const Part& keys) const {
+  std::vector<int> all;
+  for (const Part& part : parts_) {
+    if (meets(part, keys) && std::ranges::find(all, part.rank) == all.end()) {
+      all.push_back(part.rank);
+    }
+  }
+  std::ranges::sort(all);
+  return all;
+}
+
+// ---- the call of a part ---------------------------------------------------------------------
+
+namespace {
+
+// An axis counted from the end that is broadcast, or has the rows of a rank or all keys.
+template <class AnyView>
+AnyView some(const AnyView& view, int from_end, Index begin, Index end) {
+  if (!view.given() || view.rank() < from_end) return view;
+  const int axis = view.rank() - from_end;
+  return view.size(axis) == 1 ? view : slice(view, axis, begin, end);
+}
+
+}  // namespace
+
+template <class AnyView>
+AnyView Ring::pairs(const AnyView& view, const Part& queries, const Part& keys) const {
+  return some(some(view, 2, queries.local, queries.local + queries.size()), 1, keys.begin,
+              keys.end);
+}
+template View Ring::pairs(const View&, const Part&, const Part&) const;
+template ConstView Ring::pairs(const ConstView&, const Part&, const Part&) const;
+
+Inputs Ring::inputs(const Part& queries, const ConstView& k, const ConstView& v,
+                    const Part& keys) const {
+  Inputs inputs{rows(inputs_.q, queries), k, v};
+  inputs.shard = Shard{queries.begin, total_, keys.begin, total_};
+  return inputs;
+}
+
+Options Ring::options(const Part& queries, const Part& keys) const {
+  Options options = options_;
+  options.bias = pairs(options_.bias, queries, keys);
+  const auto of_queries = [&](const ConstView& x) {
+    return x.given() ? slice(x, x.rank() - 1, queries.local, queries.local + queries.size()) : x;
+  };
+  const auto of_keys = [&](const ConstView& x) {
+    return x.given() ? slice(x, x.rank() - 1, keys.begin, keys.end) : x;
+  };
+  if (options.rotary) {
+    options.rotary->q_positions = of_queries(options.rotary->q_positions);
+    options.rotary->k_positions = of_keys(options.rotary->k_positions);
+  }
+  for (Mask& mask : options.masks) {
+    if (auto* keep = std::get_if<Keep>(&mask)) keep->keep = pairs(keep->keep, queries, keys);
+    if (auto* padding = std::get_if<Padding>(&mask)) padding->padding = of_keys(padding->padding);
+    if (auto* lengths = std::get_if<KeyLengths>(&mask);
+        lengths != nullptr && lengths->lengths.rank() == 2) {
+      lengths->lengths = of_queries(lengths->lengths);
+    }
+  }
+  return options;
+}
+
+// ---- messages -------------------------------------------------------------------------------
+
+void Ring::send(std::shared_ptr<const Tensor> tensor, int to, Channel channel) {
+  std::unique_ptr<Transfer> transfer =
+      ranks_.send(bytes_of(ConstView(tensor->view())), to, static_cast<int>(channel));
+  sent_.push_back({std::move(tensor), std::move(transfer)});
+}
+
+std::unique_ptr<Transfer> Ring::receive(Tensor& tensor, int from, Channel channel) {
+  return ranks_.receive(bytes_of(tensor.view()), from, static_cast<int>(channel));
+}
+
+void Ring::forget_sent() {
+  std::erase_if(sent_, [](const Sent& sent) { return sent.transfer->is_done(); });
+}
+
+void Ring::finish() {
+  for (const Sent& sent : sent_) sent.transfer->wait();
+  sent_.clear();
+}
+
+void Ring::for_each_keys(
+    const ConstView& k, const ConstView& v,
+    const std::function<void(const Part&, const ConstView&, const ConstView&)>& f) {
+  const int me = ranks_.rank();
+  const std::vector<Part> mine = own();
+  for (const Part& part : mine) {
+    std::shared_ptr<const Tensor> copies[2];
+    for (const int rank : ranks_of(part)) {
+      if (rank == me) continue;
+      if (copies[0] == nullptr) {
+        copies[0] = std::make_shared<Tensor>(contiguous(rows(k, part)));
+        if (v.given()) copies[1] = std::make_shared<Tensor>(contiguous(rows(v, part)));
+      }
+      send(copies[0], rank, Channel::kKeys);
+      if (v.given()) send(copies[1], rank, Channel::kKeys);
+    }
+  }
+  struct Coming {
+    const Part* part;
+    Tensor k{};
+    Tensor v{};
+    std::unique_ptr<Transfer> transfers[2]{};
+  };
+  std::deque<Coming> coming;
+  std::size_t next = 0;
+  const auto begin_next = [&] {
+    const auto is_needed = [&](const Part& keys) {
+      return std::ranges::any_of(mine, [&](const Part& queries) { return meets(queries, keys); });
+    };
+    while (next < parts_.size() && !is_needed(parts_[next])) ++next;
+    if (next == parts_.size()) return;
+    Coming& one = coming.emplace_back(Coming{&parts_[next++]});
+    if (one.part->rank == me) return;
+    const auto room = [&](const ConstView& like) {
+      return Tensor(like.dtype(), {like.size(0), like.size(1), one.part->size(), like.size(3)});
+    };
+    one.k = room(k);
+    one.transfers[0] = receive(one.k, one.part->rank, Channel::kKeys);
+    if (!v.given()) return;
+    one.v = room(v);
+    one.transfers[1] = receive(one.v, one.part->rank, Channel::kKeys);
+  };
+  begin_next();
+  while (!coming.empty()) {
+    Coming now = std::move(coming.front());
+    coming.pop_front();
+    begin_next();
+    for (const auto& transfer : now.transfers) {
+      if (transfer != nullptr) transfer->wait();
+    }
+    if (now.part->rank == me) {
+      f(*now.part, rows(k, *now.part), rows(v, *now.part));
+    } else {
+      f(*now.part, now.k, now.v);
+    }
+    forget_sent();
+  }
+}
+
+}  // namespace qkv::ranks

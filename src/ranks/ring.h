@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_RANKS_RING_H_
+#define QKV_RANKS_RING_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <qkv/ring.h>
+#include <qkv/tensor.h>
+
+// A sequence that is divided among ranks: its parts, the calls on them, and messages about them.
+namespace qkv::ranks {
+
+// Rows of the sequence that one rank has, the first of which is row `local` of its arrays.
+struct Part {
+  Index begin = 0;
+  Index end = 0;
+  int rank = 0;
+  Index local = 0;
+
+  Index size() const { return end - begin; }
+};
+
+// The channels of messages.
+enum class Channel : int { kAgreement = 0, kKeys = 1, kPieces = 2, kSums = 3 };
+
+// The rows of a part in an array [B,heads,T,channels] or [B,heads,T] of its rank.
+template <class AnyView>
+auto rows(const AnyView& view, const Part& part) {
+  return view.given() ? slice(view, 2, part.local, part.local + part.size()) : view;
+}
+
+// Keys and values of a part, and sums of their gradients, where they are.
+struct KeyRows {
+  Tensor k{};
+  Tensor v{};
+  Tensor dk{};
+  Tensor dv{};
+};
+
+class Ring {
+ public:
+  // Collective: throws on every rank if one rank's arguments are wrong, or other than the others'.
+  // All arguments must outlive the object. `more` are numbers that are equal on all ranks.
+  Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
+       Sharding sharding, std::vector<Index> more);
+
+  Ranks& ranks() const { return ranks_; }
+  const std::vector<Part>& parts() const { return parts_; }
+  std::vector<Part> own() const;
+  Index total() const { return total_; }
+
+  // Whether causal masks and windows let a query of one part attend to a key of the other.
+  bool meets(const Part& queries, const Part& keys) const;
+  // The ranks with queries that meet these keys, in ascending order.
+  std::vector<int> ranks_of(const Part& keys) const;
+  // The call of a part of the queries and a part of the keys, which may be parts of parts.
+  Inputs inputs(const Part& queries, const ConstView& k, const ConstView& v,
+                const Part& keys) const;
+  Options options(const Part& queries, const Part& keys) const;
+  // The rows and keys of an array that has them as its last two axes, broadcast or not.
+  template <class AnyView>
+  AnyView pairs(const AnyView& view, const Part& queries, const Part& keys) const;
+
+  // Calls f(part, k, v) in ascending order for the keys that meet a query of this rank. The next
+  // ones are received meanwhile. `v` may be absent.
+  void for_each_keys(const ConstView& k, const ConstView& v,
+                     const std::function<void(const Part&, const ConstView&, const ConstView&)>& f);
+
+  // Sends a tensor, which is kept until it has been sent.
+  void send(std::shared_ptr<const Tensor> tensor, int to, Channel channel);
+  std::unique_ptr<Transfer> receive(Tensor& tensor, int from, Channel channel);
+  void forget_sent();
+  // Waits until everything has been sent.
+  void finish();
+
+ private:
+  void check(const Inputs& inputs) const;
+  void check_sizes() const;
+  void divide(const std::vector<Index>& lengths, Sharding sharding);
+
+  std::string_view function_;
+  const Inputs& inputs_;
+  const Options& options_;
+  Ranks& ranks_;
+  std::vector<Part> parts_{};
+  Index total_ = 0;
+  // Query i may attend to no key before i - before_ or after i + after_.
+  std::optional<Index> before_{};
+  std::optional<Index> after_{};
+  struct Sent {
+    std::shared_ptr<const Tensor> tensor;
+    std::unique_ptr<Transfer> transfer;
+  };
+  std::vector<Sent> sent_{};
+};
+
+// Adds numbers of any real type to those of the accumulator's; shapes are equal.
+void add(const View& sums, const ConstView& terms);
+
+}  // namespace qkv::ranks
+
+#endif  // QKV_RANKS_RING_H_

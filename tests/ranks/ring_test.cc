@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a sequence that ranks divide has the bits of one process, for every number of ranks,
+// both ways to divide it, and every option.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <qkv/error.h>
+#include <qkv/ring.h>
+
+#include "tests/attention/parts.h"
+#include "tests/ranks/thread_ranks.h"
+#include "tests/support/compare.h"
+
+namespace qkv::test {
+namespace {
+
+// A way to divide rows among ranks, and the parts of each.
+struct Division {
+  Sharding sharding;
+  std::vector<std::vector<Part>> parts;
+
+  int ranks() const { return static_cast<int>(parts.size()); }
+  Index total() const {
+    Index total = 0;
+    for (const auto& of_rank : parts) {
+      for (const Part& part : of_rank) total += part.end - part.begin;
+    }
+    return total;
+  }
+};
+
+Division contiguous_parts(const std::vector<Index>& lengths) {
+  Division division{Sharding::kContiguous, {}};
+  Index begin = 0;
+  for (const Index length : lengths) {
+    division.parts.push_back({{begin, begin + length}});
+    begin += length;
+  }
+  return division;
+}
+
+Division zigzag_parts(int ranks, Index part) {
+  Division division{Sharding::kZigzag, {}};
+  for (Index r = 0; r < ranks; ++r) {
+    const Index other = 2 * ranks - 1 - r;
+    division.parts.push_back({{r * part, (r + 1) * part}, {other * part, (other + 1) * part}});
+  }
+  return division;
+}
+
+// The rows of a rank along an axis, one part after the other. Broadcast axes and absent arrays
+// stay.
+Tensor rows_of(const ConstView& x, int axis, const std::vector<Part>& parts) {
+  Dims shape = x.shape();
+  shape[axis] = 0;
+  for (const Part& part : parts) shape[axis] += part.end - part.begin;
+  Tensor rows(x.dtype(), shape);
+  Index first = 0;
+  for (const Part& part : parts) {
+    const Index count = part.end - part.begin;
+    copy(slice(x, axis, part.begin, part.end), slice(rows.view(), axis, first, first + count));
+    first += count;
+  }
+  return rows;
+}
+
+// What a rank gives: its rows of the arrays of a call.
+struct Local {
+  Local(const Inputs& whole, const Options& all, const std::vector<Part>& parts)
+      : q(rows_of(whole.q, 2, parts)),
+        k(rows_of(whole.k, 2, parts)),
+        v(rows_of(whole.v, 2, parts)),
+        inputs{q, k, v},
+        options(all) {
+    const auto localise = [&](ConstView& x, int from_end) {
+      if (!x.given() || x.rank() < from_end || x.size(x.rank() - from_end) == 1) return;
+      arrays.push_back(rows_of(x, x.rank() - from_end, parts));
+      x = arrays.back().view();
+    };
+    localise(options.bias, 2);
+    for (Mask& mask : options.masks) {
+      if (auto* keep = std::get_if<Keep>(&mask)) localise(keep->keep, 2);
+      auto* lengths = std::get_if<KeyLengths>(&mask);
+      if (lengths != nullptr && lengths->lengths.rank() == 2) localise(lengths->lengths, 1);
+    }
+    if (options.rotary) localise(options.rotary->q_positions, 1);
+  }
+
+  Tensor q, k, v;
+  std::deque<Tensor> arrays{};
+  Inputs inputs;
+  Options options;
+};
+
+struct Forward {
+  Tensor out;
+  Tensor lse;
+};
+
+Forward run_whole(const Whole& x, const Options& options) {
+  Forward all{Tensor(x.dtype, {x.B, x.H, x.Tq, x.E}),
+              Tensor(accumulator_of(x.dtype), {x.B, x.H, x.Tq})};
+  attention(x.inputs(), options, {.out = all.out, .lse = all.lse});
+  return all;
+}
+
+Forward run_rank(const Local& local, Ranks& ranks, Sharding sharding) {
+  const Index t = local.q.size(2);
+  Forward own{Tensor(local.q.dtype(), {local.q.size(0), local.q.size(1), t, local.v.size(3)}),
+              Tensor(accumulator_of(local.q.dtype()), {local.q.size(0), local.q.size(1), t})};
+  ring_attention(local.inputs, local.options, {.out = own.out, .lse = own.lse}, ranks, sharding);
+  return own;
+}
+
+// One rank, ranks that have unequal numbers of rows, one that has none; zigzag.
+std::vector<Division> divisions() {
+  return {contiguous_parts({700}), contiguous_parts({512, 188}), contiguous_parts({512, 1024, 200}),
+          contiguous_parts({1024, 0, 512, 100}), zigzag_parts(2, 512)};
+}
+
+TEST(Ring, HasTheBitsOfOneProcess) {
+  int compared = 0;
+  for (const ScoreKind kind : kScoreKinds) {
+    for (const Division& division : divisions()) {
+      const bool is_plain_score = kind == ScoreKind::kDot;
+      if (!is_plain_score && division.ranks() != 2) continue;
+      const Whole x(division.total(), division.total(), DType::kFloat32, kind);
+      for (const auto& [name, options_of] : options_by_name()) {
+        if (!is_plain_score && name != "plain" && name != "all together") continue;
+        SCOPED_TRACE(std::string(name_of(kind)) + ", " + name);
+        Options options = options_of(x, x.queries(), x.keys());
+        options.score = x.score.score();
+        const Forward whole = run_whole(x, options);
+        ThreadRanks::run(division.ranks(), {.most_delay_us = 100}, [&](Ranks& ranks) {
+          const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+          const Local local(x.inputs(), options, parts);
+          const Forward own = run_rank(local, ranks, division.sharding);
+          if (own.out.element_count() == 0) return;
+          EXPECT_TRUE(same_bits(own.out, rows_of(whole.out.view(), 2, parts))) << ranks.rank();
+          EXPECT_TRUE(same_bits(own.lse, rows_of(whole.lse.view(), 2, parts))) << ranks.rank();
+        });
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 80);
+}
+
+TEST(Ring, HasTheBitsOfOneProcessForEveryType) {
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Division& division : {contiguous_parts({512, 512, 70}), zigzag_parts(3, 512)}) {
+      for (const Index width : {17, 130}) {
+        const Whole x(division.total(), division.total(), dtype, ScoreKind::kDot, width);
+        const Options options{.masks = {Causal{}}};
+        const Forward whole = run_whole(x, options);
+        ThreadRanks::run(division.ranks(), [&](Ranks& ranks) {
+          const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+          const Forward own = run_rank(Local(x.inputs(), options, parts), ranks, division.sharding);
+          EXPECT_TRUE(same_bits(own.out, rows_of(whole.out.view(), 2, parts)));
+          EXPECT_TRUE(same_bits(own.lse, rows_of(whole.lse.view(), 2, parts)));
+        });
+      }
+    }
+  }
+}
+
+// ---- gradients ------------------------------------------------------------------------------
+
+struct Backward {
+  Tensor q, k, v, bias, alibi, sinks, w, wq, wk, score_v;
+
+  Backward(const Inputs& inputs, const Options& options, bool rows_alone) {
+    const auto like = [](const ConstView& source) {
+      return source.given() ? Tensor(source.dtype(), source.shape()) : Tensor();
+    };
+    q = like(inputs.q);
+    k = like(inputs.k);
+    v = like(inputs.v);
+    if (rows_alone) return;
+    bias = like(options.bias);
+    alibi = like(options.alibi);
+    sinks = like(options.sinks);
+    if (const auto* bilinear = std::get_if<Bilinear>(&options.score)) w = like(bilinear->w);
+    if (const auto* additive = std::get_if<Additive>(&options.score)) {
+      wq = like(additive->wq);
+      wk = like(additive->wk);
+      score_v = like(additive->v);
+    }
+  }
+  InputGradients views() {
+    InputGradients views{.q = q, .k = k, .v = v, .bias = bias, .alibi = alibi, .sinks = sinks};
+    if (w.given()) views.score = BilinearGradient{w};
+    if (wq.given()) views.score = AdditiveGradient{wq, wk, score_v, {}};
+    return views;
+  }
+};
+
+// The largest difference of two arrays, relative to the largest number.
+double relative_error(const ConstView& got, const ConstView& want) {
+  const std::vector<double> x = values_of(got);
+  const std::vector<double> y = values_of(want);
+  if (x.size() != y.size()) return std::numeric_limits<double>::infinity();
+  double error = 0;
+  double largest = 1;
+  for (std::size_t n = 0; n < x.size(); ++n) {
+    error = std::max(error, std::isnan(x[n]) ? INFINITY : std::abs(x[n] - y[n]));
+    largest = std::max(largest, std::abs(y[n]));
+  }
+  return error / largest;
+}
+
+// Compares the gradients of ranks and of one process.
+void compare_gradients(const Whole& x, const Options& options, const Division& division,
+                       bool rows_alone, bool same) {
+  const Forward whole = run_whole(x, options);
+  const Tensor dlse = normal(whole.lse.shape(), 8, accumulator_of(x.dtype));
+  Backward want(x.inputs(), options, rows_alone);
+  attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout, .lse = dlse},
+                     want.views());
+  ThreadRanks::run(division.ranks(), {.most_delay_us = 50}, [&](Ranks& ranks) {
+    const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+    const Local local(x.inputs(), options, parts);
+    const Tensor out = rows_of(whole.out.view(), 2, parts);
+    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    const Tensor dlse_rows = rows_of(dlse.view(), 2, parts);
+    Backward got(local.inputs, local.options, rows_alone);
+    ring_attention_backward(local.inputs, local.options, {out, lse},
+                            {.out = dout, .lse = dlse_rows}, got.views(), ranks, division.sharding);
+    const auto check = [&](const char* name, const Tensor& one, const ConstView& other) {
+      if (!one.given() || one.element_count() == 0) return;
+      if (same) {
+        EXPECT_TRUE(same_bits(one, other)) << name << " of rank " << ranks.rank();
+      } else {
+        EXPECT_LE(relative_error(one, other), x.dtype == DType::kFloat64 ? 1e-12 : 1e-5)
+            << name << " of rank " << ranks.rank();
+      }
+    };
+    check("dq", got.q, rows_of(want.q.view(), 2, parts));
+    check("dk", got.k, rows_of(want.k.view(), 2, parts));
+    check("dv", got.v, rows_of(want.v.view(), 2, parts));
+    if (got.bias.given()) {
+      check("dbias", got.bias, rows_of(want.bias.view(), want.bias.rank() - 2, parts));
+    }
+    check("dalibi", got.alibi, want.alibi);
+    check("dsinks", got.sinks, want.sinks);
+    check("dw", got.w, want.w);
+    check("dwq", got.wq, want.wq);
+    check("dwk", got.wk, want.wk);
+    check("dv of the score", got.score_v, want.score_v);
+  });
+}
+
+// With as many key heads as heads for every option; with fewer for those that do not draw or
+// compute by head.
+TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
+  for (const Division& division : divisions()) {
+    for (const Index key_heads : {4, 2}) {
+      const Whole x(division.total(), division.total(), DType::kFloat32, ScoreKind::kDot, 17,
+                    key_heads);
+      for (const auto& [name, options_of] : options_by_name()) {
+        if (name == "rotary" || name == "all together") continue;
+        const bool by_head = name == "dropout" || name == "bias" || name == "keep" ||
+                             name == "function" || name == "expression" || name == "known keys";
+        if (by_head && key_heads != 4) continue;
+        SCOPED_TRACE(name + ", " + std::to_string(division.ranks()) + " ranks, " +
+                     std::to_string(key_heads) + " key heads");
+        compare_gradients(x, options_of(x, x.queries(), x.keys()), division, true, true);
+      }
+    }
+  }
+}
+
+TEST(Ring, GradientsHaveTheBitsOfOneProcessWhereLseIsLarge) {
+  const Division division = zigzag_parts(2, 512);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
+    const Whole x(division.total(), division.total(), dtype);
+    compare_gradients(x, {.scale = 12, .masks = {Causal{}}}, division, true, true);
+  }
+}
+
+TEST(Ring, AllOtherGradientsAddUp) {
+  for (const ScoreKind kind : kScoreKinds) {
+    for (const Division& division : {contiguous_parts({512, 512, 100}), zigzag_parts(2, 512)}) {
+      const Whole x(division.total(), division.total(), DType::kFloat64, kind);
+      for (const auto& [name, options_of] : options_by_name()) {
+        const bool is_long = name == "function" || name == "expression" || name == "known keys";
+        if (is_long || (kind != ScoreKind::kDot && name != "plain" && name != "all together")) {
+          continue;
+        }
+        SCOPED_TRACE(std::string(name_of(kind)) + ", " + name);
+        Options options = options_of(x, x.queries(), x.keys());
+        options.score = x.score.score();
+        compare_gradients(x, options, division, false, false);
+      }
+    }
+  }
+}
+
+// A bias that all queries share.
+TEST(Ring, GradientsOfASharedBiasAddUp) {
+  const Division division = contiguous_parts({512, 512, 1});
+  const Whole x(division.total(), division.total(), DType::kFloat64);
+  const Tensor bias = normal({x.H, 1, x.Tk}, 9, DType::kFloat64);
+  const Forward whole = run_whole(x, {.bias = bias});
+  Backward want(x.inputs(), {.bias = bias}, false);
+  attention_backward(x.inputs(), {.bias = bias}, {whole.out, whole.lse}, {.out = x.dout},
+                     want.views());
+  ThreadRanks::run(3, [&](Ranks& ranks) {
+    const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+    const Local local(x.inputs(), {.bias = bias}, parts);
+    const Tensor out = rows_of(whole.out.view(), 2, parts);
+    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    Backward got(local.inputs, local.options, false);
+    ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout}, got.views(),
+                            ranks);
+    EXPECT_LE(relative_error(got.bias, want.bias), 1e-12);
+  });
+}
+
+// ---- errors ---------------------------------------------------------------------------------
+
+// The errors of the ranks in a call whose arguments `change` spoils on some.
+std::vector<std::string> errors_of(
+    const std::vector<Index>& lengths, Sharding sharding,
+    const std::function<void(int, Inputs&, Options&, Outputs&)>& change) {
+  std::vector<std::string> errors(lengths.size());
+  ThreadRanks::run(static_cast<int>(lengths.size()), [&](Ranks& ranks) {
+    const auto r = static_cast<std::size_t>(ranks.rank());
+    const Tensor q = normal({1, 2, lengths[r], 8}, 1);
+    Tensor out(DType::kFloat32, q.shape());
+    Inputs inputs{q, q, q};
+    Options options;
+    Outputs outputs{.out = out};
+    change(ranks.rank(), inputs, options, outputs);
+    try {
+      ring_attention(inputs, options, outputs, ranks, sharding);
+    } catch (const OtherRankFailed& error) {
+      errors[r] = std::string("other: ") + error.what();
+    } catch (const Error& error) {
+      errors[r] = error.what();
+    }
+  });
+  return errors;
+}
+
+TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
+  using Errors = std::vector<std::string>;
+  const std::vector<Index> lengths{512, 512};
+  const auto only = [&](int rank, const auto& change) {
+    return errors_of(lengths, Sharding::kContiguous,
+                     [&](int mine, Inputs& inputs, Options& options, Outputs& outputs) {
+                       if (mine == rank) change(inputs, options, outputs);
+                     });
+  };
+  const Tensor small = normal({1, 2, 5}, 1);
+  const Tensor wide = normal({1, 2, 512, 9}, 1);
+  EXPECT_EQ(only(1, [&](Inputs& in, Options&, Outputs&) { in.q = small; }),
+            (Errors{"other: rank 1 has failed",
+                    "ring_attention: q must be [B,heads,T,channels], got [1,2,5]"}));
+  EXPECT_EQ(only(0, [&](Inputs& in, Options&, Outputs&) { in.k = wide; })[0].substr(0, 40),
+            "ring_attention: k has D = 9 but q has D ");
+  EXPECT_EQ(only(1, [&](Inputs&, Options& o, Outputs&) { o.softcap = 3; })[1],
+            "ring_attention: softcap must be equal on all ranks, but differs on ranks 0 and 1");
+  EXPECT_EQ(only(1,
+                 [&](Inputs&, Options& o, Outputs&) {
+                   o.dropout = {0.5, 1};
+                 })[1],
+            "ring_attention: dropout.p must be equal on all ranks, but differs on ranks 0 and 1");
+  EXPECT_EQ(only(1, [&](Inputs&, Options& o, Outputs&) { o.masks = {Causal{}}; })[1],
+            "ring_attention: the number of masks must be equal on all ranks, but differs on ranks "
+            "0 and 1");
+  const Tensor bias = normal({512, 512}, 1);
+  const auto all = [&](Options options) {
+    return errors_of(lengths, Sharding::kContiguous,
+                     [&](int, Inputs&, Options& o, Outputs&) { o = options; })[0];
+  };
+  EXPECT_EQ(all({.bias = bias}),
+            "ring_attention: bias must have all keys of the sequence on the last axis, which are "
+            "1024, got [512,512]");
+  EXPECT_EQ(all({.softcap = -1}),
+            "ring_attention: softcap must be finite and 0 (off) or more, got -1");
+  EXPECT_EQ(errors_of({512, 512}, Sharding::kContiguous,
+                      [](int, Inputs&, Options&, Outputs& o) { o.entropy = o.out; })[0],
+            "ring_attention: entropy must be absent: out and lse are the results of several ranks");
+  const auto nothing = [](int, Inputs&, Options&, Outputs&) {};
+  EXPECT_EQ(errors_of({100, 512}, Sharding::kContiguous, nothing)[1],
+            "ring_attention: q must have parts that begin at multiples of 512 rows of the "
+            "sequence, but rank 1 has rows from 100 on");
+  EXPECT_EQ(errors_of({1024, 512}, Sharding::kZigzag, nothing)[1],
+            "ring_attention: q must have an equal and even number of rows on every rank for "
+            "zigzag, got 1024 on rank 0 and 512 on rank 1");
+  EXPECT_EQ(errors_of({512, 512}, Sharding::kContiguous, nothing), (Errors{"", ""}));
+}
+
+}  // namespace
+}  // namespace qkv::test
