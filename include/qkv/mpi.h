@@ -22,12 +22,12 @@ QKV_API std::unique_ptr<Ranks> ranks_of(MPI_Comm comm);
 
 // ring_attention() over a communicator. Many calls are faster with one object of ranks_of().
 QKV_API void attention(MPI_Comm comm, const Inputs& inputs, const Options& options,
-                       const Outputs& outputs, Sharding sharding = Sharding::kContiguous);
+                       const Outputs& outputs, Sharding sharding = kContiguous);
 // ring_attention_backward() over a communicator.
 QKV_API void attention_backward(MPI_Comm comm, const Inputs& inputs, const Options& options,
                                 const Saved& saved, const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients,
-                                Sharding sharding = Sharding::kContiguous);
+                                Sharding sharding = kContiguous);
 
 }  // namespace qkv::mpi
 

@@ -15,10 +15,16 @@
 namespace qkv {
 
 // How the rows of a sequence are divided. Parts begin at multiples of kShardKeys.
-enum class Sharding {
-  kContiguous,  // the ranks have consecutive rows
-  kZigzag,      // rank r of P has parts r and 2P-1-r of 2P equal parts: causal work is then equal
+struct Sharding {
+  // 0: the ranks have consecutive rows. n: the sequence is divided into n equal spans, and of the
+  // 2P equal parts of each, rank r of P has parts r and 2P-1-r: causal work is then equal. The more
+  // spans, the less ranks wait for one another in the backward pass.
+  Index zigzags = 0;
+
+  friend bool operator==(const Sharding&, const Sharding&) = default;
 };
+inline constexpr Sharding kContiguous{};
+inline constexpr Sharding kZigzag{1};
 
 // Writes `out` and `lse` of this rank's rows; both have the bits of attention() of the whole
 // sequence, for any number of ranks. Collective. `inputs` are this rank's rows, q [B,H,t,D], k
@@ -29,7 +35,7 @@ enum class Sharding {
 // being sent. Throws Error before a message is sent, on the rank whose argument is at fault, and
 // OtherRankFailed on the others; std::runtime_error if a message fails.
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
-                            Ranks& ranks, Sharding sharding = Sharding::kContiguous);
+                            Ranks& ranks, Sharding sharding = kContiguous);
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                             Ranks& ranks, Sharding sharding, Context& context);
 
@@ -44,7 +50,7 @@ QKV_API void ring_attention(const Inputs& inputs, const Options& options, const 
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,
                                      const InputGradients& input_gradients, Ranks& ranks,
-                                     Sharding sharding = Sharding::kContiguous);
+                                     Sharding sharding = kContiguous);
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,
                                      const InputGradients& input_gradients, Ranks& ranks,

@@ -40,7 +40,7 @@ std::vector<Equal> equal_numbers(const Inputs& in, const Options& o, Sharding sh
       {"E", in.v.size(3)},
       {"the dtype of q", static_cast<Index>(in.q.dtype())},
       {"the dtype of k", static_cast<Index>(in.k.dtype())},
-      {"sharding", static_cast<Index>(sharding)},
+      {"sharding", sharding.zigzags},
       {"score", static_cast<Index>(o.score.index())},
       {"scale", o.scale ? bits_of(*o.scale) : -1},
       {"softcap", bits_of(o.softcap)},
@@ -236,24 +236,22 @@ void Ring::check_sizes() const {
 void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
   std::vector<Part> pieces;  // with sizes in `end`
   const int count = ranks_.count();
-  switch (sharding) {
-    case Sharding::kContiguous:
-      for (int r = 0; r < count; ++r)
-        pieces.push_back({0, lengths[static_cast<std::size_t>(r)], r});
-      break;
-    case Sharding::kZigzag: {
-      const Index half = lengths[0] / 2;
-      if (std::ranges::any_of(lengths, [&](Index length) { return length != 2 * half; })) {
-        throw Error(function_, "q",
-                    core::text("must have an equal and even number of rows on every rank for "
-                               "zigzag, got ",
-                               lengths[0], " on rank 0 and ",
-                               lengths[static_cast<std::size_t>(ranks_.rank())], " on rank ",
-                               ranks_.rank()));
-      }
-      for (int r = 0; r < count; ++r) pieces.push_back({0, half, r, 0});
-      for (int r = count - 1; r >= 0; --r) pieces.push_back({0, half, r, half});
-      break;
+  if (sharding.zigzags == 0) {
+    for (int r = 0; r < count; ++r) pieces.push_back({0, lengths[static_cast<std::size_t>(r)], r});
+  } else {
+    const Index size = sharding.zigzags < 1 ? 0 : lengths[0] / (2 * sharding.zigzags);
+    if (std::ranges::any_of(lengths,
+                            [&](Index rows) { return rows != 2 * sharding.zigzags * size; })) {
+      throw Error(
+          function_, "q",
+          core::text("must have an equal number of rows on every rank, a multiple of ",
+                     2 * sharding.zigzags, ", for ", sharding.zigzags, " zigzags, got ", lengths[0],
+                     " on rank 0 and ", lengths[static_cast<std::size_t>(ranks_.rank())],
+                     " on rank ", ranks_.rank()));
+    }
+    for (Index n = 0; n < sharding.zigzags; ++n) {
+      for (int r = 0; r < count; ++r) pieces.push_back({0, size, r, 2 * n * size});
+      for (int r = count - 1; r >= 0; --r) pieces.push_back({0, size, r, (2 * n + 1) * size});
     }
   }
   for (const Part& piece : pieces) {

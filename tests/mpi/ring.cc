@@ -58,8 +58,8 @@ void check(const char* what, const Tensor& got, const Tensor& want) {
 
 void run(int rank, int count, Sharding sharding) {
   const Index T = 2 * count * kPart;
-  const Rows own = sharding == Sharding::kZigzag ? Rows{{rank, 2 * count - 1 - rank}}
-                                                 : Rows{{2 * rank, 2 * rank + 1}};
+  const Rows own = sharding == qkv::kZigzag ? Rows{{rank, 2 * count - 1 - rank}}
+                                            : Rows{{2 * rank, 2 * rank + 1}};
   const Tensor q = normal({1, kHeads, T, 16}, 1);
   const Tensor k = normal({1, kHeads, T, 16}, 2);
   const Tensor v = normal({1, kHeads, T, 8}, 3);
@@ -128,10 +128,10 @@ int main(int argc, char** argv) {
   int count = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &count);
-  run(rank, count, Sharding::kContiguous);
-  run(rank, count, Sharding::kZigzag);
+  run(rank, count, qkv::kContiguous);
+  run(rank, count, qkv::kZigzag);
   check_errors(rank, count);
-  run(rank, count, Sharding::kZigzag);
+  run(rank, count, qkv::kZigzag);
   int all = 0;
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
   if (rank == 0) std::printf("%d ranks, %d failures\n", count, all);

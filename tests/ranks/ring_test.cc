@@ -36,7 +36,7 @@ struct Division {
 };
 
 Division contiguous_parts(const std::vector<Index>& lengths) {
-  Division division{Sharding::kContiguous, {}};
+  Division division{kContiguous, {}};
   Index begin = 0;
   for (const Index length : lengths) {
     division.parts.push_back({{begin, begin + length}});
@@ -45,11 +45,15 @@ Division contiguous_parts(const std::vector<Index>& lengths) {
   return division;
 }
 
-Division zigzag_parts(int ranks, Index part) {
-  Division division{Sharding::kZigzag, {}};
-  for (Index r = 0; r < ranks; ++r) {
-    const Index other = 2 * ranks - 1 - r;
-    division.parts.push_back({{r * part, (r + 1) * part}, {other * part, (other + 1) * part}});
+Division zigzag_parts(int ranks, Index part, Index zigzags = 1) {
+  Division division{{zigzags}, std::vector<std::vector<Part>>(static_cast<std::size_t>(ranks))};
+  for (Index n = 0; n < zigzags; ++n) {
+    for (Index r = 0; r < ranks; ++r) {
+      for (const Index of_span : {r, 2 * ranks - 1 - r}) {
+        const Index begin = (2 * ranks * n + of_span) * part;
+        division.parts[static_cast<std::size_t>(r)].push_back({begin, begin + part});
+      }
+    }
   }
   return division;
 }
@@ -120,8 +124,12 @@ Forward run_rank(const Local& local, Ranks& ranks, Sharding sharding) {
 
 // One rank, ranks that have unequal numbers of rows, one that has none; zigzag.
 std::vector<Division> divisions() {
-  return {contiguous_parts({700}), contiguous_parts({512, 188}), contiguous_parts({512, 1024, 200}),
-          contiguous_parts({1024, 0, 512, 100}), zigzag_parts(2, 512)};
+  return {contiguous_parts({700}),
+          contiguous_parts({512, 188}),
+          contiguous_parts({512, 1024, 200}),
+          contiguous_parts({1024, 0, 512, 100}),
+          zigzag_parts(2, 512),
+          zigzag_parts(2, 512, 2)};
 }
 
 TEST(Ring, HasTheBitsOfOneProcess) {
@@ -277,6 +285,22 @@ TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
   }
 }
 
+// Spans that are divided one after the other: ranks meet more often.
+TEST(Ring, HasTheBitsOfOneProcessInManyZigzags) {
+  const Division division = zigzag_parts(2, 512, 2);
+  const Whole x(division.total(), division.total(), DType::kFloat32, ScoreKind::kDot, 17, 4);
+  for (const Options& options :
+       {Options{}, Options{.masks = {Causal{}}}, Options{.masks = {Window{700, 100}}}}) {
+    const Forward whole = run_whole(x, options);
+    ThreadRanks::run(division.ranks(), [&](Ranks& ranks) {
+      const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+      const Forward own = run_rank(Local(x.inputs(), options, parts), ranks, division.sharding);
+      EXPECT_TRUE(same_bits(own.out, rows_of(whole.out.view(), 2, parts)));
+    });
+    compare_gradients(x, options, division, true, true);
+  }
+}
+
 TEST(Ring, GradientsHaveTheBitsOfOneProcessWhereLseIsLarge) {
   const Division division = zigzag_parts(2, 512);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
@@ -355,7 +379,7 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
   using Errors = std::vector<std::string>;
   const std::vector<Index> lengths{512, 512};
   const auto only = [&](int rank, const auto& change) {
-    return errors_of(lengths, Sharding::kContiguous,
+    return errors_of(lengths, kContiguous,
                      [&](int mine, Inputs& inputs, Options& options, Outputs& outputs) {
                        if (mine == rank) change(inputs, options, outputs);
                      });
@@ -379,7 +403,7 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
             "0 and 1");
   const Tensor bias = normal({512, 512}, 1);
   const auto all = [&](Options options) {
-    return errors_of(lengths, Sharding::kContiguous,
+    return errors_of(lengths, kContiguous,
                      [&](int, Inputs&, Options& o, Outputs&) { o = options; })[0];
   };
   EXPECT_EQ(all({.bias = bias}),
@@ -387,17 +411,17 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
             "1024, got [512,512]");
   EXPECT_EQ(all({.softcap = -1}),
             "ring_attention: softcap must be finite and 0 (off) or more, got -1");
-  EXPECT_EQ(errors_of({512, 512}, Sharding::kContiguous,
+  EXPECT_EQ(errors_of({512, 512}, kContiguous,
                       [](int, Inputs&, Options&, Outputs& o) { o.entropy = o.out; })[0],
             "ring_attention: entropy must be absent: out and lse are the results of several ranks");
   const auto nothing = [](int, Inputs&, Options&, Outputs&) {};
-  EXPECT_EQ(errors_of({100, 512}, Sharding::kContiguous, nothing)[1],
+  EXPECT_EQ(errors_of({100, 512}, kContiguous, nothing)[1],
             "ring_attention: q must have parts that begin at multiples of 512 rows of the "
             "sequence, but rank 1 has rows from 100 on");
-  EXPECT_EQ(errors_of({1024, 512}, Sharding::kZigzag, nothing)[1],
-            "ring_attention: q must have an equal and even number of rows on every rank for "
-            "zigzag, got 1024 on rank 0 and 512 on rank 1");
-  EXPECT_EQ(errors_of({512, 512}, Sharding::kContiguous, nothing), (Errors{"", ""}));
+  EXPECT_EQ(errors_of({1024, 512}, kZigzag, nothing)[1],
+            "ring_attention: q must have an equal number of rows on every rank, a multiple of 2, "
+            "for 1 zigzags, got 1024 on rank 0 and 512 on rank 1");
+  EXPECT_EQ(errors_of({512, 512}, kContiguous, nothing), (Errors{"", ""}));
 }
 
 }  // namespace

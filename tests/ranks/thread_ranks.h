@@ -78,14 +78,19 @@ class ThreadRanks {
   using Stream = std::array<int, 3>;  // sender, receiver and channel
   using Queue = std::deque<std::shared_ptr<Message>>;
 
+  // Where a message goes.
+  struct Place {
+    std::span<std::byte> data;
+    bool received = false;
+  };
+
   // What the threads share.
   struct Hub {
     Options options;
     std::mutex mutex{};
     std::condition_variable changed{};
     std::map<Stream, Queue> messages{};
-    std::map<Stream, long> turns{};  // receives that have begun, and those done
-    std::map<Stream, long> done{};
+    std::map<Stream, std::deque<std::shared_ptr<Place>>> places{};
     bool failed = false;
 
     void fail() {
@@ -123,42 +128,48 @@ class ThreadRanks {
 
   class Received final : public Transfer {
    public:
-    Received(Hub& hub, Stream stream, std::span<std::byte> data)
-        : hub_(hub), stream_(stream), data_(data) {
+    Received(Hub& hub, const Stream& stream, std::span<std::byte> data)
+        : hub_(hub), stream_(stream), place_(std::make_shared<Place>(Place{data})) {
       const std::scoped_lock lock(hub.mutex);
-      turn_ = hub.turns[stream]++;
+      hub.places[stream].push_back(place_);
+    }
+    void wait() override {
+      std::unique_lock lock(hub_.mutex);
+      hub_.wait(lock, [&] {
+        deliver();
+        return place_->received;
+      });
     }
     bool is_done() override {
       const std::scoped_lock lock(hub_.mutex);
-      return is_received_ || (hub_.done[stream_] == turn_ && !hub_.messages[stream_].empty());
-    }
-    void wait() override {
-      if (is_received_) return;
-      std::unique_lock lock(hub_.mutex);
-      // Messages are received in the order in which the receives began.
-      hub_.wait(lock, [&] {
-        return hub_.done[stream_] > turn_ ||
-               (hub_.done[stream_] == turn_ && !hub_.messages[stream_].empty());
-      });
-      const std::shared_ptr<Message> message = hub_.messages[stream_].front();
-      hub_.messages[stream_].pop_front();
-      ++hub_.done[stream_];
-      if (message->data.size() != data_.size()) {
-        throw std::logic_error("a message of " + std::to_string(message->data.size()) +
-                               " bytes was received as one of " + std::to_string(data_.size()));
-      }
-      std::memcpy(data_.data(), message->data.data(), data_.size());
-      message->received = true;
-      is_received_ = true;
-      hub_.changed.notify_all();
+      deliver();
+      return place_->received;
     }
 
    private:
+    // Messages are received in the order in which the receives began.
+    void deliver() {
+      Queue& messages = hub_.messages[stream_];
+      auto& places = hub_.places[stream_];
+      while (!messages.empty() && !places.empty()) {
+        const std::span<const std::byte> from = messages.front()->data;
+        const std::span<std::byte> to = places.front()->data;
+        if (from.size() != to.size()) {
+          throw std::logic_error("a message of " + std::to_string(from.size()) +
+                                 " bytes was received as one of " + std::to_string(to.size()));
+        }
+        if (!to.empty()) std::memcpy(to.data(), from.data(), to.size());
+        messages.front()->received = true;
+        places.front()->received = true;
+        messages.pop_front();
+        places.pop_front();
+        hub_.changed.notify_all();
+      }
+    }
+
     Hub& hub_;
     Stream stream_;
-    std::span<std::byte> data_;
-    long turn_ = 0;
-    bool is_received_ = false;
+    std::shared_ptr<Place> place_;
   };
 
   class One final : public Ranks {

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Predicts the time of attention and of training over ranks, from the speed of one.
+
+usage: scale_model.py [--table]         predictions for 8, 64 and 1024 ranks (docs/scale.md)
+       scale_model.py --check BUILD     against a measurement of two ranks on this machine
+
+Attention: the simulator follows every message and every call of ring_attention and
+ring_attention_backward. A call takes the time of its (query, key) pairs at the measured speed of one
+rank; a message takes the latency and its bytes at the bandwidth, and begins when both ends are ready
+and neither sends or receives another one.
+"""
+
+import argparse
+import collections
+import statistics
+
+import rank_speed
+
+KEYS_OF_PIECE = 1024
+NUMBER = 4  # bytes of float32
+
+Part = collections.namedtuple("Part", "begin end rank")
+# The seconds of a (query, key) pair, forward and backward, over all heads; the seconds and bytes per
+# second of a message; the bytes of a row of keys and values.
+Machine = collections.namedtuple("Machine", "forward backward latency bandwidth row_bytes")
+
+
+def parts_of(length, ranks, zigzags):
+    if zigzags == 0:
+        rows = length // ranks
+        return [Part(r * rows, (r + 1) * rows, r) for r in range(ranks)]
+    rows = length // (2 * ranks * zigzags)
+    order = [*range(ranks), *reversed(range(ranks))] * zigzags
+    return [Part(n * rows, (n + 1) * rows, rank) for n, rank in enumerate(order)]
+
+
+def pairs(queries, keys, causal):
+    """The pairs that a call computes: the keys lie before the queries, or are among them."""
+    n, m = queries.end - queries.begin, keys.end - keys.begin
+    if not causal or keys.end <= queries.begin:
+        return n * m
+    if keys.begin >= queries.end:
+        return 0
+    return sum(min(max(i + 1 - keys.begin, 0), m) for i in range(queries.begin, queries.end, 64)) * min(64, n)
+
+
+class Network:
+    """Messages, each of which needs the sender's link and the receiver's."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.out = collections.defaultdict(float)
+        self.into = collections.defaultdict(float)
+
+    def arrival(self, source, target, size, ready):
+        begin = max(ready, self.out[source], self.into[target])
+        end = begin + size / self.machine.bandwidth
+        self.out[source] = self.into[target] = end
+        return end + self.machine.latency
+
+
+def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
+    """The seconds of ring_attention."""
+    parts = parts_of(length, ranks, zigzags)
+    own = [[part for part in parts if part.rank == rank] for rank in range(ranks)]
+    network = Network(machine)
+    done, asked = [0.0] * ranks, [0.0] * ranks  # when a rank has computed, and when it asked for the next keys
+    for keys in parts:
+        for rank in range(ranks):
+            count = sum(pairs(queries, keys, causal) for queries in own[rank])
+            if count == 0:
+                continue
+            begin = done[rank]
+            if keys.rank != rank:
+                size = (keys.end - keys.begin) * machine.row_bytes
+                begin = max(begin, network.arrival(keys.rank, rank, size, asked[rank]))
+            asked[rank] = begin
+            done[rank] = begin + count * machine.forward
+    return max(done)
+
+
+def backward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
+    """The seconds of ring_attention_backward, whose pieces of the keys go from station to station."""
+    parts = parts_of(length, ranks, zigzags)
+    pieces = [Part(n, min(n + KEYS_OF_PIECE, part.end), part.rank)
+              for part in parts for n in range(part.begin, part.end, KEYS_OF_PIECE)]
+    paths = [[n for n, part in enumerate(parts) if pairs(part, piece, causal) > 0] for piece in pieces]
+    tasks = sorted((piece + station, piece, station) for piece, path in enumerate(paths) for station in path)
+    network = Network(machine)
+    clock, asked = [0.0] * ranks, [0.0] * ranks
+    left = {}  # when a piece left its last station
+    for _, piece, station in tasks:
+        rank, keys = parts[station].rank, pieces[piece]
+        place = paths[piece].index(station)
+        source = keys.rank if place == 0 else parts[paths[piece][place - 1]].rank
+        ready = 0.0 if place == 0 else left[piece]
+        if source != rank:
+            size = (keys.end - keys.begin) * machine.row_bytes * (1 if place == 0 else 2)
+            ready = network.arrival(source, rank, size, max(ready, asked[rank]))
+        begin = max(clock[rank], ready)
+        asked[rank] = clock[rank]
+        clock[rank] = left[piece] = begin + pairs(parts[station], keys, causal) * machine.backward
+    ends = [left[n] for n in range(len(pieces))]
+    return max(*clock, *ends) + machine.latency
+
+
+def check(build):
+    """Compares predictions for two ranks with a measurement."""
+    T, H, D = rank_speed.SEQUENCE.values()
+    worst = 0
+    for causal in (1, 0):
+        runs = {1: [], 2: []}
+        for _ in range(3):
+            for count, results in runs.items():
+                results.append(rank_speed.ring(build, count, causal, 2))
+        seconds = {count: {way: statistics.median(second for run in results for second in run[way])
+                           for way in ("forward", "backward")} for count, results in runs.items()}
+        count = T * (T + 1) / 2 if causal else T * T
+        last = runs[2][-1]
+        machine = Machine(seconds[1]["forward"] / count, seconds[1]["backward"] / count, last["latency"],
+                          last["bytes_per_second"], 2 * H * D * NUMBER)
+        for way, predict in (("forward", forward), ("backward", backward)):
+            predicted = predict(machine, T, 2, bool(causal))
+            error = predicted / seconds[2][way] - 1
+            worst = max(worst, abs(error))
+            print(f"{'causal' if causal else 'all pairs'}, {way}: measured {seconds[2][way]:.3f} s, predicted "
+                  f"{predicted:.3f} s, {100 * error:+.1f} %")
+    print(f"largest error {100 * worst:.1f} %")
+
+
+def tables(pair_forward, pair_backward, cores):
+    """Prints what docs/scale.md shows: a rank is a server of `cores` cores."""
+    H, D = 32, 128
+    scale = (H * D) / (rank_speed.SEQUENCE["H"] * rank_speed.SEQUENCE["D"])
+    print(f"float32, {H} heads of {D} channels, causal, zigzag, {cores} cores a rank")
+    print("| ranks | rows | Gbit/s | forward | of ideal | backward | of ideal |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for ranks in (8, 64, 1024):
+        for rows in (2048, 16384):
+            length = ranks * rows
+            ideal = length * (length + 1) / 2 / ranks * scale / cores
+            for gigabits in (25, 200):
+                machine = Machine(pair_forward * scale / cores, pair_backward * scale / cores, 10e-6,
+                                  gigabits * 1e9 / 8, 2 * H * D * NUMBER)
+                cells = []
+                for predict, pair in ((forward, pair_forward), (backward, pair_backward)):
+                    if ranks * rows > 64 * 16384:
+                        cells += ["", ""]  # too many messages to follow one by one
+                        continue
+                    second = predict(machine, length, ranks, True)
+                    cells += [f"{second:.1f} s", f"{100 * ideal * pair / second:.0f} %"]
+                print(f"| {ranks} | {length:,} | {gigabits} | {' | '.join(cells)} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", metavar="BUILD")
+    parser.add_argument("--pair", nargs=2, type=float, default=(2.2e-9, 7.5e-9), metavar="SECONDS",
+                        help="of a (query, key) pair with 8 heads of 64 channels, forward and backward, on one core")
+    parser.add_argument("--cores", type=int, default=64)
+    options = parser.parse_args()
+    if options.check:
+        check(options.check)
+    else:
+        tables(*options.pair, options.cores)
+
+
+if __name__ == "__main__":
+    main()
