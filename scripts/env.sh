@@ -24,5 +24,5 @@ export CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$(nproc)}"
 
 # Whether .venv-python exists and matches the current requirements.
 python_env_is_ready() {
-  cat python/requirements-{test,torch,transformers,notebooks,browser}.txt | cmp -s - .venv-python/made-from
+  cat python/requirements-{test,torch,transformers,notebooks,browser,mpi}.txt | cmp -s - .venv-python/made-from
 }

@@ -7,7 +7,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly wanted=(python/requirements-{test,torch,transformers,notebooks,browser}.txt)
+readonly wanted=(python/requirements-{test,torch,transformers,notebooks,browser,mpi}.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
   --timeout 60 --quiet --quiet)  # twice: no warnings of an index's settings
@@ -43,4 +43,6 @@ try_install "${wanted[3]}" >&2 ||
   echo "setup: nothing to be had that executes notebooks; their tests will be skipped" >&2
 try_install "${wanted[4]}" >&2 ||
   echo "setup: no Playwright to be had; the tests in a browser will be skipped" >&2
+try_install "${wanted[5]}" >&2 ||
+  echo "setup: no mpi4py to be had; the tests that need it will be skipped" >&2
 cat "${wanted[@]}" >.venv-python/made-from

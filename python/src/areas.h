@@ -21,6 +21,7 @@ void bind_gru_cell(nanobind::module_& module);
 void bind_info(nanobind::module_& module);
 void bind_layers(nanobind::module_& module);
 void bind_model_layers(nanobind::module_& module);
+void bind_ring(nanobind::module_& module);
 void bind_torch_attention(nanobind::module_& module);
 void bind_translator(nanobind::module_& module);
 void bind_word_vectors(nanobind::module_& module);

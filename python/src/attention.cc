@@ -70,32 +70,6 @@ nb::object attention_call(nb::handle q, nb::handle k, nb::handle v, const nb::tu
   });
 }
 
-// One step over consecutive keys: `state` is (max, sum, acc), and `outputs` is (out, lse), each an
-// array to write to, or None.
-void step_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& state,
-               const nb::tuple& outputs, const nb::tuple& options, nb::handle threads) {
-  constexpr const char* kStep = "attention_step";
-  CallArguments call = call_arguments(kStep, q, k, v, options);
-  const int thread_count = threads_of(kStep, threads);
-  const auto view_of = [&](nb::handle array, const char* name) {
-    if (array.is_none()) return View();
-    return writable_view(call.hold(array_of(array, {kStep, name})), array, {kStep, name});
-  };
-  const AttentionState to{view_of(nb::object(state[0]), "state.max"),
-                          view_of(nb::object(state[1]), "state.sum"),
-                          view_of(nb::object(state[2]), "state.acc")};
-  const Outputs results{.out = view_of(nb::object(outputs[0]), "out"),
-                        .lse = view_of(nb::object(outputs[1]), "lse")};
-  const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
-  run_call(thread_count, work_of(call, shapes), [&](Context& context) {
-    in_layout(call, [&] { attention_step(call.inputs, call.options, to, results, context); });
-  });
-}
-
-}  // namespace
-
-namespace {
-
 // The shapes of the results of packed sequences, whose starts the host does not read.
 ResultShapes packed_shapes(const char* function, const Inputs& inputs) {
   const ConstView &q = inputs.q, &k = inputs.k, &v = inputs.v;
@@ -341,8 +315,6 @@ nb::object Extras::with(const nb::object& first) const {
 void bind_attention(nb::module_& module) {
   module.def("attention", attention_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
              nb::arg(), nb::arg(), nb::arg().none());
-  module.def("attention_step", step_call, nb::arg().none(), nb::arg().none(), nb::arg().none(),
-             nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   nb::list requests;
   for (const char* request : kRequests) requests.append(request);
   module.attr("REQUESTS") = nb::tuple(requests);

@@ -296,46 +296,6 @@ nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
       });
 }
 
-// One step over consecutive shards: `from` is (dout, out, lse, dlse, weight_sums), and `sums` is
-// (dq, dk, dv), arrays to write to, or None.
-void backward_step_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& from,
-                        const nb::tuple& sums, const nb::tuple& options, nb::handle threads) {
-  constexpr const char* kStep = "attention_backward_step";
-  CallArguments call = call_arguments(kStep, q, k, v, options);
-  const int thread_count = threads_of(kStep, threads);
-  const auto view = [&](std::size_t n, const char* name) {
-    return call.hold(array_of(nb::object(from[n]), {kStep, name})).view;
-  };
-  const auto writable = [&](std::size_t n, const char* name) {
-    const nb::object array(sums[n]);
-    if (array.is_none()) return View();
-    return writable_view(call.hold(array_of(array, {kStep, name})), array, {kStep, name});
-  };
-  const SavedOfAll saved{view(1, "out"), view(2, "lse"), view(4, "weight_sums")};
-  const OutputGradients sources{.out = view(0, "dout"), .lse = view(3, "dlse")};
-  const GradientSums to{writable(0, "dq"), writable(1, "dk"), writable(2, "dv")};
-  const ResultShapes shapes = in_layout(call, [&] { return checked_shapes(kStep, call.inputs); });
-  run_call(thread_count, 3 * work_of(call, shapes), [&](Context& context) {
-    in_layout(call, [&] {
-      attention_backward_step(call.inputs, call.options, saved, sources, to, context);
-    });
-  });
-}
-
-// Adds the sums of the weights that `lse` gives the call's keys to `sums`.
-void weight_sums_call(nb::handle q, nb::handle k, nb::handle lse, nb::handle sums,
-                      const nb::tuple& options, nb::handle threads) {
-  constexpr const char* kSums = "add_weight_sums";
-  CallArguments call = call_arguments(kSums, q, k, nb::none(), options);
-  const int thread_count = threads_of(kSums, threads);
-  const ConstView of_rows = call.hold(array_of(lse, {kSums, "lse"})).view;
-  const View to = writable_view(call.hold(array_of(sums, {kSums, "sums"})), sums, {kSums, "sums"});
-  const ResultShapes shapes = in_layout(call, [&] { return checked_shapes(kSums, call.inputs); });
-  run_call(thread_count, work_of(call, shapes), [&](Context& context) {
-    in_layout(call, [&] { add_weight_sums(call.inputs, call.options, of_rows, to, context); });
-  });
-}
-
 }  // namespace
 
 nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
@@ -389,10 +349,6 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
 void bind_backward(nb::module_& module) {
   module.def("attention_backward", backward_call, nb::arg().none(), nb::arg().none(),
              nb::arg().none(), nb::arg(), nb::arg(), nb::arg().none());
-  module.def("attention_backward_step", backward_step_call, nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
-  module.def("add_weight_sums", weight_sums_call, nb::arg().none(), nb::arg().none(),
-             nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none());
   nb::list names;
   for (const Gradient& one : kGradients) names.append(one.name);
   module.attr("GRADIENTS") = nb::tuple(names);

@@ -19,6 +19,7 @@ void bind_all(nanobind::module_& module) {
   bind_torch_attention(module);
   bind_cuda_attention(module);
   bind_backward(module);
+  bind_ring(module);
   bind_expressions(module);
   bind_functions(module);
   bind_info(module);

@@ -242,12 +242,12 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
     const Index size = sharding.zigzags < 1 ? 0 : lengths[0] / (2 * sharding.zigzags);
     if (std::ranges::any_of(lengths,
                             [&](Index rows) { return rows != 2 * sharding.zigzags * size; })) {
-      throw Error(
-          function_, "q",
-          core::text("must have an equal number of rows on every rank, a multiple of ",
-                     2 * sharding.zigzags, ", for ", sharding.zigzags, " zigzags, got ", lengths[0],
-                     " on rank 0 and ", lengths[static_cast<std::size_t>(ranks_.rank())],
-                     " on rank ", ranks_.rank()));
+      std::string got;
+      for (const Index rows : lengths) got += core::text(got.empty() ? "" : ",", rows);
+      throw Error(function_, "q",
+                  core::text("must have the same number of rows on every rank, a multiple of ",
+                             2 * sharding.zigzags, ", with zigzags = ", sharding.zigzags, ", got [",
+                             got, "]"));
     }
     for (Index n = 0; n < sharding.zigzags; ++n) {
       for (int r = 0; r < count; ++r) pieces.push_back({0, size, r, 2 * n * size});

@@ -23,12 +23,13 @@ EVERYTHING = {
     "causal": True, "window": (900, 0), "softcap": 20.0, "key_lengths": [2000, 700],
     "dropout": 0.2, "seed": 7,
 }  # fmt: skip
-CASES: dict[int, dict[str, tuple[str, list[int], dict[str, Any]]]] = {
+CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
     1: {"alone": ("zigzag", [1024], CAUSAL)},
     2: {
         "plain": ("contiguous", [1024, 1024], PLAIN),
         "causal": ("contiguous", [512, 1300], CAUSAL),
         "zigzag": ("zigzag", [1024, 1024], CAUSAL),
+        "many zigzags": (2, [2048, 2048], CAUSAL),
         "everything": ("zigzag", [1024, 1024], EVERYTHING),
         "equal heads": ("zigzag", [1024, 1024], EVERYTHING),
         "large": ("contiguous", [1024, 1024], {"causal": True, "scale": 20.0}),
@@ -70,13 +71,14 @@ def whole(name: str, rows: list[int], options: dict[str, Any]) -> tuple[Any, dic
     return arrays, options
 
 
-def rows_of(sharding: str, rows: list[int], rank: int) -> torch.Tensor:
+def rows_of(sharding: Any, rows: list[int], rank: int) -> torch.Tensor:
     """The places in the whole sequence of a rank's rows."""
     if sharding == "contiguous":
         return torch.arange(sum(rows[:rank]), sum(rows[: rank + 1]))
-    half = rows[0] // 2
-    second = 2 * len(rows) - 1 - rank
-    return torch.cat([torch.arange(n * half, (n + 1) * half) for n in (rank, second)])
+    zigzags = 1 if sharding == "zigzag" else sharding
+    size, parts = rows[0] // (2 * zigzags), 2 * len(rows)
+    places = [n * parts + p for n in range(zigzags) for p in (rank, parts - 1 - rank)]
+    return torch.cat([torch.arange(p * size, (p + 1) * size) for p in places])
 
 
 def results_of(call: Any, arrays: list[torch.Tensor], dlse: bool) -> dict[str, torch.Tensor]:
@@ -93,7 +95,7 @@ def message_of(**options: Any) -> str:
     x = torch.zeros(B, H, 512, D, dtype=options.pop("dtype", torch.float32))
     try:
         qkv.torch.ring_attention(x, x, x, **options)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         return f"{type(error).__name__}: {error}"
     return "none"
 
@@ -133,7 +135,7 @@ def main() -> None:
         arrays, given = whole(name, rows, options)
         mine = rows_of(sharding, rows, rank)
 
-        def ring(q: Any, k: Any, v: Any, sharding: str = sharding, given: Any = given) -> Any:
+        def ring(q: Any, k: Any, v: Any, sharding: Any = sharding, given: Any = given) -> Any:
             return qkv.torch.ring_attention(
                 q, k, v, sharding=sharding, return_lse=True, threads=1, **given
             )

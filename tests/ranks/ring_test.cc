@@ -419,8 +419,8 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
             "ring_attention: q must have parts that begin at multiples of 512 rows of the "
             "sequence, but rank 1 has rows from 100 on");
   EXPECT_EQ(errors_of({1024, 512}, kZigzag, nothing)[1],
-            "ring_attention: q must have an equal number of rows on every rank, a multiple of 2, "
-            "for 1 zigzags, got 1024 on rank 0 and 512 on rank 1");
+            "ring_attention: q must have the same number of rows on every rank, a multiple of 2, "
+            "with zigzags = 1, got [1024,512]");
   EXPECT_EQ(errors_of({512, 512}, kContiguous, nothing), (Errors{"", ""}));
 }
 
