@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
-#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -62,9 +60,8 @@ std::string said(const qkv::Error& error) {
 }
 
 int parse_and_run(CLI::App& program, int argc, char** argv) {
-  const std::vector<std::string> words = words_of(argc, argv);
   try {
-    program.parse(std::vector(words));
+    program.parse(words_of(argc, argv));
     return kDone;
   } catch (const CLI::CallForHelp&) {
     print(program.help() + "\n");  // the given command's help, else the program's
@@ -73,9 +70,9 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
     print(std::string(version.what()) + "\n");
     return kDone;
   } catch (const CLI::ParseError& error) {
-    // Each of several ranks finds the error; one says it.
-    const bool trains = std::ranges::find(words, "train") != words.end();
-    if (trains && launched().rank > 0) return kUsage;
+    // Each of several ranks finds the error; the first says it, and has the code.
+    const bool trains = program.got_subcommand("train");
+    if (trains && launched().rank > 0) return kDone;
     return complain(kUsage, explain(program, error));
   }
 }

@@ -3,6 +3,7 @@
 #define QKV_RANKS_H_
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -17,7 +18,7 @@ class Transfer {
  public:
   Transfer() = default;
   // Gives up a message that was not waited for, which happens after an error alone: the ranks then
-  // cannot exchange further messages.
+  // cannot exchange further messages. What was to be sent must live on.
   virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -57,6 +58,10 @@ class QKV_API OtherRankFailed : public std::runtime_error {
   explicit OtherRankFailed(int rank);
   ~OtherRankFailed() override;
 };
+
+// Collective: returns if no rank has an error. Else the lowest rank that has one rethrows it, and
+// all others throw OtherRankFailed.
+QKV_API void check_all(Ranks& ranks, const std::exception_ptr& error);
 
 }  // namespace qkv
 

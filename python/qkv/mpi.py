@@ -29,40 +29,57 @@ class RingGradients(NamedTuple):
     dv: Array
 
 
-class _Request:
-    """A message on its way."""
+# MPI counts the bytes of a message in an int: longer ones are sent in parts.
+_MOST_BYTES = 2**30
 
-    def __init__(self, request: Any, memory: memoryview) -> None:
-        self._request = request
+
+class _Request:
+    """A message on its way, in parts."""
+
+    def __init__(self, start: Any, memory: memoryview, is_receive: bool) -> None:
         self._memory = memory  # must stay alive
+        self._is_receive = is_receive
+        size = len(memory)
+        self._parts = [
+            start(memory[first : first + _MOST_BYTES]) for first in range(0, size, _MOST_BYTES)
+        ]
 
     def wait(self) -> None:
-        self._request.Wait()
+        for part in self._parts:
+            part.Wait()
 
     def is_done(self) -> bool:
-        return bool(self._request.Test())
+        return all([part.Test() for part in self._parts])
+
+    def give_up(self) -> None:
+        if self._is_receive:
+            for part in self._parts:
+                part.Cancel()
+                part.Wait()
 
 
 class _CommRanks:
-    """The processes of a communicator."""
+    """The processes of a communicator, over a duplicate of it, on which no others send."""
 
     def __init__(self, comm: Any) -> None:
-        self._comm = comm
+        self._comm = comm.Dup()
         self.rank: int = comm.Get_rank()
         self.count: int = comm.Get_size()
 
     def send(self, memory: memoryview, to: int, channel: int) -> _Request:
-        return _Request(self._comm.Isend(memory, dest=to, tag=channel), memory)
+        comm = self._comm
+        return _Request(lambda part: comm.Isend(part, dest=to, tag=channel), memory, False)
 
     def receive(self, memory: memoryview, source: int, channel: int) -> _Request:
-        return _Request(self._comm.Irecv(memory, source=source, tag=channel), memory)
+        comm = self._comm
+        return _Request(lambda part: comm.Irecv(part, source=source, tag=channel), memory, True)
+
+    def free(self) -> None:
+        """Not called after an error: messages may still be on their way."""
+        self._comm.Free()
 
 
-# A duplicate of each communicator, over which no others send.
-_duplicates: Dict[Any, Any] = {}
-
-
-def _duplicate(comm: Any) -> Any:
+def _communicator(comm: Any) -> Any:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
@@ -70,17 +87,14 @@ def _duplicate(comm: Any) -> Any:
         raise TypeError(
             f"{WORD}: comm must be an mpi4py.MPI.Intracomm or None, got {type(comm).__name__}"
         )
-    key = comm.py2f() if hasattr(comm, "py2f") else id(comm)
-    if key not in _duplicates:
-        _duplicates[key] = comm.Dup()
-    return _duplicates[key]
+    return comm
 
 
 def _prepared(
     arguments: Dict[str, Any], arrays: Tuple[Any, ...], sharding: Any, comm: Any
 ) -> Tuple[Tuple[Any, ...], Tuple[Any, int]]:
     """The options and the ranks, as _core takes them. Raises on every rank if one has an error."""
-    duplicate = _duplicate(comm)
+    comm = _communicator(comm)
     error: Optional[Exception] = None
     options: Tuple[Any, ...] = ()
     zigzags = 0
@@ -94,14 +108,14 @@ def _prepared(
         given["score_mod"] = score_mod_of(given["score_mod"])
         given["mask_mod"] = mask_mod_of(given["mask_mod"])
         options = options_of(given)
-    except (TypeError, ValueError) as raised:
+    except Exception as raised:  # of functions that are traced, too
         error = raised
-    any_error = duplicate.allreduce(error is not None)
+    any_error = comm.allreduce(error is not None)
     if error is not None:
         raise error
     if any_error:
         raise RuntimeError(f"{WORD}: another rank of the communicator has raised an error")
-    return options, (_CommRanks(duplicate), zigzags)
+    return options, (_CommRanks(comm), zigzags)
 
 
 @near_words
@@ -170,6 +184,7 @@ def ring_attention(
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     lse = np.empty(q.shape[:-1], np.float64 if q.dtype == np.float64 else np.float32)
     _core.ring_attention(q, k, v, (out, lse), options, placed, threads)
+    placed[0].free()
     return (out, lse) if return_lse else out
 
 
@@ -237,4 +252,5 @@ def ring_attention_backward(
     _core.ring_attention_backward(
         q, k, v, (dout, out, lse, dlse), tuple(gradients), options, placed, threads
     )
+    placed[0].free()
     return gradients

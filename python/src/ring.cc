@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
+#include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
+#include "gil.h"
 #include "options.h"
 
 namespace nb = nanobind;
@@ -22,27 +25,37 @@ namespace {
 constexpr const char* kRing = "ring_attention";
 constexpr const char* kRingBackward = "ring_attention_backward";
 
-// A message that Python sends or receives: an object with wait() and is_done(). It is used without
-// the GIL.
+// A message that Python sends or receives: an object with wait(), is_done() and give_up(). It is
+// used without the GIL.
 class PythonTransfer final : public Transfer {
  public:
   explicit PythonTransfer(nb::object request) : request_(std::move(request)) {}
   ~PythonTransfer() override {
     const nb::gil_scoped_acquire gil;
+    if (!is_done_) {
+      try {
+        request_.attr("give_up")();
+      } catch (const nb::python_error&) {
+        // The message's own error is on its way.
+      }
+    }
     request_.reset();
   }
 
   void wait() override {
     const nb::gil_scoped_acquire gil;
     request_.attr("wait")();
+    is_done_ = true;
   }
   bool is_done() override {
     const nb::gil_scoped_acquire gil;
-    return nb::cast<bool>(request_.attr("is_done")());
+    if (!is_done_) is_done_ = nb::cast<bool>(request_.attr("is_done")());
+    return is_done_;
   }
 
  private:
   nb::object request_;
+  bool is_done_ = false;
 };
 
 // Ranks whose messages Python sends: an object with rank, count, send(memoryview, to, channel) and
@@ -81,20 +94,15 @@ class PythonRanks final : public Ranks {
 // The arguments that both passes have.
 struct RingCall {
   CallArguments call;
-  PythonRanks ranks;
-  Sharding sharding;
-  int threads;
-  double work;
+  int threads = 1;
+  double work = 0;
 
   RingCall(const char* function, nb::handle q, nb::handle k, nb::handle v, const nb::tuple& options,
-           const nb::tuple& placed, nb::handle thread_count)
+           nb::handle thread_count, int ranks)
       : call(call_arguments(function, q, k, v, options)),
-        ranks(nb::object(placed[0])),
-        sharding{nb::cast<Index>(nb::object(placed[1]))},
-        threads(threads_of(function, thread_count)),
-        work(0) {
+        threads(threads_of(function, thread_count)) {
     const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
-    work = work_of(call, shapes) * ranks.count();
+    work = work_of(call, shapes) * ranks;
   }
   ConstView view(nb::handle array, const Name& name) {
     return call.hold(array_of(array, name)).view;
@@ -106,15 +114,34 @@ struct RingCall {
   }
 };
 
+// Reads the arguments by read(); what is wrong with one rank's is an error of all.
+template <class F>
+void read_on_all(PythonRanks& ranks, const F& read) {
+  std::exception_ptr error;
+  try {
+    read();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  WithoutGil released;
+  check_all(ranks, error);
+}
+
 // `outputs` is (out, lse), arrays to write to; `placed` is (transport, zigzags).
 void ring_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& outputs,
                const nb::tuple& options, const nb::tuple& placed, nb::handle threads) {
-  RingCall ring(kRing, q, k, v, options, placed, threads);
-  const Outputs to{.out = ring.writable(outputs, 0, {kRing, "out"}),
-                   .lse = ring.writable(outputs, 1, {kRing, "lse"})};
-  run_call(ring.threads, ring.work, [&](Context& context) {
-    in_layout(ring.call, [&] {
-      ring_attention(ring.call.inputs, ring.call.options, to, ring.ranks, ring.sharding, context);
+  PythonRanks ranks{nb::object(placed[0])};
+  const Sharding sharding{nb::cast<Index>(nb::object(placed[1]))};
+  std::optional<RingCall> ring;
+  Outputs to;
+  read_on_all(ranks, [&] {
+    ring.emplace(kRing, q, k, v, options, threads, ranks.count());
+    to.out = ring->writable(outputs, 0, {kRing, "out"});
+    to.lse = ring->writable(outputs, 1, {kRing, "lse"});
+  });
+  run_call(ring->threads, ring->work, [&](Context& context) {
+    in_layout(ring->call, [&] {
+      ring_attention(ring->call.inputs, ring->call.options, to, ranks, sharding, context);
     });
   });
 }
@@ -123,19 +150,28 @@ void ring_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& output
 void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& from,
                         const nb::tuple& gradients, const nb::tuple& options,
                         const nb::tuple& placed, nb::handle threads) {
-  RingCall ring(kRingBackward, q, k, v, options, placed, threads);
-  const auto view = [&](std::size_t n, const char* name) {
-    return ring.view(nb::object(from[n]), {kRingBackward, name});
-  };
-  const Saved saved{view(1, "out"), view(2, "lse")};
-  const OutputGradients sources{.out = view(0, "dout"), .lse = view(3, "dlse")};
-  const InputGradients to{.q = ring.writable(gradients, 0, {kRingBackward, "dq"}),
-                          .k = ring.writable(gradients, 1, {kRingBackward, "dk"}),
-                          .v = ring.writable(gradients, 2, {kRingBackward, "dv"})};
-  run_call(ring.threads, 3 * ring.work, [&](Context& context) {
-    in_layout(ring.call, [&] {
-      ring_attention_backward(ring.call.inputs, ring.call.options, saved, sources, to, ring.ranks,
-                              ring.sharding, context);
+  PythonRanks ranks{nb::object(placed[0])};
+  const Sharding sharding{nb::cast<Index>(nb::object(placed[1]))};
+  std::optional<RingCall> ring;
+  Saved saved;
+  OutputGradients sources;
+  InputGradients to;
+  read_on_all(ranks, [&] {
+    ring.emplace(kRingBackward, q, k, v, options, threads, ranks.count());
+    const auto view = [&](std::size_t n, const char* name) {
+      return ring->view(nb::object(from[n]), {kRingBackward, name});
+    };
+    saved = {view(1, "out"), view(2, "lse")};
+    sources.out = view(0, "dout");
+    sources.lse = view(3, "dlse");
+    to.q = ring->writable(gradients, 0, {kRingBackward, "dq"});
+    to.k = ring->writable(gradients, 1, {kRingBackward, "dk"});
+    to.v = ring->writable(gradients, 2, {kRingBackward, "dv"});
+  });
+  run_call(ring->threads, 3 * ring->work, [&](Context& context) {
+    in_layout(ring->call, [&] {
+      ring_attention_backward(ring->call.inputs, ring->call.options, saved, sources, to, ranks,
+                              sharding, context);
     });
   });
 }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace qkv::mpi {
@@ -23,19 +23,32 @@ void check(int code, const char* function) {
                            std::string(text.data(), static_cast<std::size_t>(length)));
 }
 
+enum class Direction { kSend, kReceive };
+
 class MpiTransfer final : public Transfer {
  public:
-  // `start` is called as start(first byte, count, request) for each part.
+  // `start` is called as start(first byte, count, request) for each part. `failed` is set if the
+  // message is given up.
   template <class Start>
-  MpiTransfer(std::size_t bytes, const Start& start) {
+  MpiTransfer(Direction direction, std::size_t bytes, std::shared_ptr<bool> failed,
+              const Start& start)
+      : direction_(direction), failed_(std::move(failed)) {
     for (std::size_t first = 0; first == 0 || first < bytes; first += kMostBytes) {
       MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
       start(first, static_cast<int>(std::min(kMostBytes, bytes - first)), &request);
     }
   }
+  // A receive that was not waited for is cancelled: its memory may go. A send cannot be.
   ~MpiTransfer() override {
     for (MPI_Request& request : requests_) {
-      if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
+      if (request == MPI_REQUEST_NULL) continue;
+      *failed_ = true;
+      if (direction_ == Direction::kReceive) {
+        MPI_Cancel(&request);
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+      } else {
+        MPI_Request_free(&request);
+      }
     }
   }
 
@@ -52,14 +65,16 @@ class MpiTransfer final : public Transfer {
   }
 
  private:
+  Direction direction_;
+  std::shared_ptr<bool> failed_;
   std::vector<MPI_Request> requests_{};
 };
 
 }  // namespace
 
-MpiRanks::MpiRanks(MPI_Comm comm) {
+MpiRanks::MpiRanks(MPI_Comm comm, MPI_Errhandler handler) {
   check(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_set_errhandler(comm_, handler), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(comm_, &count_), "MPI_Comm_size");
 }
@@ -70,25 +85,28 @@ MpiRanks::~MpiRanks() {
   if (comm_ != MPI_COMM_NULL && finalized == 0) MPI_Comm_free(&comm_);
 }
 
+void MpiRanks::check_usable() const {
+  if (*failed_) throw std::runtime_error("the ranks cannot go on after an error in a call");
+}
+
 std::unique_ptr<Transfer> MpiRanks::send(std::span<const std::byte> data, int to, int channel) {
+  check_usable();
   return std::make_unique<MpiTransfer>(
-      data.size(), [&](std::size_t first, int count, MPI_Request* request) {
+      Direction::kSend, data.size(), failed_,
+      [&](std::size_t first, int count, MPI_Request* request) {
         check(MPI_Isend(data.data() + first, count, MPI_BYTE, to, channel, comm_, request),
               "MPI_Isend");
       });
 }
 
 std::unique_ptr<Transfer> MpiRanks::receive(std::span<std::byte> data, int from, int channel) {
+  check_usable();
   return std::make_unique<MpiTransfer>(
-      data.size(), [&](std::size_t first, int count, MPI_Request* request) {
+      Direction::kReceive, data.size(), failed_,
+      [&](std::size_t first, int count, MPI_Request* request) {
         check(MPI_Irecv(data.data() + first, count, MPI_BYTE, from, channel, comm_, request),
               "MPI_Irecv");
       });
-}
-
-void MpiRanks::abort(int code) const {
-  MPI_Abort(comm_, code);
-  std::abort();
 }
 
 }  // namespace qkv::mpi

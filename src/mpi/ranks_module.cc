@@ -17,7 +17,8 @@ qkv::Ranks* join() {
   int provided = 0;
   // Threads compute, but one thread alone calls MPI.
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  return &ranks.emplace(MPI_COMM_WORLD);
+  // Ranks that cannot send would wait for one another: MPI ends them all.
+  return &ranks.emplace(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 
 void leave() {

@@ -10,7 +10,7 @@ namespace qkv::mpi {
 struct RanksModule {
   const char* version;          // of qkv, which must be that of the program
   Ranks* (*join)();             // initialises MPI; the ranks of MPI_COMM_WORLD
-  void (*leave)();              // finalises MPI: all ranks have ended well
+  void (*leave)();              // finalises MPI, when all ranks end
   void (*abort_all)(int code);  // ends all ranks at once
 };
 

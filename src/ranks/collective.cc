@@ -130,6 +130,19 @@ bool any(Ranks& ranks, bool mine) {
                              [](const std::string& text) { return !text.empty(); });
 }
 
+}  // namespace ranks
+
+void check_all(Ranks& ranks, const std::exception_ptr& error) {
+  const std::vector<std::string> failed = ranks::all_texts(ranks, error ? "1" : "");
+  for (int rank = 0; rank < ranks.count(); ++rank) {
+    if (failed[static_cast<std::size_t>(rank)].empty()) continue;
+    if (rank == ranks.rank()) std::rethrow_exception(error);
+    throw OtherRankFailed(rank);
+  }
+}
+
+namespace ranks {
+
 void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
                std::span<const Index> to, const View& target) {
   const auto me = static_cast<std::size_t>(ranks.rank());

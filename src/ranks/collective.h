@@ -72,12 +72,7 @@ void agreed(Ranks& ranks, const F& f) {
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<std::string> failed = all_texts(ranks, error ? "1" : "");
-  for (int rank = 0; rank < ranks.count(); ++rank) {
-    if (failed[static_cast<std::size_t>(rank)].empty()) continue;
-    if (rank == ranks.rank()) std::rethrow_exception(error);
-    throw OtherRankFailed(rank);
-  }
+  check_all(ranks, error);
 }
 
 // Moves the rows of a matrix that is divided in one way to the ranks that have them in another:

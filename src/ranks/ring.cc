@@ -49,6 +49,11 @@ std::vector<Equal> equal_numbers(const Inputs& in, const Options& o, Sharding sh
       {"the number of mods", std::ssize(o.mods)},
       {"whether there is a bias", o.bias.given() ? 1 : 0},
       {"diagonal", static_cast<Index>(o.diagonal.index())},
+      {"diagonal.o",
+       std::holds_alternative<Offset>(o.diagonal) ? std::get<Offset>(o.diagonal).o : 0},
+      {"the width of k", in.k.size(3)},
+      {"rotary.width", o.rotary ? o.rotary->width : 0},
+      {"rotary.pairs", o.rotary ? static_cast<Index>(o.rotary->pairs) : 0},
       {"whether there are slopes", o.alibi.given() ? 1 : 0},
       {"whether there are sinks", o.sinks.given() ? 1 : 0},
       {"dropout.p", bits_of(o.dropout.p)},
@@ -107,8 +112,8 @@ void add(const View& sums, const ConstView& terms) {
 // ---- the parts ------------------------------------------------------------------------------
 
 Ring::Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
-           Sharding sharding, std::vector<Index> more)
-    : function_(function), inputs_(inputs), options_(options), ranks_(ranks) {
+           Sharding sharding, const std::vector<Index>& more, Context& context)
+    : function_(function), inputs_(inputs), options_(options), ranks_(ranks), context_(context) {
   std::vector<Index> mine;
   std::vector<Equal> equal;
   agreed(ranks_, [&] {
@@ -169,17 +174,17 @@ void Ring::check(const Inputs& inputs) const {
 void Ring::check_sizes() const {
   const Index t = inputs_.q.size(2);
   const auto check_axis = [&](const char* name, const ConstView& x, int from_end, Index size,
-                              const char* what) {
+                              const char* what, bool may_broadcast = false) {
     if (!x.given() || x.rank() < from_end) return;
     const Index got = x.size(x.rank() - from_end);
-    if (got == size || (got == 1 && from_end <= 2)) return;
+    if (got == size || (got == 1 && may_broadcast)) return;
     throw Error(
         function_, name,
         core::text("must have ", what, ", which are ", size, ", got ", to_string(x.shape())));
   };
   const auto check_pairs = [&](const char* name, const ConstView& x) {
-    check_axis(name, x, 2, t, "the queries of this rank on the axis before the last");
-    check_axis(name, x, 1, total_, "all keys of the sequence on the last axis");
+    check_axis(name, x, 2, t, "the queries of this rank on the axis before the last", true);
+    check_axis(name, x, 1, total_, "all keys of the sequence on the last axis", true);
   };
   check_pairs("bias", options_.bias);
   for (const Mask& mask : options_.masks) {
@@ -209,22 +214,27 @@ void Ring::check_sizes() const {
     check_axis("k_positions", options_.rotary->k_positions, 1, total_,
                "all keys of the sequence on the last axis");
   }
-  if (t == 0) return;
-  // One query and one key: what this call refuses, a part's call would.
+  // What these calls refuse, the calls of parts would, when other ranks wait for this one: one
+  // query and the keys of a part, and the queries of a part and one key.
   const auto one = [](Part part) {
     part.end = part.begin + 1;
     return part;
   };
-  const Part row = one(own().front());
-  const ConstView k = rows(inputs_.k, row);
-  const ConstView v = rows(inputs_.v, row);
+  for (const Part& part : own()) {
+    try_call(one(part), part);
+    try_call(part, one(part));
+  }
+}
+
+void Ring::try_call(const Part& queries, const Part& keys) const {
   const DType wide = accumulator_of(inputs_.q.dtype());
-  const Dims shape{inputs_.q.size(0), inputs_.q.size(1), 1};
+  const Dims shape{inputs_.q.size(0), inputs_.q.size(1), queries.size()};
   Tensor max(wide, shape);
   Tensor sum(wide, shape);
-  Tensor acc(wide, {shape[0], shape[1], 1, inputs_.v.size(3)});
+  Tensor acc(wide, {shape[0], shape[1], shape[2], inputs_.v.size(3)});
   try {
-    attention_step(inputs(row, k, v, row), options(row, row), {max, sum, acc}, {});
+    attention_step(inputs(queries, rows(inputs_.k, keys), rows(inputs_.v, keys), keys),
+                   options(queries, keys), {max, sum, acc}, {}, context_);
   } catch (const Error& error) {
     const std::string_view text = error.what();
     const std::size_t rule = error.function().size() + 2 + error.argument().size() + 1;
@@ -362,13 +372,22 @@ Options Ring::options(const Part& queries, const Part& keys) const {
 
 // ---- messages -------------------------------------------------------------------------------
 
+Ring::~Ring() {
+  // After an error the transport may still read what was to be sent: it stays allocated.
+  for (Sent& sent : sent_) {
+    static_cast<void>(std::make_unique<std::shared_ptr<const Tensor>>(sent.tensor).release());
+  }
+}
+
 void Ring::send(std::shared_ptr<const Tensor> tensor, int to, Channel channel) {
+  if (tensor->element_count() == 0) return;
   std::unique_ptr<Transfer> transfer =
       ranks_.send(bytes_of(ConstView(tensor->view())), to, static_cast<int>(channel));
   sent_.push_back({std::move(tensor), std::move(transfer)});
 }
 
 std::unique_ptr<Transfer> Ring::receive(Tensor& tensor, int from, Channel channel) {
+  if (tensor.element_count() == 0) return nullptr;
   return ranks_.receive(bytes_of(tensor.view()), from, static_cast<int>(channel));
 }
 
@@ -428,9 +447,7 @@ void Ring::for_each_keys(
     Coming now = std::move(coming.front());
     coming.pop_front();
     begin_next();
-    for (const auto& transfer : now.transfers) {
-      if (transfer != nullptr) transfer->wait();
-    }
+    wait_for(now.transfers);
     if (now.part->rank == me) {
       f(*now.part, rows(k, *now.part), rows(v, *now.part));
     } else {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -46,7 +47,10 @@ class Ring {
   // Collective: throws on every rank if one rank's arguments are wrong, or other than the others'.
   // All arguments must outlive the object. `more` are numbers that are equal on all ranks.
   Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
-       Sharding sharding, std::vector<Index> more);
+       Sharding sharding, const std::vector<Index>& more, Context& context);
+  ~Ring();
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
 
   Ranks& ranks() const { return ranks_; }
   const std::vector<Part>& parts() const { return parts_; }
@@ -70,7 +74,8 @@ class Ring {
   void for_each_keys(const ConstView& k, const ConstView& v,
                      const std::function<void(const Part&, const ConstView&, const ConstView&)>& f);
 
-  // Sends a tensor, which is kept until it has been sent.
+  // Sends a tensor, which is kept until it has been sent. Empty ones are not sent, and receive() of
+  // one returns null.
   void send(std::shared_ptr<const Tensor> tensor, int to, Channel channel);
   std::unique_ptr<Transfer> receive(Tensor& tensor, int from, Channel channel);
   void forget_sent();
@@ -80,12 +85,14 @@ class Ring {
  private:
   void check(const Inputs& inputs) const;
   void check_sizes() const;
+  void try_call(const Part& queries, const Part& keys) const;
   void divide(const std::vector<Index>& lengths, Sharding sharding);
 
   std::string_view function_;
   const Inputs& inputs_;
   const Options& options_;
   Ranks& ranks_;
+  Context& context_;
   std::vector<Part> parts_{};
   Index total_ = 0;
   // Query i may attend to no key before i - before_ or after i + after_.
@@ -97,6 +104,13 @@ class Ring {
   };
   std::vector<Sent> sent_{};
 };
+
+// Waits for messages; null ones are of empty tensors.
+inline void wait_for(std::span<const std::unique_ptr<Transfer>> transfers) {
+  for (const auto& transfer : transfers) {
+    if (transfer != nullptr) transfer->wait();
+  }
+}
 
 // Adds numbers of any real type to those of the accumulator's; shapes are equal.
 void add(const View& sums, const ConstView& terms);

@@ -4,8 +4,11 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
 #include <qkv/error.h>
@@ -39,6 +42,27 @@ struct Call {
   Tensor zeros_like(const ConstView& x) const { return {wide(), x.shape()}; }
 };
 
+// Calls f(name, buffer, source) for each gradient that all queries share but that of bias, and what
+// it is the gradient of.
+template <class F>
+void for_each_shared(InputGradients& wanted, const Options& options, const F& f) {
+  const QkNorm norm = options.qk_norm.value_or(QkNorm{});
+  f("qk_norm.q", wanted.qk_norm.q, norm.q);
+  f("qk_norm.k", wanted.qk_norm.k, norm.k);
+  f("alibi", wanted.alibi, options.alibi);
+  f("sinks", wanted.sinks, options.sinks);
+  std::visit(
+      [&]<class S>(const S& score) {
+        S::for_each_parameter([&](const char* name, auto parameter, auto gradient) {
+          auto* const all = std::get_if<typename S::Gradient>(&wanted.score);
+          if constexpr (!std::is_same_v<typename S::Gradient, std::monostate>) {
+            if (all != nullptr) f(name, all->*gradient, score.*parameter);
+          }
+        });
+      },
+      options.score);
+}
+
 bool is_dot(const Score& score) {
   struct Visit {
     bool operator()(const ScaledDot&) const { return true; }
@@ -60,6 +84,7 @@ bool has_user_functions(const Options& options) {
 bool continues_sums(const Call& call) {
   const Options& o = call.options;
   const bool is_one_head = call.inputs.q.size(1) == call.inputs.k.size(1);
+  if (call.inputs.k.size(1) == 0) return false;
   const bool by_position_alone = o.dropout.p == 0 && !has_user_functions(o) && !o.bias.given() &&
                                  std::ranges::none_of(o.masks, [](const Mask& mask) {
                                    return std::holds_alternative<Keep>(mask);
@@ -99,6 +124,9 @@ class SharedSums {
       Tensor total(DType::kFloat64, one.to.shape());
       for (const std::string& text : all) {
         Tensor of_rank(DType::kFloat64, one.to.shape());
+        if (text.size() != bytes.size()) {
+          throw std::logic_error("ranks have shared gradients of other sizes");
+        }
         std::ranges::copy(std::as_bytes(std::span(text.data(), text.size())),
                           ranks::bytes_of(of_rank.view()).begin());
         ranks::add(total.view(), of_rank);
@@ -121,16 +149,9 @@ void sum_terms(Ring& ring, const Call& call) {
   SharedSums shared;
   SharedSums sinks;  // complete in the call of one part of the keys
   InputGradients per_call = call.wanted;
-  shared.add(per_call.qk_norm.q);
-  shared.add(per_call.qk_norm.k);
-  if (auto* w = std::get_if<BilinearGradient>(&per_call.score)) shared.add(w->w);
-  if (auto* additive = std::get_if<AdditiveGradient>(&per_call.score)) {
-    for (View* buffer : {&additive->wq, &additive->wk, &additive->v, &additive->b}) {
-      shared.add(*buffer);
-    }
-  }
-  shared.add(per_call.alibi);
-  sinks.add(per_call.sinks);
+  for_each_shared(per_call, call.options, [&](std::string_view name, View& buffer, ConstView) {
+    (name == "sinks" ? sinks : shared).add(buffer);
+  });
   const View sinks_term = per_call.sinks;
   // A bias that has rows of its own for the queries of a rank, or is shared by all.
   std::optional<Tensor> bias;
@@ -181,10 +202,10 @@ void sum_terms(Ring& ring, const Call& call) {
       if (rank != keys.rank) {
         auto dk_other = Tensor(call.wide(), k.shape());
         auto dv_other = Tensor(call.wide(), v.shape());
-        const auto first = ring.receive(dk_other, rank, Channel::kSums);
-        const auto second = ring.receive(dv_other, rank, Channel::kSums);
-        first->wait();
-        second->wait();
+        const std::unique_ptr<Transfer> transfers[] = {
+            ring.receive(dk_other, rank, Channel::kSums),
+            ring.receive(dv_other, rank, Channel::kSums)};
+        ranks::wait_for(transfers);
         ranks::add(ranks::rows(dk.view(), keys), dk_other);
         ranks::add(ranks::rows(dv.view(), keys), dv_other);
       } else {
@@ -279,7 +300,7 @@ class Pipeline {
       ring_.forget_sent();
     }
     for (Last& last : last_) {
-      for (const auto& transfer : last.transfers) transfer->wait();
+      ranks::wait_for(last.transfers);
       keep(last.piece, last.rows);
     }
     ring_.finish();
@@ -388,7 +409,9 @@ class Pipeline {
     // The pieces come in the order of the tasks at their source, which may be another one than
     // that of the tasks here.
     auto& early = early_[source];
-    auto& order = order_.try_emplace(source, pieces_from(source)).first->second;
+    const bool is_new = !order_.contains(source);
+    auto& order = order_[source];
+    if (is_new) order = pieces_from(source);
     const std::pair wanted(task.piece, task.station->number);
     while (!early.contains(wanted)) {
       const auto next = order.front();
@@ -415,7 +438,7 @@ class Pipeline {
 
   void compute(const Task& task, Coming coming) {
     const Part& piece = pieces_[task.piece];
-    for (const auto& transfer : coming.transfers) transfer->wait();
+    ranks::wait_for(coming.transfers);
     ranks::KeyRows keys;
     if (coming.rows) {
       keys = std::move(*coming.rows);
@@ -518,6 +541,9 @@ void check(const Call& call) {
   check_like("saved.out", call.saved.out, in.q.dtype(), out);
   check_like("output_gradients.out", call.outputs.out, in.q.dtype(), out);
   check_like("output_gradients.lse", call.outputs.lse, call.wide(), rows);
+  if (!call.outputs.out.given() && !call.outputs.lse.given()) {
+    throw Error(kBackward, "output_gradients", "must have that of out or of lse");
+  }
   if (call.outputs.weights.matrix.given()) {
     throw Error(kBackward, "output_gradients.weights", "must be absent with several ranks");
   }
@@ -526,6 +552,24 @@ void check(const Call& call) {
   check_like("input_gradients.v", call.wanted.v, in.v.dtype(), in.v.shape());
   check_like("input_gradients.bias", call.wanted.bias, call.options.bias.dtype(),
              call.options.bias.shape());
+  InputGradients wanted = call.wanted;
+  for_each_shared(wanted, call.options,
+                  [&](std::string_view name, const View& buffer, const ConstView& source) {
+                    if (!buffer.given()) return;
+                    if (!source.given()) {
+                      throw Error(kBackward, name, "has no gradient, because it is absent");
+                    }
+                    check_like(std::string(name).c_str(), buffer, source.dtype(), source.shape());
+                  });
+  const bool is_of_score = std::visit(
+      [&]<class S>(const S&) {
+        return std::holds_alternative<std::monostate>(call.wanted.score) ||
+               std::holds_alternative<typename S::Gradient>(call.wanted.score);
+      },
+      call.options.score);
+  if (!is_of_score) {
+    throw Error(kBackward, "input_gradients.score", "must be those of the call's score");
+  }
   if (!call.wanted.captured.empty()) {
     throw Error(kBackward, "input_gradients.captured", "must be empty with several ranks");
   }
@@ -534,27 +578,28 @@ void check(const Call& call) {
   }
 }
 
-// The kinds of gradients that are requested, in bits, and whether q, k and v are the only ones.
+// The gradients that are requested.
 struct Requested {
-  Index bits = 0;
-  bool rows_alone = true;
+  std::vector<Index> numbers{};  // equal on all ranks: which ones, and the shapes of shared ones
+  bool has_rows = true;          // those of q, k and v
+  bool rows_alone = true;        // no others
 
-  explicit Requested(const InputGradients& wanted) {
-    Index bit = 1;
-    const auto add = [&](const View& view, bool is_of_rows) {
-      if (view.given()) bits += bit;
-      if (view.given() && !is_of_rows) rows_alone = false;
-      bit *= 2;
-    };
-    for (const View* view : {&wanted.q, &wanted.k, &wanted.v}) add(*view, true);
-    for (const View* view :
-         {&wanted.qk_norm.q, &wanted.qk_norm.k, &wanted.bias, &wanted.alibi, &wanted.sinks}) {
-      add(*view, false);
+  Requested(InputGradients wanted, const Options& options) {
+    for (const View* view : {&wanted.q, &wanted.k, &wanted.v}) {
+      numbers.push_back(view->given() ? 1 : 0);
+      has_rows = has_rows && view->given();
     }
-    bits += bit * static_cast<Index>(wanted.score.index());
-    if (wanted.score.index() != 0) rows_alone = false;
+    const auto add = [&](const ConstView& buffer, int axes) {
+      numbers.push_back(buffer.given() ? buffer.rank() : -1);
+      if (!buffer.given()) return;
+      rows_alone = false;
+      for (int axis = 0; axis < axes; ++axis) numbers.push_back(buffer.size(axis));
+    };
+    add(wanted.bias, std::max(wanted.bias.rank() - 2, 0));
+    for_each_shared(wanted, options, [&](std::string_view, const View& buffer, const ConstView&) {
+      add(buffer, buffer.rank());
+    });
   }
-  bool all_rows() const { return (bits & 7) == 7; }
 };
 
 }  // namespace
@@ -572,13 +617,13 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
                              const OutputGradients& output_gradients,
                              const InputGradients& input_gradients, Ranks& ranks, Sharding sharding,
                              Context& context) {
-  const Requested requested(input_gradients);
-  Ring ring(
-      kBackward, inputs, options, ranks, sharding,
-      {requested.bits, output_gradients.out.given() ? 1 : 0, output_gradients.lse.given() ? 1 : 0});
+  Requested requested(input_gradients, options);
+  requested.numbers.push_back(output_gradients.out.given() ? 1 : 0);
+  requested.numbers.push_back(output_gradients.lse.given() ? 1 : 0);
+  Ring ring(kBackward, inputs, options, ranks, sharding, requested.numbers, context);
   const Call call{inputs, options, saved, output_gradients, input_gradients, context};
   ranks::agreed(ranks, [&] { check(call); });
-  if (requested.rows_alone && requested.all_rows() && continues_sums(call)) {
+  if (requested.rows_alone && requested.has_rows && continues_sums(call)) {
     Pipeline(ring, call).run();
   } else {
     sum_terms(ring, call);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <qkv/error.h>
 #include <qkv/ring.h>
 
 #include "core/message.h"
+#include "core/overlap.h"
 #include "core/storage.h"
 #include "ranks/collective.h"
 #include "ranks/ring.h"
@@ -42,7 +44,7 @@ State begin(const Ring& ring, const Inputs& inputs, const Part& queries) {
   return state;
 }
 
-void check_outputs(const Inputs& inputs, const Outputs& outputs) {
+void check_outputs(const Inputs& inputs, const Options& options, const Outputs& outputs) {
   for_each_buffer(outputs, [](std::string_view name, const View& buffer) {
     if (buffer.given() && name != "out" && name != "lse") {
       throw Error(kForward, name, "must be absent: out and lse are the results of several ranks");
@@ -58,6 +60,20 @@ void check_outputs(const Inputs& inputs, const Outputs& outputs) {
   };
   check("out", outputs.out, inputs.q.dtype(), {rows[0], rows[1], rows[2], inputs.v.size(3)});
   check("lse", outputs.lse, accumulator_of(inputs.q.dtype()), rows);
+  const std::pair<const char*, ConstView> read[] = {
+      {"q", inputs.q},        {"k", inputs.k},          {"v", inputs.v},
+      {"bias", options.bias}, {"alibi", options.alibi}, {"sinks", options.sinks}};
+  for (const auto& [name, result] : {std::pair("out", outputs.out), {"lse", outputs.lse}}) {
+    if (core::self_overlaps(result)) throw Error(kForward, name, "must not overlap itself");
+    for (const auto& [other, array] : read) {
+      if (core::may_overlap(result, array)) {
+        throw Error(kForward, name, core::text("must not share memory with ", other));
+      }
+    }
+  }
+  if (core::may_overlap(outputs.out, outputs.lse)) {
+    throw Error(kForward, "out", "must not share memory with lse");
+  }
 }
 
 }  // namespace
@@ -70,8 +86,8 @@ void ring_attention(const Inputs& inputs, const Options& options, const Outputs&
 
 void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                     Ranks& ranks, Sharding sharding, Context& context) {
-  Ring ring(kForward, inputs, options, ranks, sharding, {});
-  ranks::agreed(ranks, [&] { check_outputs(inputs, outputs); });
+  Ring ring(kForward, inputs, options, ranks, sharding, {}, context);
+  ranks::agreed(ranks, [&] { check_outputs(inputs, options, outputs); });
   std::vector<State> states;
   for (const Part& queries : ring.own()) states.push_back(begin(ring, inputs, queries));
   ring.for_each_keys(

@@ -389,8 +389,26 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
   EXPECT_EQ(only(1, [&](Inputs& in, Options&, Outputs&) { in.q = small; }),
             (Errors{"other: rank 1 has failed",
                     "ring_attention: q must be [B,heads,T,channels], got [1,2,5]"}));
-  EXPECT_EQ(only(0, [&](Inputs& in, Options&, Outputs&) { in.k = wide; })[0].substr(0, 40),
-            "ring_attention: k has D = 9 but q has D ");
+  EXPECT_EQ(only(0, [&](Inputs& in, Options&, Outputs&) { in.k = wide; })[1],
+            "ring_attention: the width of k must be equal on all ranks, but differs on ranks 0 and "
+            "1");
+  EXPECT_EQ(
+      errors_of(lengths, kContiguous, [&](int, Inputs& in, Options&, Outputs&) { in.k = wide; })[0]
+          .substr(0, 40),
+      "ring_attention: k has D = 9 but q has D ");
+  EXPECT_EQ(only(1, [&](Inputs& in, Options&, Outputs& o) { in.q = o.out; })[1],
+            "ring_attention: out must not share memory with q");
+  Tensor bad(DType::kInt64, {1, 512});
+  bad.values<Index>()[300] = -1;
+  EXPECT_EQ(only(1, [&](Inputs&, Options& o, Outputs&) { o.masks = {KeyLengths{bad}}; })[1],
+            "ring_attention: the number of masks must be equal on all ranks, but differs on ranks "
+            "0 and 1");
+  const std::string wrong_length =
+      errors_of(lengths, kContiguous, [&](int rank, Inputs&, Options& o, Outputs&) {
+        static const Tensor kGood(DType::kInt64, {1, 512});
+        o.masks = {KeyLengths{rank == 1 ? bad : kGood}};
+      })[1];
+  EXPECT_NE(wrong_length.find("must be in"), std::string::npos) << wrong_length;
   EXPECT_EQ(only(1, [&](Inputs&, Options& o, Outputs&) { o.softcap = 3; })[1],
             "ring_attention: softcap must be equal on all ranks, but differs on ranks 0 and 1");
   EXPECT_EQ(only(1,

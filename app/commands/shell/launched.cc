@@ -22,6 +22,7 @@ using qkv::app::NotAvailable;
 using qkv::mpi::RanksModule;
 
 const RanksModule* joined = nullptr;
+bool is_joining = false;  // or has joined
 bool is_lone_error = false;
 
 // The whole number in an environment variable, or -1.
@@ -62,6 +63,7 @@ const RanksModule& load(int count) {
 }  // namespace
 
 Launched launched() {
+  if (number_in("QKV_RANKS") == 1) return {};
   struct Launcher {
     const char* rank;
     const char* count;
@@ -83,15 +85,17 @@ Launched launched() {
 qkv::Ranks* join_ranks() {
   const Launched all = launched();
   if (all.count == 1) return nullptr;
-  try {
-    const RanksModule& module = load(all.count);
-    qkv::Ranks* const ranks = module.join();
-    joined = &module;
-    return ranks;
-  } catch (const NotAvailable&) {
-    if (all.rank > 0) throw qkv::OtherRankFailed(0);
-    throw;
+  is_joining = true;
+  const RanksModule& module = load(all.count);
+  qkv::Ranks* const ranks = module.join();
+  if (ranks->rank() != all.rank || ranks->count() != all.count) {
+    throw NotAvailable(fmt::format(
+        "the launcher started rank {} of {}, but MPI says rank {} of {}: {} must be of the MPI "
+        "whose launcher is used",
+        all.rank, all.count, ranks->rank(), ranks->count(), module_path()));
   }
+  joined = &module;
+  return ranks;
 }
 
 bool is_follower() { return joined != nullptr && launched().rank > 0; }
@@ -99,8 +103,9 @@ bool is_follower() { return joined != nullptr && launched().rank > 0; }
 void lone_error() { is_lone_error = true; }
 
 std::string rank_in_errors() {
-  if (joined == nullptr || (launched().rank == 0 && !is_lone_error)) return {};
-  return fmt::format("rank {}: ", launched().rank);
+  const int rank = launched().rank;
+  if (!is_joining || (rank == 0 && !is_lone_error)) return {};
+  return fmt::format("rank {}: ", rank);
 }
 
 void leave_ranks(int code) {

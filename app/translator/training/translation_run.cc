@@ -12,6 +12,7 @@
 
 #include <qkv/app/utf8.h>
 #include <qkv/error.h>
+#include <qkv/target.h>
 
 #include "files/locked_folder.h"
 #include "files/settings.h"
@@ -128,7 +129,32 @@ void set_up(const LockedFolder& folder, const RunConfig& config, const Translati
 void share(Ranks& ranks, std::optional<Subwords>& subwords) {
   std::string bytes = subwords ? subwords->bytes() : "";
   ranks::broadcast(ranks, bytes);
-  if (ranks.rank() != 0 && !bytes.empty()) subwords.emplace(bytes);
+  ranks::agreed(ranks, [&] {
+    if (ranks.rank() != 0 && !bytes.empty()) subwords.emplace(bytes);
+  });
+}
+
+// Throws unless the ranks train the same run, on the same instruction set: results have the same
+// bits on one alone.
+void check_together(Ranks& ranks, const std::string& folder) {
+  std::string target;
+  ranks::agreed(ranks, [&] { target = cpu_target(); });
+  std::string first[] = {folder, target};
+  for (std::string& text : first) ranks::broadcast(ranks, text);
+  ranks::agreed(ranks, [&] {
+    if (first[0] != folder) {
+      throw RunMismatch(fmt::format(
+          "processes that MPI starts train one run together, but --output is {}, and {} on rank 0; "
+          "QKV_RANKS=1 in the environment trains each alone",
+          app::quoted(folder), app::quoted(first[0])));
+    }
+    if (first[1] != target) {
+      throw RunMismatch(fmt::format(
+          "the CPU target is {}, and {} on rank 0; the results would depend on the rank: set "
+          "QKV_TARGET to one that all have",
+          target, first[1]));
+    }
+  });
 }
 
 // Throws unless this rank has the first one's data and options.
@@ -163,6 +189,7 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
   own_hooks.stop = hooks.stop;
   if (is_first) own_hooks = hooks;
 
+  check_together(ranks, folder_path);
   std::optional<LockedFolder> folder;
   std::optional<Subwords> subwords;
   TranslationData data;

@@ -47,6 +47,12 @@ Training::Training(const TrainingOptions& options, const TranslationData& data,
 void Training::begin() {
   if (folder_->holds(kStateFile)) {
     state_.restore(*folder_);
+    make_batches();
+    if (state_.counts.batch >= std::ssize(batches_)) {
+      throw InputError(folder_->file(kStateFile),
+                       fmt::format("run.batch: expected less than the {} of the epoch, got {}",
+                                   std::ssize(batches_), state_.counts.batch));
+    }
     resumed_ = state_.counts.spent.updates;
     remove_checkpoints_after(*folder_, *resumed_);
   } else {
@@ -89,10 +95,12 @@ void Training::run() {
 // Validates and saves at the end of a run. An uninterrupted run would not have stopped here, so
 // this changes train.jsonl, but nothing that a resumed run computes with.
 void Training::finish() {
+  if (!is_stopped_) look_at_flag();
   bool validated = false;
   if (!options_.valid.empty() && !is_stopped_) {
     if (!is_saved_) save();  // a process killed in a long validation then loses nothing
     validated = try_to_score();
+    if (!is_stopped_) look_at_flag();
   }
   write_end_line(validated);
   if (!is_saved_) save();
@@ -155,18 +163,18 @@ bool Training::is_save_due() const {
          (seconds && state_.counts.spent.seconds - saved_seconds_ >= *seconds);
 }
 
+// Makes the batches of the current epoch.
+void Training::make_batches() {
+  const Index epoch = state_.counts.spent.epochs;
+  if (batches_epoch_ == epoch) return;
+  batches_ = epoch_batches(lengths_, {options_.batch_tokens, options_.seed}, epoch);
+  batches_epoch_ = epoch;
+}
+
 // Takes one update with the next batch of the epoch.
 void Training::update() {
   Counts& counts = state_.counts;
-  if (batches_epoch_ != counts.spent.epochs) {
-    batches_ = epoch_batches(lengths_, {options_.batch_tokens, options_.seed}, counts.spent.epochs);
-    batches_epoch_ = counts.spent.epochs;
-  }
-  if (counts.batch >= std::ssize(batches_)) {
-    throw InputError(kStateFile,
-                     fmt::format("run.batch: expected less than the {} of the epoch, got {}",
-                                 std::ssize(batches_), counts.batch));
-  }
+  make_batches();
   std::vector<TokenPair> pairs;
   for (const Index n : batches_[static_cast<std::size_t>(counts.batch)]) {
     pairs.push_back(data_.train.pair(n));
@@ -341,6 +349,7 @@ void Training::tell() const {
 }
 
 TrainingReport Training::report() {
+  if (!is_stopped_) look_at_flag();
   TrainingReport report;
   report.end = is_stopped_                 ? TrainingEnd::kStopped
                : state_.stopping.is_over() ? TrainingEnd::kPatience

@@ -45,6 +45,7 @@ class Training {
   bool is_save_due() const;
   bool is_validation_due() const;
   void loop();
+  void make_batches();
   void update();
   void learn_from(const TranslationLoss& loss);
   void ask_for_line();

@@ -127,6 +127,8 @@ ValidationScore validate(const TranslationModel& model, const EncodedPairs& pair
   } catch (const Cancelled&) {
     is_cancelled = true;
   }
+  // A rank without a batch has not looked at its flag.
+  is_cancelled |= ranks.count() > 1 && stop != nullptr && stop->load(std::memory_order_relaxed);
   if (ranks::any(ranks, is_cancelled)) throw Cancelled("validate");
   share(ranks, losses, translations);
   TranslationLoss sum;

@@ -27,10 +27,10 @@ def _wide(x: torch.Tensor) -> torch.dtype:
 class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, call: "_Call", q: Any, k: Any, v: Any) -> Any:
-        arrays = [x.detach() for x in (q, k, v)]
+        qd, kd, vd = q.detach(), k.detach(), v.detach()
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device="cpu")
         lse = torch.empty(q.shape[:-1], dtype=_wide(q), device="cpu")
-        _core.ring_attention(*arrays, (out, lse), call.options, call.placed, call.threads)
+        _core.ring_attention(qd, kd, vd, (out, lse), call.options, call.placed, call.threads)
         ctx.call = call
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.set_materialize_grads(False)
@@ -130,7 +130,7 @@ def ring_attention(
         zigzags = zigzags_of(sharding)
         _check_tensors(q, k, v, return_lse)
         options = options_of(_checked({**DEFAULTS, **arguments}, q))
-    except (TypeError, ValueError) as raised:
+    except Exception as raised:  # of functions that are traced, too
         error = raised
     check_all(group, error)
     call = _Call(options, (GroupRanks(group), zigzags), threads)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages among the processes of a torch.distributed group, as the library sends them."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Optional
 
 import torch
@@ -14,18 +15,36 @@ _CHANNELS = 4
 _CALLS = 2**20
 
 
-class _Request:
-    """A message on its way."""
+class _Waiting:
+    """Threads that wait for messages, started when the first one is sent."""
 
-    def __init__(self, work: Any, memory: torch.Tensor) -> None:
-        self._work = work
+    def __init__(self) -> None:
+        self._threads: Optional[ThreadPoolExecutor] = None
+
+    def submit(self, wait: Any) -> "Future[Any]":
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(64, thread_name_prefix="qkv-ring")
+        return self._threads.submit(wait)
+
+
+_waiting = _Waiting()
+
+
+class _Request:
+    """A message on its way. Only a thread that waits can tell that it has been sent."""
+
+    def __init__(self, done: "Future[Any]", memory: torch.Tensor) -> None:
+        self._done = done
         self._memory = memory  # must stay alive
 
     def wait(self) -> None:
-        self._work.wait()
+        self._done.result()
 
     def is_done(self) -> bool:
-        return bool(self._work.is_completed())
+        return self._done.done()
+
+    def give_up(self) -> None:
+        self._done.cancel()
 
 
 class GroupRanks:
@@ -43,14 +62,15 @@ class GroupRanks:
 
     def send(self, memory: memoryview, to: int, channel: int) -> _Request:
         data = torch.frombuffer(memory, dtype=torch.uint8)
-        return _Request(
-            dist.isend(data, self._peer(to), self.group, self._first_tag + channel), data
-        )
+        tag = self._first_tag + channel
+        work = dist.isend(data, self._peer(to), self.group, tag)
+        return _Request(_waiting.submit(work.wait), data)
 
     def receive(self, memory: memoryview, source: int, channel: int) -> _Request:
         data = torch.frombuffer(memory, dtype=torch.uint8)
         tag = self._first_tag + channel
-        return _Request(dist.irecv(data, self._peer(source), self.group, tag), data)
+        work = dist.irecv(data, self._peer(source), self.group, tag)
+        return _Request(_waiting.submit(work.wait), data)
 
     def _peer(self, rank: int) -> int:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)

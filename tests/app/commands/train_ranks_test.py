@@ -9,6 +9,7 @@ Skipped where there is no mpirun, or the program was built without MPI.
 import os
 import pathlib
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -34,10 +35,26 @@ def launcher():
     return ["mpirun", *as_root, "--oversubscribe"]
 
 
+def stat(process):
+    """Returns the name and the other fields of /proc/PID/stat; nothing if the process has ended."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return "", ["0"] * 20
+    head, _, rest = text.rpartition(")")
+    return head.partition("(")[2], rest.split()
+
+
 def start_time(process):
     """Returns when a process started, in ticks."""
-    text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    return int(text.rpartition(")")[2].split()[19])
+    return int(stat(process)[1][19])
+
+
+def programs_below(parent):
+    """Returns the ids of the processes named qkv that descend from another one."""
+    below = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    found = [int(process) for process in below if stat(process)[0] == "qkv"]
+    return found + [process for one in below for process in programs_below(one)]
 
 
 @unittest.skipUnless(HAS_MPIRUN and HAS_MODULE, "no mpirun, or a program without MPI")
@@ -63,14 +80,15 @@ class TrainRanks(TrainCase):
         return process
 
     def ranks_of(self, process, count):
-        """Returns the ids of the processes that mpirun started, by rank."""
-        def found():
-            below = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True,
-                                   text=True).stdout.split()
-            return sorted(map(int, below), key=start_time)
+        """Returns the ids of the qkv processes that mpirun started, by rank."""
+        found = []
 
-        self.wait_until(lambda: len(found()) == count)
-        return found()
+        def has_all():
+            found[:] = sorted(programs_below(process.pid), key=start_time)
+            return len(found) == count
+
+        self.wait_until(has_all)
+        return found
 
     def messages(self, text):
         return [line for line in text.splitlines() if line.startswith("qkv: ")]
@@ -101,20 +119,22 @@ class TrainRanks(TrainCase):
 
     def test_killed_at_any_time(self):
         """Nothing is lost but what came after the last save."""
-        self.whole("300u")
         draw = random.Random(4)
+        seen = -1
         for turn in range(4):
             count = 2 + turn % 3
-            process = self.start_ranks(count, "data.tsv", "-o", "RUN", *MORE, "--after", "300u",
+            process = self.start_ranks(count, "data.tsv", "-o", "RUN", *MORE, "--after", ENDLESS,
                                        "--save-freq", "1u")
             ranks = self.ranks_of(process, count)
-            time.sleep(draw.uniform(0, 0.6))
-            try:
-                os.kill(ranks[turn % count], signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it had ended
+            self.wait_for_update("RUN", seen + 1)
+            time.sleep(draw.uniform(0, 0.05))
+            os.kill(ranks[turn % count], signal.SIGKILL)
             process.communicate(timeout=PATIENCE)
-        self.mpirun(2, "data.tsv", "-o", "RUN", *MORE, "--after", "300u", "--save-freq", "1u")
+            self.assertNotEqual(process.returncode, 0)
+            self.assertGreater(self.updates("RUN"), seen)
+            seen = self.updates("RUN")
+        self.mpirun(2, "data.tsv", "-o", "RUN", *MORE, "--after", f"{seen + 3}u")
+        self.whole(f"{seen + 3}u")
         self.same_run("RUN", "WHOLE")
 
     def test_ranks_that_pause(self):
@@ -179,14 +199,37 @@ class TrainRanks(TrainCase):
         self.assertRegex(line, "^qkv: rank 1: the data or settings are not those of rank 0: ")
 
     def test_a_full_disk_ends_all(self):
-        limited = ["bash", "-c", f"ulimit -f 60; exec {PROGRAM} train data.tsv -o RUN --progress never"]
-        unlimited = [PROGRAM, "train", "data.tsv", "-o", "RUN", "--progress", "never"]
-        done = subprocess.run([*launcher(), "--mca", "btl", "self,tcp", "-n", "1", *limited, ":",
-                               "-n", "1", *unlimited],
-                              capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
-        self.assertEqual(done.returncode, 4, done.stderr)
+        """Only the first rank writes, and only it knows of the error."""
+        process = self.start_ranks(2, "data.tsv", "-o", "RUN", *MORE, "--after", ENDLESS,
+                                   "--save-freq", "20u")
+        ranks = self.ranks_of(process, 2)
+        self.wait_for_update("RUN", 20)
+        for rank in ranks:
+            resource.prlimit(rank, resource.RLIMIT_FSIZE, (1000, 1000))
+        _, errors = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 4, errors)
+        [line] = self.messages(errors)
+        self.assertRegex(line, r"^qkv: rank 0: RUN/\S+: cannot be written: File too large$")
+
+    def test_another_run_alone(self):
+        """Ranks train one run together, or each its own."""
+        command = f"{PROGRAM} train data.tsv -o RUN$OMPI_COMM_WORLD_RANK$PMI_RANK --after 1u"
+        words = [*launcher(), "-n", "2", "sh", "-c", command]
+        done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        self.assertEqual(done.returncode, 2, done.stderr)
         [line] = self.messages(done.stderr)
-        self.assertRegex(line, r"^qkv: (rank 0: )?RUN/\S+: cannot be written: File too large$")
+        self.assertRegex(line, "^qkv: rank 1: processes that MPI starts train one run together, but ")
+        alone = {**os.environ, "QKV_RANKS": "1"}
+        subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, check=True, env=alone)
+        self.assertEqual([self.updates(f"RUN{rank}") for rank in range(2)], [1, 1])
+
+    def test_another_instruction_set(self):
+        target = f"QKV_TARGET=sse4 {PROGRAM} train data.tsv -o RUN --after 1u"
+        done = subprocess.run([*self.words(1, "data.tsv", "-o", "RUN", "--after", "1u"), ":", "-n", "1",
+                               "sh", "-c", target],
+                              capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        [line] = self.messages(done.stderr)
+        self.assertRegex(line, "^qkv: rank 1: the CPU target is sse4, and .* on rank 0; ")
 
     def test_diverged_on_all(self):
         done = self.mpirun(3, "data.tsv", "-o", "RUN", *SIZES, "--batch-tokens", 1000, "--lr", "1e30",
@@ -200,13 +243,15 @@ class WithoutModule(TrainCase):
         alone = self.dir / "bin" / "qkv"
         alone.parent.mkdir()
         shutil.copy(PROGRAM, alone)
-        for rank, code in ((0, 7), (1, 0)):
+        for rank in (0, 1):
             done = subprocess.run(
                 [alone, "train", "data.tsv", "-o", "RUN"], capture_output=True, cwd=self.dir, text=True,
                 timeout=PATIENCE,
                 env={**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"})
-            self.assertEqual(done.returncode, code, done.stderr)
-            self.assertEqual(done.stderr.count("\n"), 1 - rank)
+            self.assertEqual(done.returncode, 7, done.stderr)
+            self.assertRegex(done.stderr, "^qkv: (rank 1: )?started as 2 processes that train together, "
+                                          "but this qkv was built without MPI: there is no .*\n$")
+            self.assertEqual("rank 1" in done.stderr, rank == 1)
         self.assertFalse((self.dir / "RUN").exists())
 
 

@@ -151,6 +151,32 @@ TEST(Shards, HaveTheSameBitsOnAnyRanks) {
   }
 }
 
+// A vocabulary whose gradients ranks sum in three parts, the last of them short.
+TEST(Shards, HaveTheSameBitsOnAnyRanksWithManyTokens) {
+  for (const bool is_tied : {false, true}) {
+    app::TranslatorConfig config = small_config(test::TranslatorAttention::kDot, DType::kFloat32);
+    config.target_tokens = 1030;
+    if (is_tied) config.tied_embeddings = app::TiedEmbeddings::kOutput;
+    const auto gradients = [&](Ranks& ranks) {
+      app::Translator translator = random_translator(config);
+      BatchGradients batch(translator, Executor(), nullptr, ranks);
+      batch.compute(Pairs(150).list, 5, 3);
+      std::vector<std::uint8_t> all;
+      for (const app::TrainedParameter& p : batch.list(translator)) {
+        const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
+        all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
+      }
+      return all;
+    };
+    ranks::OneRank alone;
+    const auto want = gradients(alone);
+    for (const int ranks : {2, 3}) {
+      test::ThreadRanks::run(ranks, {.most_delay_us = 100},
+                             [&](Ranks& mine) { EXPECT_EQ(want, gradients(mine)) << is_tied; });
+    }
+  }
+}
+
 TEST(Shards, DrawDropoutBySeedAndUpdate) {
   const auto one = gradient_bytes(Executor(), 5, 3);
   EXPECT_NE(one, gradient_bytes(Executor(), 6, 3));
