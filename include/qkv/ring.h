@@ -29,11 +29,13 @@ inline constexpr Sharding kZigzag{1};
 // Writes `out` and `lse` of this rank's rows; both have the bits of attention() of the whole
 // sequence, for any number of ranks. Collective. `inputs` are this rank's rows, q [B,H,t,D], k
 // [B,G,t,D] and v [B,G,t,E], without padding, pages and shard; the ranks have equal options. In
-// these, positions count in the whole sequence of T rows. Arrays with an axis of queries have the
-// rows of this rank, arrays with an axis of keys all T keys: bias and keep [..,t,T], padding [B,T].
-// A rank holds its own rows and two parts of other ranks' keys and values, and those that are
-// being sent. Throws Error before a message is sent, on the rank whose argument is at fault, and
-// OtherRankFailed on the others; std::runtime_error if a message fails.
+// these, positions count in the whole sequence of T rows, and functions read arrays of it. Arrays
+// with an axis of queries have the rows of this rank, arrays with an axis of keys all T keys: bias
+// and keep [..,t,T], padding [B,T]. A rank holds its own rows and two parts of other ranks' keys
+// and values, and those that are being sent. Throws Error before keys are sent, on the rank whose
+// argument is at fault, and OtherRankFailed on the others; std::runtime_error if a message fails.
+// After another exception, such as Cancelled, the ranks are of no more use: others may wait for
+// this one until it ends.
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                             Ranks& ranks, Sharding sharding = kContiguous);
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,

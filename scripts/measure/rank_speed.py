@@ -65,20 +65,22 @@ def attention(build, ranks, turns):
 def training(build, ranks, turns):
     program = pathlib.Path(build).resolve() / "bin" / "qkv"
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([program, "gen", "dates", "-n", "20000", "-o", f"{folder}/dates.tsv"], check=True)
-        settings = ["--batch-tokens", "16384", "--after", "12u", "--threads", "1", "--progress", "never"]
-        seconds = {1: [], ranks: []}
-        for turn in range(turns):
-            for count, times in seconds.items():
-                run = f"{folder}/run{count}.{turn}"
-                subprocess.run([*launcher(count), program, "train", f"{folder}/dates.tsv", "-o", run, *settings],
-                               capture_output=True, check=True)
-                line = json.loads(pathlib.Path(run, "train.jsonl").read_text(encoding="utf-8").splitlines()[-1])
-                times.append(line["seconds"] / line["update"])
-            models = [pathlib.Path(f"{folder}/run{count}.{turn}/model.safetensors").read_bytes() for count in seconds]
-            assert models[0] == models[1], "the parameters differ"
-        print(f"qkv gen dates -n 20000; qkv train {' '.join(settings)}: seconds of an update, {turns} turns")
-        report("training", *seconds.values(), ranks)
+        subprocess.run([program, "gen", "dates", "-n", "40000", "-o", f"{folder}/dates.tsv"], check=True)
+        for tokens in (16384, 65536):
+            settings = ["--batch-tokens", str(tokens), "--after", "12u", "--threads", "1", "--progress", "never"]
+            seconds = {1: [], ranks: []}
+            for turn in range(turns):
+                for count, times in seconds.items():
+                    run = f"{folder}/run{tokens}.{count}.{turn}"
+                    subprocess.run([*launcher(count), program, "train", f"{folder}/dates.tsv", "-o", run, *settings],
+                                   capture_output=True, check=True)
+                    line = json.loads(pathlib.Path(run, "train.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+                    times.append(line["seconds"] / line["update"])
+                models = [pathlib.Path(f"{folder}/run{tokens}.{count}.{turn}/model.safetensors").read_bytes()
+                          for count in seconds]
+                assert models[0] == models[1], "the parameters differ"
+            print(f"qkv gen dates -n 40000; qkv train {' '.join(settings)}: seconds of an update, {turns} turns")
+            report("training", *seconds.values(), ranks)
 
 
 def main():

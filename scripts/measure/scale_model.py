@@ -60,8 +60,8 @@ class Network:
         return end + self.machine.latency
 
 
-def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
-    """The seconds of ring_attention."""
+def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS, tree=False):
+    """The seconds of ring_attention; with `tree`, if ranks passed the keys on in a binomial tree."""
     parts = parts_of(length, ranks, zigzags)
     own = [[part for part in parts if part.rank == rank] for rank in range(ranks)]
     network = Network(machine)
@@ -74,7 +74,11 @@ def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
             begin = done[rank]
             if keys.rank != rank:
                 size = (keys.end - keys.begin) * machine.row_bytes
-                begin = max(begin, network.arrival(keys.rank, rank, size, asked[rank]))
+                if tree:
+                    hops = ((rank - keys.rank) % ranks).bit_length()
+                    begin = max(begin, asked[rank] + hops * (size / machine.bandwidth + machine.latency))
+                else:
+                    begin = max(begin, network.arrival(keys.rank, rank, size, asked[rank]))
             asked[rank] = begin
             done[rank] = begin + count * machine.forward
     return max(done)
@@ -131,32 +135,37 @@ def check(build):
 
 def tables(pair_forward, pair_backward, cores):
     """Prints what docs/scale.md shows: a rank is a server of `cores` cores."""
-    H, D = 32, 128
-    scale = (H * D) / (rank_speed.SEQUENCE["H"] * rank_speed.SEQUENCE["D"])
-    print(f"float32, {H} heads of {D} channels, causal, zigzag, {cores} cores a rank")
-    print("| ranks | rows | Gbit/s | forward | of ideal | backward | of ideal |")
+    H, D, split = 32, 128, 8
+    scale = (H * D) / (rank_speed.SEQUENCE["H"] * rank_speed.SEQUENCE["D"]) / cores
+    print("| ranks | rows | Gbit/s | forward | tree | heads split | backward |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for ranks in (8, 64, 1024):
         for rows in (2048, 16384):
             length = ranks * rows
-            ideal = length * (length + 1) / 2 / ranks * scale / cores
+            pairs_of_rank = length * (length + 1) / 2 / ranks
+            zigzags = max(1, min(rank_speed.ZIGZAGS, rows // 1024))
             for gigabits in (25, 200):
-                machine = Machine(pair_forward * scale / cores, pair_backward * scale / cores, 10e-6,
-                                  gigabits * 1e9 / 8, 2 * H * D * NUMBER)
-                cells = []
-                for predict, pair in ((forward, pair_forward), (backward, pair_backward)):
-                    if ranks * rows > 64 * 16384:
-                        cells += ["", ""]  # too many messages to follow one by one
-                        continue
-                    second = predict(machine, length, ranks, True)
-                    cells += [f"{second:.1f} s", f"{100 * ideal * pair / second:.0f} %"]
-                print(f"| {ranks} | {length:,} | {gigabits} | {' | '.join(cells)} |", flush=True)
+                bandwidth = gigabits * 1e9 / 8
+                machine = Machine(pair_forward * scale, pair_backward * scale, 10e-6, bandwidth, 2 * H * D * NUMBER)
+                ideal = pairs_of_rank * machine.forward
+                direct = forward(machine, length, ranks, True, zigzags)
+                tree = forward(machine, length, ranks, True, zigzags, tree=True)
+                # A rank has all rows of `split` ranks and an eighth of their heads.
+                exchange = 4 * rows * H * D * NUMBER * (split - 1) / split / bandwidth
+                part = machine._replace(forward=machine.forward / split, row_bytes=machine.row_bytes / split)
+                heads = exchange + forward(part, length, ranks // split, True, rank_speed.ZIGZAGS)
+                back = ""
+                if ranks * rows <= 64 * 16384:
+                    second = backward(machine, length, ranks, True, zigzags)
+                    back = f"{second:.2f} s, {100 * pairs_of_rank * machine.backward / second:.0f} %"
+                shown = [f"{second:.2f} s, {100 * ideal / second:.0f} %" for second in (direct, tree, heads)]
+                print(f"| {ranks} | {length:,} | {gigabits} | {' | '.join(shown)} | {back} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", metavar="BUILD")
-    parser.add_argument("--pair", nargs=2, type=float, default=(2.2e-9, 7.5e-9), metavar="SECONDS",
+    parser.add_argument("--pair", nargs=2, type=float, default=(9.8e-9, 24e-9), metavar="SECONDS",
                         help="of a (query, key) pair with 8 heads of 64 channels, forward and backward, on one core")
     parser.add_argument("--cores", type=int, default=64)
     options = parser.parse_args()

@@ -84,8 +84,8 @@ def ring_attention(
     sequence. out and lse are bit-identical to `attention` of the whole sequence, for any number of
     processes, and so are the gradients of q, k and v for dot products, if H = G or without dropout,
     score_mod and mask_mod. Other gradients are sums of the processes' terms in a fixed order, which
-    differ from those of one process by rounding. A process holds its own rows and, if all have
-    about equal work, a few parts of other processes' keys and values.
+    differ from those of one process by rounding. A process holds its own rows, two parts of other
+    processes' keys and values, and what is being sent.
 
     Both passes are collective: every process runs the backward passes of the same calls. Autocast
     does not change dtypes here.
