@@ -30,5 +30,7 @@ void abort_all(int code) { MPI_Abort(MPI_COMM_WORLD, code); }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const qkv::mpi::RanksModule qkv_ranks_module;
-const qkv::mpi::RanksModule qkv_ranks_module{QKV_VERSION, &join, &leave, &abort_all};
+extern "C" __attribute__((visibility("default"))) const qkv::mpi::RanksModule* qkv_ranks_module() {
+  static const qkv::mpi::RanksModule module{QKV_VERSION, &join, &leave, &abort_all};
+  return &module;
+}

@@ -124,6 +124,7 @@ Forward run_rank(const Local& local, Ranks& ranks, Sharding sharding) {
 
 // One rank, ranks that have unequal numbers of rows, one that has none; zigzag.
 std::vector<Division> divisions() {
+  if (!is_thorough()) return {contiguous_parts({1024, 0, 512, 100}), zigzag_parts(2, 512)};
   return {contiguous_parts({700}),
           contiguous_parts({512, 188}),
           contiguous_parts({512, 1024, 200}),
@@ -157,13 +158,14 @@ TEST(Ring, HasTheBitsOfOneProcess) {
       }
     }
   }
-  EXPECT_GT(compared, 80);
+  EXPECT_GT(compared, is_thorough() ? 80 : 35);
 }
 
 TEST(Ring, HasTheBitsOfOneProcessForEveryType) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     for (const Division& division : {contiguous_parts({512, 512, 70}), zigzag_parts(3, 512)}) {
       for (const Index width : {17, 130}) {
+        if (!is_thorough() && division.sharding == kZigzag) continue;
         const Whole x(division.total(), division.total(), dtype, ScoreKind::kDot, width);
         const Options options{.masks = {Causal{}}};
         const Forward whole = run_whole(x, options);
@@ -277,6 +279,7 @@ TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
         const bool by_head = name == "dropout" || name == "bias" || name == "keep" ||
                              name == "function" || name == "expression" || name == "known keys";
         if (by_head && key_heads != 4) continue;
+        if (!is_thorough() && key_heads != 4 && name != "window" && name != "sinks") continue;
         SCOPED_TRACE(name + ", " + std::to_string(division.ranks()) + " ranks, " +
                      std::to_string(key_heads) + " key heads");
         compare_gradients(x, options_of(x, x.queries(), x.keys()), division, true, true);
@@ -315,6 +318,7 @@ TEST(Ring, AllOtherGradientsAddUp) {
       const Whole x(division.total(), division.total(), DType::kFloat64, kind);
       for (const auto& [name, options_of] : options_by_name()) {
         const bool is_long = name == "function" || name == "expression" || name == "known keys";
+        if (!is_thorough() && name != "all together" && name != "bias") continue;
         if (is_long || (kind != ScoreKind::kDot && name != "plain" && name != "all together")) {
           continue;
         }

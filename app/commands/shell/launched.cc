@@ -53,7 +53,9 @@ const RanksModule& load(int count) {
   // MPI loads plug-ins that look for its names among those of all libraries.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) throw NotAvailable(::dlerror());
-  const auto* const module = static_cast<const RanksModule*>(::dlsym(library, "qkv_ranks_module"));
+  using Function = const RanksModule* (*)();
+  const auto function = reinterpret_cast<Function>(::dlsym(library, "qkv_ranks_module"));
+  const RanksModule* const module = function == nullptr ? nullptr : function();
   if (module == nullptr || module->version != std::string_view(QKV_VERSION)) {
     throw NotAvailable(fmt::format("{} must be that of qkv " QKV_VERSION, path));
   }
