@@ -3,7 +3,6 @@
 
 from typing import Any, Optional
 
-from ._functions import Numbers
 from ._mods import MaskMod, ScoreMod
 from ._mods import mask_mod as make_mask_mod
 from ._mods import score_mod as make_score_mod
@@ -37,6 +36,3 @@ def mask_mod_of(function: Any) -> Optional[MaskMod]:
         function if function is None or isinstance(function, MaskMod) else make_mask_mod(function)
     )
     return made
-
-
-__all__ = ["WORD", "Numbers", "mask_mod_of", "score_mod_of", "zigzags_of"]
