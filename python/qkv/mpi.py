@@ -29,6 +29,13 @@ class RingGradients(NamedTuple):
     dv: Array
 
 
+# The options of `attention` that the functions below take.
+_OPTIONS = frozenset((
+    "score", "params", "qk_norm", "rotary", "rotary_base", "rotary_width", "scale", "softcap",
+    "score_mod", "mask_mod", "mask", "padding_mask", "bias", "key_lengths", "causal", "window",
+    "alibi_slopes", "sinks", "dropout", "seed",
+))  # fmt: skip
+
 # MPI counts the bytes of a message in an int: longer ones are sent in parts.
 _MOST_BYTES = 2**30
 
@@ -172,14 +179,7 @@ def ring_attention(
         RuntimeError: another process has raised an error.
         ImportError: mpi4py is not installed.
     """
-    arguments = {
-        "score": score, "params": params, "qk_norm": qk_norm, "rotary": rotary,
-        "rotary_base": rotary_base, "rotary_width": rotary_width, "scale": scale,
-        "softcap": softcap, "score_mod": score_mod, "mask_mod": mask_mod, "mask": mask,
-        "padding_mask": padding_mask, "bias": bias, "key_lengths": key_lengths, "causal": causal,
-        "window": window, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout,
-        "seed": seed,
-    }  # fmt: skip
+    arguments = {name: value for name, value in locals().items() if name in _OPTIONS}
     options, placed = _prepared(arguments, (q, k, v), sharding, comm)
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     lse = np.empty(q.shape[:-1], np.float64 if q.dtype == np.float64 else np.float32)
@@ -239,14 +239,7 @@ def ring_attention_backward(
     Raises:
         ValueError, TypeError, RuntimeError, ImportError: as `ring_attention`.
     """
-    arguments = {
-        "score": score, "params": params, "qk_norm": qk_norm, "rotary": rotary,
-        "rotary_base": rotary_base, "rotary_width": rotary_width, "scale": scale,
-        "softcap": softcap, "score_mod": score_mod, "mask_mod": mask_mod, "mask": mask,
-        "padding_mask": padding_mask, "bias": bias, "key_lengths": key_lengths, "causal": causal,
-        "window": window, "alibi_slopes": alibi_slopes, "sinks": sinks, "dropout": dropout,
-        "seed": seed,
-    }  # fmt: skip
+    arguments = {name: value for name, value in locals().items() if name in _OPTIONS}
     options, placed = _prepared(arguments, (q, k, v), sharding, comm)
     gradients = RingGradients(*(np.empty(x.shape, x.dtype) for x in (q, k, v)))
     _core.ring_attention_backward(

@@ -6,7 +6,7 @@
 
 namespace qkv::mpi {
 
-// What the function qkv_ranks_module() of the module qkv_ranks.so returns.
+// The functions of the module qkv_ranks.so; its function qkv_ranks_module() returns them.
 struct RanksModule {
   const char* version;          // of qkv, which must be that of the program
   Ranks* (*join)();             // initialises MPI; the ranks of MPI_COMM_WORLD

@@ -214,8 +214,8 @@ void Ring::check_sizes() const {
     check_axis("k_positions", options_.rotary->k_positions, 1, total_,
                "all keys of the sequence on the last axis");
   }
-  // What these calls refuse, the calls of parts would, when other ranks wait for this one: one
-  // query and the keys of a part, and the queries of a part and one key.
+  // Tries one query with the keys of a part, and the queries of a part with one key: an error that
+  // a part's call would find while other ranks wait for this one is found here.
   const auto one = [](Part part) {
     part.end = part.begin + 1;
     return part;

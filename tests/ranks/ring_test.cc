@@ -74,7 +74,7 @@ Tensor rows_of(const ConstView& x, int axis, const std::vector<Part>& parts) {
   return rows;
 }
 
-// What a rank gives: its rows of the arrays of a call.
+// A rank's rows of the arrays of a call.
 struct Local {
   Local(const Inputs& whole, const Options& all, const std::vector<Part>& parts)
       : q(rows_of(whole.q, 2, parts)),

@@ -84,7 +84,7 @@ class ThreadRanks {
     bool received = false;
   };
 
-  // What the threads share.
+  // The messages and the state that the threads share.
   struct Hub {
     Options options;
     std::mutex mutex{};

@@ -23,8 +23,8 @@ qkv::Ranks* join_ranks();
 bool is_follower();
 // Marks the error that is about to be thrown as one of which the other ranks do not know.
 void lone_error();
-// What stands before an error in the messages of `train`: "rank 2: "; nothing on the first rank,
-// unless the others do not know of the error.
+// The beginning of an error's message in `train`: "rank 2: "; nothing on the first rank, unless the
+// others do not know of the error.
 std::string rank_in_errors();
 // Called before the program exits with `code`: leaves the others, or ends them after lone_error().
 void leave_ranks(int code);

@@ -61,7 +61,7 @@ class BatchGradients {
   Context context_;
   const std::atomic<bool>* stop_;
   Ranks& ranks_;
-  // Those of this rank; their number grows with that of micro-batches.
+  // The sets of gradients of this rank; their number grows with that of micro-batches.
   std::vector<Shard> shards_{};
   std::optional<TranslatorGradients> received_{};  // a set of another rank
 };
