@@ -153,7 +153,8 @@ QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const
 // Continues sums of gradients, for dot products without QK-norm and rotary positions; q, k and v
 // are not broadcast. Steps over consecutive shards, from first_query and first_key that are
 // multiples of kShardKeys, give the bits of one call with weight_sums and H = G: dq in ascending
-// order of keys, dk and dv in ascending order of queries.
+// order of keys, dk and dv in ascending order of queries. With H = R G, a call takes every R-th
+// head, by Shard::first_head, and those of the first head of each group come first.
 QKV_API void attention_backward_step(const Inputs& inputs, const Options& options,
                                      const SavedOfAll& saved,
                                      const OutputGradients& output_gradients,

@@ -54,6 +54,9 @@ struct Shard {
   Index queries = 0;
   Index first_key = 0;
   Index keys = 0;
+  // Head h of q is head first_head + h * head_step for dropout and user functions.
+  Index first_head = 0;
+  Index head_step = 1;
 
   friend bool operator==(const Shard&, const Shard&) = default;
 };

@@ -8,17 +8,18 @@ from ._mods import mask_mod as make_mask_mod
 from ._mods import score_mod as make_score_mod
 
 WORD = "ring_attention"
+BLOCK = 512  # parts of a sequence begin at multiples of so many rows
 _ZIGZAGS = {"contiguous": 0, "zigzag": 1}
 
 
-def zigzags_of(sharding: Any) -> int:
+def zigzags_of(sharding: Any, word: str = WORD) -> int:
     """The number of zigzags, 0 for consecutive rows. Raises ValueError."""
     if isinstance(sharding, str) and sharding in _ZIGZAGS:
         return _ZIGZAGS[sharding]
     if isinstance(sharding, int) and not isinstance(sharding, bool) and 0 < sharding < 2**31:
         return sharding
     raise ValueError(
-        f'{WORD}: sharding must be "contiguous", "zigzag" or a number of zigzags, got {sharding!r}'
+        f'{word}: sharding must be "contiguous", "zigzag" or a number of zigzags, got {sharding!r}'
     )
 
 

@@ -225,8 +225,7 @@ def ring_attention_backward(
     """The gradients of q, k and v of `ring_attention`, for this process's rows.
 
     Bit-identical to `attention_backward` of the whole sequence for dot products without QK-norm and
-    rotary positions, if H = G or without dropout, bias, mask, score_mod and mask_mod; else they
-    differ by rounding.
+    rotary positions; else they differ by rounding.
 
     Args:
         dout, dlse: gradients of the loss with respect to this process's out and lse; None for zero.
@@ -243,7 +242,14 @@ def ring_attention_backward(
     options, placed = _prepared(arguments, (q, k, v), sharding, comm)
     gradients = RingGradients(*(np.empty(x.shape, x.dtype) for x in (q, k, v)))
     _core.ring_attention_backward(
-        q, k, v, (dout, out, lse, dlse), tuple(gradients), options, placed, threads
+        q,
+        k,
+        v,
+        (dout, out, lse, dlse),
+        (*gradients, None, None, None, {}),
+        options,
+        placed,
+        threads,
     )
     placed[0].free()
     return gradients

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <nanobind/nanobind.h>
 
@@ -146,7 +147,31 @@ void ring_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& output
   });
 }
 
-// `from` is (dout, out, lse, dlse), and `gradients` is (dq, dk, dv), arrays to write to.
+// The gradients of the score's parameters: arrays to write to, in a dict by name.
+void add_parameters(RingCall& ring, const nb::dict& arrays, InputGradients& to) {
+  if (nb::len(arrays) == 0) return;
+  const auto view = [&](const std::string& name) -> View {
+    const char* key = name.c_str();
+    if (!arrays.contains(key)) return {};
+    const nb::object array(arrays[key]);
+    const std::string argument = "dparams." + name;
+    const Name whole{kRingBackward, argument.c_str()};
+    return writable_view(ring.call.hold(array_of(array, whole)), array, whole);
+  };
+  std::visit(
+      [&]<class S>(const S&) {
+        typename S::Gradient all;
+        S::for_each_parameter([&](const char* name, auto, auto its) { all.*its = view(name); });
+        to.score = all;
+      },
+      ring.call.options.score);
+  if (!ring.call.options.qk_norm) return;
+  QkNorm::for_each_parameter(
+      [&](const char* side, auto, auto its) { to.qk_norm.*its = view(gain_name(side)); });
+}
+
+// `from` is (dout, out, lse, dlse), and `gradients` is (dq, dk, dv, dbias, dalibi_slopes, dsinks),
+// arrays to write to or None, and a dict of those of the parameters.
 void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& from,
                         const nb::tuple& gradients, const nb::tuple& options,
                         const nb::tuple& placed, nb::handle threads) {
@@ -167,6 +192,10 @@ void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
     to.q = ring->writable(gradients, 0, {kRingBackward, "dq"});
     to.k = ring->writable(gradients, 1, {kRingBackward, "dk"});
     to.v = ring->writable(gradients, 2, {kRingBackward, "dv"});
+    to.bias = ring->writable(gradients, 3, {kRingBackward, "dbias"});
+    to.alibi = ring->writable(gradients, 4, {kRingBackward, "dalibi_slopes"});
+    to.sinks = ring->writable(gradients, 5, {kRingBackward, "dsinks"});
+    add_parameters(*ring, nb::cast<nb::dict>(nb::object(gradients[6])), to);
   });
   run_call(ring->threads, 3 * ring->work, [&](Context& context) {
     in_layout(ring->call, [&] {

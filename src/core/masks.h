@@ -48,7 +48,7 @@ inline bool is_set(const Operand& x, Index offset) noexcept {
 
 // The place of a pair as user functions get it: positions in the whole sequences.
 inline At place_of(const Problem& p, const QueryAt& at, Index j) {
-  return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(at.h),
+  return {static_cast<std::int32_t>(at.b), static_cast<std::int32_t>(p.head_number(at.h)),
           static_cast<std::int32_t>(at.i + p.first_query()),
           static_cast<std::int32_t>(j + p.first_key())};
 }

@@ -104,6 +104,10 @@ struct Problem {
   std::optional<Shard> shard;
   Index first_query() const noexcept { return shard ? shard->first_query : 0; }
   Index first_key() const noexcept { return shard ? shard->first_key : 0; }
+  // The number of a head as dropout and user functions get it.
+  Index head_number(Index h) const noexcept {
+    return shard ? shard->first_head + h * shard->head_step : h;
+  }
   // Whether the keys are a part of those that the saved results of a backward call are of.
   bool has_part_of_keys() const noexcept { return shard && shard->keys != Tk; }
 
@@ -159,7 +163,7 @@ struct Problem {
 
   // The draw of dropout for a query's weights; its keys are counted by position.
   DropoutRow dropout_row(Index b, Index h, Index i) const noexcept {
-    return dropout_mask.row(b, h, i + first_query());
+    return dropout_mask.row(b, head_number(h), i + first_query());
   }
 
   // The key/value head that query head h reads.

@@ -76,7 +76,8 @@ void check_indices(std::string_view function, std::string_view argument, const P
         p != nullptr ? p->sequence(b) : core::Sequence{0, 0, pairs.Tq, pairs.Tk};
     const detail::Lengths lengths =
         p != nullptr ? all_pairs(*p, s).longest : lengths_of(s.Tq, s.Tk);
-    for (Index h = 0; h < pairs.H; ++h) {
+    for (Index n = 0; n < (p != nullptr ? p->H : pairs.H); ++n) {
+      const Index h = p != nullptr ? p->head_number(n) : n;
       for (Index i = 0; i < s.Tq; ++i) {
         for (Index j = 0; j < s.Tk; j += kPiece) {
           const Index count = std::min(kPiece, s.Tk - j);

@@ -383,7 +383,7 @@ std::shared_ptr<const core::RowRanges> solved_for_keys(const Program& mask,
     for (Index h = 0; h < found->H; ++h) {
       for (Index i = 0; i < s.Tq; ++i) {
         if (i % 256 == 0) p.stop();
-        const At at{static_cast<std::int32_t>(b), static_cast<std::int32_t>(h),
+        const At at{static_cast<std::int32_t>(b), static_cast<std::int32_t>(p.head_number(h)),
                     static_cast<std::int32_t>(pairs.i + i), static_cast<std::int32_t>(pairs.j)};
         const Solution solution = solver.solve({at, pairs.longest}, s.Tk);
         const KeyRange keys = solution.keys.empty() ? KeyRange{} : solution.keys;
@@ -415,7 +415,8 @@ std::shared_ptr<const detail::TileClasses> classified_by_ranges(const Program& m
   const Pairs all = all_pairs(p, {0, 0, p.Tq, p.Tk});
   Pairs pairs = all;
   for (pairs.b = 0; pairs.b < found->B; ++pairs.b) {
-    for (pairs.h = 0; pairs.h < found->H; ++pairs.h) {
+    for (Index h = 0; h < found->H; ++h) {
+      pairs.h = p.head_number(h);
       for (Index i = 0; i < p.Tq; i += core::kTileSide) {
         p.stop();
         pairs.i = all.i + i;

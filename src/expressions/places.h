@@ -41,9 +41,15 @@ inline Pairs all_pairs(Index B, Index H, Index Tq, Index Tk) {
   return {B, H, Tq, Tk, 0, 0, 0, 0, lengths, lengths};
 }
 
+// The number of heads from the first to the last of `heads` heads of a problem.
+inline Index heads_spanned(const core::Problem& p, Index heads) {
+  return heads == 0 ? 0 : p.head_number(heads - 1) - p.head_number(0) + 1;
+}
+
 // All pairs of a sequence of a problem, in batch entry and head 0.
 inline Pairs all_pairs(const core::Problem& p, const core::Sequence& s) {
   Pairs pairs = all_pairs(1, 1, s.Tq, s.Tk);
+  pairs.h = p.head_number(0);
   pairs.i = p.first_query();
   pairs.j = p.first_key();
   pairs.shortest = pairs.longest = lengths_of(p.whole_queries(s), p.whole_keys(s));
@@ -54,7 +60,7 @@ inline Pairs all_pairs(const core::Problem& p, const core::Sequence& s) {
 inline Pairs all_pairs(const core::Problem& p) {
   Pairs pairs = all_pairs(p, {0, 0, p.Tq, p.Tk});
   pairs.B = p.B;
-  pairs.H = p.H;
+  pairs.H = heads_spanned(p, p.H);
   if (p.packed()) pairs.shortest.Tq = 0;
   if (p.packed() || p.paged()) pairs.shortest.Tk = 0;
   return pairs;

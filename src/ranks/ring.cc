@@ -370,6 +370,24 @@ Options Ring::options(const Part& queries, const Part& keys) const {
   return options;
 }
 
+void Ring::take_heads(Inputs& inputs, Options& options, Index first, Index step) const {
+  const Index heads = inputs_.q.size(1);
+  const auto some = [&](ConstView& x, int from_end) {
+    if (!x.given() || x.rank() < from_end) return;
+    const int axis = x.rank() - from_end;
+    if (x.size(axis) != 1) x = slice(x, axis, first, heads, step);
+  };
+  some(inputs.q, 3);
+  inputs.shard->first_head = first;
+  inputs.shard->head_step = step;
+  some(options.alibi, 1);
+  some(options.sinks, 1);
+  some(options.bias, 3);
+  for (Mask& mask : options.masks) {
+    if (auto* keep = std::get_if<Keep>(&mask)) some(keep->keep, 3);
+  }
+}
+
 // ---- messages -------------------------------------------------------------------------------
 
 Ring::~Ring() {

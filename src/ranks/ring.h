@@ -65,6 +65,8 @@ class Ring {
   Inputs inputs(const Part& queries, const ConstView& k, const ConstView& v,
                 const Part& keys) const;
   Options options(const Part& queries, const Part& keys) const;
+  // Makes it the call of every `step`-th head from `first` on.
+  void take_heads(Inputs& inputs, Options& options, Index first, Index step) const;
   // The rows and keys of an array that has them as its last two axes, broadcast or not.
   template <class AnyView>
   AnyView pairs(const AnyView& view, const Part& queries, const Part& keys) const;

@@ -74,22 +74,10 @@ bool is_dot(const Score& score) {
   return std::visit(Visit{}, score);
 }
 
-bool has_user_functions(const Options& options) {
-  return !options.mods.empty() || std::ranges::any_of(options.masks, [](const Mask& mask) {
-    return std::holds_alternative<MaskMod>(mask);
-  });
-}
-
 // Whether the gradients can have the bits of one process.
 bool continues_sums(const Call& call) {
   const Options& o = call.options;
-  const bool is_one_head = call.inputs.q.size(1) == call.inputs.k.size(1);
-  if (call.inputs.k.size(1) == 0) return false;
-  const bool by_position_alone = o.dropout.p == 0 && !has_user_functions(o) && !o.bias.given() &&
-                                 std::ranges::none_of(o.masks, [](const Mask& mask) {
-                                   return std::holds_alternative<Keep>(mask);
-                                 });
-  return is_dot(o.score) && !o.qk_norm && !o.rotary && (is_one_head || by_position_alone);
+  return call.inputs.k.size(1) > 0 && is_dot(o.score) && !o.qk_norm && !o.rotary;
 }
 
 // ---- sums of terms --------------------------------------------------------------------------
@@ -453,9 +441,10 @@ class Pipeline {
       return part.given() ? slice(part, 1, task.station->first_head, heads_, ratio_) : part;
     };
     Inputs inputs = ring_.inputs(queries, keys.k, keys.v, piece);
-    inputs.q = some(call_.inputs.q);
+    Options options = ring_.options(queries, piece);
+    ring_.take_heads(inputs, options, task.station->first_head, ratio_);
     attention_backward_step(
-        inputs, options(task, piece),
+        inputs, options,
         {some(call_.saved.out), some(call_.saved.lse), some(ConstView(weight_sums_.view()))},
         {some(call_.outputs.out), some(call_.outputs.lse), {}},
         {some(dq_.view()), keys.dk.view(), keys.dv.view()}, call_.context);
@@ -471,16 +460,6 @@ class Pipeline {
         send(std::move(*tensor), task.after->queries.rank, Channel::kPieces);
       }
     }
-  }
-
-  Options options(const Task& task, const Part& piece) const {
-    Options options = ring_.options(task.station->queries, piece);
-    for (ConstView* of_heads : {&options.alibi, &options.sinks}) {
-      if (!of_heads->given()) continue;
-      const int axis = of_heads->rank() - 1;
-      *of_heads = slice(*of_heads, axis, task.station->first_head, heads_, ratio_);
-    }
-    return options;
   }
 
   // The sums that correct the rounding of large lse, if a rank has one.

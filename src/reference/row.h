@@ -187,7 +187,8 @@ inline void dropout_row(const Problem& p, const QueryAt& at, Index begin, Index 
   }
   for (Index n = 0; n < count;) {
     const Index j = begin + n + p.first_key();
-    const auto group = p.dropout_mask.kept(at.b, at.h, at.i + p.first_query(), j / 4);
+    const auto group =
+        p.dropout_mask.kept(at.b, p.head_number(at.h), at.i + p.first_query(), j / 4);
     for (Index word = j % 4; word < 4 && n < count; ++word, ++n) {
       kept[n] = group[static_cast<std::size_t>(word)];
     }

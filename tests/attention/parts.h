@@ -48,7 +48,7 @@ struct Whole {
         v(normal({B, G, Tk, E}, 3, type)),
         dout(normal({B, H, Tq, E}, 4, type)),
         bias(normal({H, Tq, Tk}, 5, accumulator_of(type))),
-        keep(DType::kBool, {B, 1, Tq, Tk}),
+        keep(DType::kBool, {1, H, Tq, Tk}),
         padding(DType::kBool, {B, Tk}),
         lengths(DType::kInt64, {B, Tq}),
         slopes(normal({B, H}, 6, accumulator_of(type))),
@@ -124,22 +124,23 @@ inline std::vector<std::pair<std::string, OptionsOf>> options_by_name() {
     return Options{.masks = {KeyLengths{slice(ConstView(x.lengths.view()), 1, i.begin, i.end)}}};
   });
   add("function", [](const Whole&, const Part&, const Part&) {
-    return Options{
-        .mods = {score_mod([](auto s, At at) { return s - 0.01F * ((at.i + 3 * at.j) % 11); })},
-        .masks = {mask_mod([](At at) { return (at.i + at.j) % 3 != 0; })}};
+    return Options{.mods = {score_mod(
+                       [](auto s, At at) { return s - 0.01F * ((at.i + 3 * at.j + at.h) % 11); })},
+                   .masks = {mask_mod([](At at) { return (at.i + at.j + at.h) % 3 != 0; })}};
   });
   add("expression", [](const Whole& x, const Part&, const Part&) {
     const Symbols at;
     const Captured document(x.documents, "document"), relative(x.relative, "relative");
-    return Options{.mods = {score_mod(at.s + relative(at.h, at.j - at.i + (x.Tq - 1)) +
-                                      at.s * (at.Tk - at.j) / (2.0 * at.Tk))},
-                   .masks = {mask_mod(document(at.i) == document(at.j) || at.j < at.Tq / 2)}};
+    return Options{
+        .mods = {score_mod(at.s + relative(at.h, at.j - at.i + (x.Tq - 1)) +
+                           at.s * (at.Tk - at.j) / (2.0 * at.Tk))},
+        .masks = {mask_mod(document(at.i) == document(at.j) || at.j < at.Tq / (2 + at.h))}};
   });
   add("known keys", [](const Whole&, const Part&, const Part&) {
     const Symbols at;
-    return Options{.mods = {score_mod(where(at.j <= at.i + (at.Tk - at.Tq), at.s,
+    return Options{.mods = {score_mod(where(at.j <= at.i + (at.Tk - at.Tq) + 3 * at.h, at.s,
                                             -std::numeric_limits<double>::infinity()))},
-                   .masks = {mask_mod((at.j / 7) % 2 == 0 || at.j > at.Tk - 50)}};
+                   .masks = {mask_mod((at.j / 7) % 2 == 0 || at.j > at.Tk - 50 * (at.h + 1))}};
   });
   add("all together", [](const Whole& x, const Part& i, const Part& j) {
     return Options{.rotary = Rotary{.width = 8},

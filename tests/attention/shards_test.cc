@@ -332,6 +332,81 @@ TEST(Shards, IndicesAreCheckedAtTheirPositions) {
   }
 }
 
+// Every second head of a call, from head 1 on, draws and is computed as in the whole call.
+TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
+  const Whole x(300, 700, DType::kFloat32, ScoreKind::kDot, 17, 4);
+  const auto odd = [](const Tensor& all, int axis = 1) {
+    return slice(ConstView(all.view()), axis, 1, 4, 2);
+  };
+  for (const std::string& path : all_backward_paths()) {
+    for (const auto& [name, options_of] : options_by_name()) {
+      if (name != "dropout" && name != "function" && name != "expression" && name != "known keys") {
+        continue;
+      }
+      SCOPED_TRACE(path + ", " + name);
+      Context context = context_on(path);
+      Options options = options_of(x, x.queries(), x.keys());
+      const Captured relative(x.relative, "relative");
+      if (name == "expression") {
+        const Symbols at;
+        options.mods = {score_mod(at.s + relative(at.h, at.j - at.i + (x.Tq - 1)))};
+      }
+      const Rows all = run(
+          x, [&](const Whole&, const Part&, const Part&) { return options; }, x.queries(), x.keys(),
+          context);
+      Inputs inputs{odd(x.q), odd(x.k), odd(x.v)};
+      inputs.shard = Shard{0, x.Tq, 0, x.Tk, 1, 2};
+      Tensor out(x.dtype, {x.B, 2, x.Tq, x.E}), lse(DType::kFloat32, {x.B, 2, x.Tq});
+      attention(inputs, options, {.out = out, .lse = lse}, context);
+      EXPECT_TRUE(same_bits(odd(all.out), out.view()));
+      EXPECT_TRUE(same_bits(odd(all.lse), lse.view()));
+
+      const auto gradients = [&](const Inputs& in, ConstView of_out, ConstView of_lse,
+                                 ConstView dout, Tensor& dk, Tensor& captured) {
+        InputGradients to{.k = dk};
+        if (name == "expression") to.captured = {{relative, captured.view()}};
+        attention_backward(in, options, {of_out, of_lse}, {.out = dout}, to, context);
+      };
+      Tensor want(x.dtype, x.k.shape()), got(x.dtype, {x.B, 2, x.Tk, x.D});
+      Tensor want_table(x.relative.dtype(), x.relative.shape());
+      Tensor got_table(x.relative.dtype(), x.relative.shape());
+      gradients(x.inputs(), all.out, all.lse, x.dout, want, want_table);
+      gradients(inputs, out, lse, odd(x.dout), got, got_table);
+      EXPECT_TRUE(same_bits(odd(want), got.view()));
+      EXPECT_LE(largest_error(odd(want_table, 0), odd(got_table, 0)), 1e-4);
+      EXPECT_EQ(largest_error(slice(got_table.view(), 0, 0, 4, 2),
+                              Tensor(DType::kFloat32, {2, x.Tq + x.Tk})),
+                0);
+    }
+  }
+}
+
+TEST(Shards, NumbersOfHeadsAreChecked) {
+  const Whole x(4, 640, DType::kFloat32, ScoreKind::kDot, 17, 4);
+  const Tensor table = normal({6}, 1);
+  const Symbols at;
+  const Options options{.mods = {score_mod(at.s + Captured(table, "table")(at.h))}};
+  Rows rows = rows_of(x, x.queries());
+  const auto message = [&](Index first, Index step) -> std::string {
+    Inputs inputs = x.inputs();
+    inputs.shard = Shard{0, 4, 0, 640, first, step};
+    try {
+      attention(inputs, options, {.out = rows.out});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(2, 1), "");
+  EXPECT_NE(message(0, 2).find("reads table at index 6"), std::string::npos) << message(0, 2);
+  EXPECT_NE(message(3, 1).find("reads table at index 6"), std::string::npos) << message(3, 1);
+  EXPECT_EQ(message(-1, 1),
+            "attention: shard must have a first_head of 0 to 2^31-1 and a head_step of 1 to "
+            "2^31/H, got -1 and 1");
+  EXPECT_NE(message(0, 0).find("head_step"), std::string::npos);
+  EXPECT_NE(message(0, Index{1} << 31).find("head_step"), std::string::npos);
+}
+
 // Gradients of an array that a score reads, by its positions in the whole sequences.
 TEST(Shards, GradientsOfCapturedArraysAddUp) {
   const Whole x(140, 300, DType::kFloat64);

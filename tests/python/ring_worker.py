@@ -35,6 +35,9 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
         "large": ("contiguous", [1024, 1024], {"causal": True, "scale": 20.0}),
         "functions": ("zigzag", [1024, 1024], {"score_mod": lambda s, at: s - abs(at.i - at.j) / 64,
                                                "mask_mod": lambda at: at.i // 700 == at.j // 700}),
+        "maps": ("zigzag", [1024, 1024], {"causal": True, "rotary": "halves", "qk_norm": True}),
+        "learned": ("zigzag", [1024, 1024], CAUSAL),
+        "masks": ("contiguous", [512, 700], {"causal": True}),
         "additive": ("contiguous", [512, 100], {"score": "additive", "causal": True}),
         "float64": ("zigzag", [1024, 1024], CAUSAL),
         "bfloat16": ("zigzag", [1024, 1024], CAUSAL),
@@ -45,6 +48,7 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
         "zigzag": ("zigzag", [1024, 1024, 1024], CAUSAL),
     },
 }  # fmt: skip
+LEARNED = ("learned", "additive")  # cases in which tensors of the options get a gradient
 DTYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -65,6 +69,12 @@ def whole(name: str, rows: list[int], options: dict[str, Any]) -> tuple[Any, dic
     options = dict(options)
     if name in ("everything", "equal heads"):
         options["alibi_slopes"], options["sinks"] = draw(H).abs().to(wide), draw(H).to(wide)
+    if name == "learned":
+        options.update(alibi_slopes=draw(H).abs().to(wide), sinks=draw(H).to(wide),
+                       params={name: draw(D).to(dtype) for name in ("norm_q", "norm_k")},
+                       bias=draw(H, T, T).to(dtype), qk_norm=1e-5)  # fmt: skip
+    if name == "masks":
+        options.update(mask=draw(H, T, T) > -1, padding_mask=draw(B, T) > -1)
     if options.get("score") == "additive":
         options["params"] = {"Wq": draw(8, D).to(dtype), "Wk": draw(8, D).to(dtype),
                              "v": draw(8).to(dtype)}  # fmt: skip
@@ -81,13 +91,29 @@ def rows_of(sharding: Any, rows: list[int], rank: int) -> torch.Tensor:
     return torch.cat([torch.arange(p * size, (p + 1) * size) for p in places])
 
 
-def results_of(call: Any, arrays: list[torch.Tensor], dlse: bool) -> dict[str, torch.Tensor]:
-    """out, lse and the gradients of q, k and v."""
+def results_of(
+    call: Any, arrays: list[torch.Tensor], given: dict[str, Any], dlse: bool, learned: bool
+) -> dict[str, torch.Tensor]:
+    """out, lse, the gradients of q, k and v and, if learned, those of tensors of the options."""
     q, k, v = (x.clone().requires_grad_() for x in arrays[:3])
-    out, lse = call(q, k, v)
+    params = dict(given.get("params", {}))
+    tensors = {n: given[n] for n in ("alibi_slopes", "sinks", "bias") if n in given and learned}
+    tensors.update({f"params.{name}": x for name, x in params.items() if learned})
+    tensors = {name: x.clone().requires_grad_() for name, x in tensors.items()}
+    options = {**given, **{n: x for n, x in tensors.items() if "." not in n}}
+    if params:
+        options["params"] = {name: tensors.get(f"params.{name}", x) for name, x in params.items()}
+    out, lse = call(q, k, v, **options)
     loss = (out * arrays[3]).sum() + ((lse * arrays[4]).sum() if dlse else 0)
     loss.backward()
-    return {"out": out.detach(), "lse": lse.detach(), "dq": q.grad, "dk": k.grad, "dv": v.grad}
+    return {"out": out.detach(), "lse": lse.detach(), "dq": q.grad, "dk": k.grad, "dv": v.grad,
+            **{f"d{name}": x.grad for name, x in tensors.items()}}  # fmt: skip
+
+
+def local_options(given: dict[str, Any], mine: torch.Tensor) -> dict[str, Any]:
+    """The options with a rank's rows of queries."""
+    return {name: x.index_select(1, mine) if name in ("bias", "mask") else x
+            for name, x in given.items()}  # fmt: skip
 
 
 def message_of(**options: Any) -> str:
@@ -135,14 +161,15 @@ def main() -> None:
         arrays, given = whole(name, rows, options)
         mine = rows_of(sharding, rows, rank)
 
-        def ring(q: Any, k: Any, v: Any, sharding: Any = sharding, given: Any = given) -> Any:
+        def ring(q: Any, k: Any, v: Any, sharding: Any = sharding, **given: Any) -> Any:
             return qkv.torch.ring_attention(
                 q, k, v, sharding=sharding, return_lse=True, threads=1, **given
             )
 
         local = [x.index_select(2, mine) for x in arrays]
-        saved[name] = results_of(ring, local, dlse=name == "plain")
-        again = results_of(ring, local, dlse=name == "plain")
+        own = local_options(given, mine)
+        saved[name] = results_of(ring, local, own, name == "plain", name in LEARNED)
+        again = results_of(ring, local, own, name == "plain", name in LEARNED)
         assert all(torch.equal(x, again[n]) for n, x in saved[name].items()), name
     if ranks == 2:
         saved["faults"] = faults(rank)

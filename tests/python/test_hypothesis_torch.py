@@ -35,6 +35,8 @@ def test_every_public_name_is_tried():
         "register",
         "replaced",
         "ring_attention",
+        "ring_model",
+        "ring_positions",
         "share_workers",
     }  # names that have tests of their own
     assert set(qkv.torch.__all__) == tried | others

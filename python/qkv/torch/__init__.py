@@ -17,6 +17,7 @@ from ._flex import flex_attention
 from ._look import look
 from ._replaced import replaced
 from ._ring import ring_attention
+from ._ring_model import ring_model, ring_positions
 from ._sdpa import scaled_dot_product_attention
 from ._threads import share_workers
 from ._transformers import register
@@ -29,6 +30,8 @@ __all__ = [
     "register",
     "replaced",
     "ring_attention",
+    "ring_model",
+    "ring_positions",
     "scaled_dot_product_attention",
     "share_workers",
 ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`qkv.torch.ring_attention`: one long sequence over the processes of a torch.distributed group."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -16,6 +16,8 @@ from ._schema import refuse_gradients
 
 __all__ = ["ring_attention"]
 
+_PARAMS = "params."
+_SHARED = ("bias", "alibi_slopes", "sinks")  # the options beside params that get a gradient
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -25,26 +27,35 @@ def _wide(x: torch.Tensor) -> torch.dtype:
 
 
 class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
+    """`shared` are the tensors of `call.shared`, which every process has."""
+
     @staticmethod
-    def forward(ctx: Any, call: "_Call", q: Any, k: Any, v: Any) -> Any:
+    def forward(ctx: Any, call: "_Call", q: Any, k: Any, v: Any, *shared: Any) -> Any:
         qd, kd, vd = q.detach(), k.detach(), v.detach()
         out = torch.empty((*q.shape[:-1], v.shape[-1]), dtype=q.dtype, device="cpu")
         lse = torch.empty(q.shape[:-1], dtype=_wide(q), device="cpu")
         _core.ring_attention(qd, kd, vd, (out, lse), call.options, call.placed, call.threads)
         ctx.call = call
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.save_for_backward(q, k, v, out, lse, *shared)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
-        q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
-        grads = tuple(torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v))
+        q, k, v, out, lse, *shared = (x.detach() for x in ctx.saved_tensors)
+        grads = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v, *shared)]
+        of_shared = dict(zip(ctx.call.shared, grads[3:]))
         call = ctx.call
+        params = {n[len(_PARAMS) :]: x for n, x in of_shared.items() if n.startswith(_PARAMS)}
+        given = (*grads[:3], *(of_shared.get(name) for name in _SHARED), params)
         _core.ring_attention_backward(
-            q, k, v, (dout, out, lse, dlse), grads, call.options, call.placed, call.threads
+            q, k, v, (dout, out, lse, dlse), given, call.options, call.placed, call.threads
         )
+        if call.placed[0].rank != 0:  # the sums of all processes are to be added over processes
+            for name, grad in of_shared.items():
+                if name != "bias":  # has this process's rows
+                    grad.zero_()
         return (None, *grads)
 
 
@@ -52,6 +63,7 @@ class _Call(NamedTuple):
     options: Tuple[Any, ...]
     placed: Tuple[Any, int]  # the ranks and the number of zigzags
     threads: Any
+    shared: Tuple[str, ...]  # tensors of the options that get a gradient
 
 
 @near_words
@@ -64,10 +76,17 @@ def ring_attention(
     sharding: Union[str, int] = "contiguous",
     score: str = "scaled_dot",
     params: Optional[Dict[str, torch.Tensor]] = None,
+    qk_norm: Optional[Union[bool, float]] = None,
+    rotary: Optional[str] = None,
+    rotary_base: Optional[float] = None,
+    rotary_width: Optional[int] = None,
     scale: Optional[float] = None,
     softcap: float = 0.0,
     score_mod: Optional[ScoreFunction] = None,
     mask_mod: Optional[MaskFunction] = None,
+    mask: Optional[torch.Tensor] = None,
+    padding_mask: Optional[torch.Tensor] = None,
+    bias: Optional[torch.Tensor] = None,
     key_lengths: Optional[Numbers] = None,
     causal: bool = False,
     window: Optional[Window] = None,
@@ -82,10 +101,12 @@ def ring_attention(
 
     Every process calls it with its own rows and the same options; positions count in the whole
     sequence. out and lse are bit-identical to `attention` of the whole sequence, for any number of
-    processes, and so are the gradients of q, k and v for dot products, if H = G or without dropout,
-    score_mod and mask_mod. Other gradients are sums of the processes' terms in a fixed order, which
-    differ from those of one process by rounding. A process holds its own rows, two parts of other
-    processes' keys and values, and what is being sent.
+    processes, and so are the gradients of q, k and v for dot products, if no others are required.
+    Other gradients are sums of the processes' terms in a fixed order, which differ from those of
+    one process by rounding. Those of alibi_slopes, sinks and params are, as those of any parameter
+    that all processes have, to be added over processes: the first one has them, the others zeros.
+    A process holds its own rows, two parts of other processes' keys and values, and what is being
+    sent.
 
     Both passes are collective: every process runs the backward passes of the same calls. Autocast
     does not change dtypes here.
@@ -97,9 +118,12 @@ def ring_attention(
             where rank r of P has parts r and 2P-1-r of 2P equal parts, one after the other, so that
             causal work is equal; or n, where the sequence is divided into n equal spans, and each
             of them so. Parts begin at multiples of 512 rows.
+        mask, bias: as in `attention`, with this process's rows of queries and the keys of the whole
+            sequence. A bias that has a gradient has a row for each query.
+        padding_mask: for the keys of the whole sequence.
         key_lengths: [B], or [B,T] for this process's rows; they count keys of the whole sequence.
         threads: number of threads of this process, as in `attention`.
-        others: as in `attention`. They have no gradients.
+        others: as in `attention`. Arrays that score_mod reads have no gradients.
 
     Returns:
         out [B,H,T,E], this process's rows; with return_lse, (out, lse [B,H,T]).
@@ -118,8 +142,10 @@ def ring_attention(
     >>> dist.destroy_process_group()
     """
     arguments = {
-        "score": score, "params": params, "scale": scale, "softcap": softcap,
-        "score_mod": score_mod, "mask_mod": mask_mod, "key_lengths": key_lengths,
+        "score": score, "params": params, "qk_norm": qk_norm, "rotary": rotary,
+        "rotary_base": rotary_base, "rotary_width": rotary_width, "scale": scale,
+        "softcap": softcap, "score_mod": score_mod, "mask_mod": mask_mod, "mask": mask,
+        "padding_mask": padding_mask, "bias": bias, "key_lengths": key_lengths,
         "causal": causal, "window": window, "alibi_slopes": alibi_slopes, "sinks": sinks,
         "dropout": dropout, "seed": seed,
     }  # fmt: skip
@@ -133,8 +159,9 @@ def ring_attention(
     except Exception as raised:  # of functions that are traced, too
         error = raised
     check_all(group, error)
-    call = _Call(options, (GroupRanks(group), zigzags), threads)
-    out, lse = _RingAttention.apply(call, q, k, v)
+    shared = _with_gradients(arguments)
+    call = _Call(options, (GroupRanks(group), zigzags), threads, tuple(shared))
+    out, lse = _RingAttention.apply(call, q, k, v, *shared.values())
     return (out, lse) if return_lse else out
 
 
@@ -177,18 +204,43 @@ def _checked(options: Dict[str, Any], q: torch.Tensor) -> Dict[str, Any]:
     options = {**options, "window": window, "key_lengths": lengths}
     options["score_mod"] = score_mod_of(options["score_mod"])
     options["mask_mod"] = mask_mod_of(options["mask_mod"])
-    _refuse_gradients(options)
+    _refuse_gradients(options, q.shape[-2])
+    for name in _SHARED:
+        options[name] = _detached(options[name])
+    if options["params"] is not None:
+        options["params"] = {name: _detached(x) for name, x in options["params"].items()}
     return options
 
 
-def _refuse_gradients(options: Dict[str, Any]) -> None:
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, torch.Tensor) else x
+
+
+def _with_gradients(options: Dict[str, Any]) -> Dict[str, torch.Tensor]:
+    """The tensors of options that require a gradient, by name; params as "params.W"."""
+    if not torch.is_grad_enabled():
+        return {}
+    given = {name: options[name] for name in _SHARED}
+    given.update((_PARAMS + name, x) for name, x in (options["params"] or {}).items())
+    return {n: x for n, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad}
+
+
+def _refuse_gradients(options: Dict[str, Any], rows: int) -> None:
     if not torch.is_grad_enabled():
         return
     refuse_gradients(options)
-    given: List[Tuple[str, Any]] = [(name, options[name]) for name in ("alibi_slopes", "sinks")]
-    given += [(f'params["{name}"]', x) for name, x in (options["params"] or {}).items()]
-    if options["score_mod"] is not None:
-        given += [(f"score_mod's {n}", x) for n, x in options["score_mod"]._tensors.items()]
-    for name, x in given:
+    bias = options["bias"]
+    has_gradient = isinstance(bias, torch.Tensor) and bias.requires_grad
+    if has_gradient and (bias.dim() < 2 or bias.shape[-2] != rows):
+        raise ValueError(
+            f"{WORD}: bias must have a row for each of this process's {rows} queries to have a "
+            f"gradient, got {list(bias.shape)}"
+        )
+    if options["score_mod"] is None:
+        return
+    for name, x in options["score_mod"]._tensors.items():
         if isinstance(x, torch.Tensor) and x.requires_grad:
-            raise ValueError(f"{WORD}: {name} requires a gradient, but only q, k and v get one")
+            raise ValueError(
+                f"{WORD}: score_mod's {name} requires a gradient, but arrays that functions read "
+                "get none"
+            )

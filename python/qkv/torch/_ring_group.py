@@ -76,13 +76,20 @@ class GroupRanks:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
 
-def check_all(group: Any, error: Optional[Exception]) -> None:
-    """Raises on every rank if one has an error: its own, or RuntimeError."""
+def size_of_group(word: str, group: Any) -> int:
+    """The number of processes. Raises ValueError if this one is no member."""
     if dist.get_rank(group) < 0:
-        raise ValueError(f"{WORD}: group must have this process as a member")
+        raise ValueError(f"{word}: group must have this process as a member")
+    count: int = dist.get_world_size(group)
+    return count
+
+
+def check_all(group: Any, error: Optional[Exception], word: str = WORD) -> None:
+    """Raises on every rank if one has an error: its own, or RuntimeError."""
+    size_of_group(word, group)
     any_error = torch.tensor([int(error is not None)], device="cpu")
     dist.all_reduce(any_error, dist.ReduceOp.MAX, group=group)
     if error is not None:
         raise error
     if any_error.item():
-        raise RuntimeError(f"{WORD}: another rank of the group has raised an error")
+        raise RuntimeError(f"{word}: another rank of the group has raised an error")

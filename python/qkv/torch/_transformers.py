@@ -45,6 +45,7 @@ _UNUSED = frozenset(
         "image_grid_thw",
         "video_grid_thw",
         "labels",
+        "shift_labels",
         # Options for rotary embeddings and caches, which the model applies before attention.
         "position_ids",
         "position_embeddings",
@@ -116,11 +117,11 @@ def _forward(
     Returns:
         out [B,Tq,H,E], and the weights [B,H,Tq,Tk] or None.
     """
-    _refuse_unknown(module, attention_mask, options)
+    refuse_unknown(module, attention_mask, options, _NAME)
     in_blocks = _is_block_mask(attention_mask)
     if attention_mask is not None and not in_blocks and sees_all(attention_mask):
         attention_mask, options["is_causal"] = None, False
-    wanted = _wants_weights(module, options)
+    wanted = wants_weights(module, options)
     is_single = query.size(2) == 1
     if (
         is_single
@@ -149,7 +150,7 @@ def _forward(
     return attend(rows, dropout, wanted, layout="bthd", scale=scaling, **further)
 
 
-def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
+def wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     """Whether the model returns weights, also if it does not pass on output_attentions."""
     if options.get("output_attentions"):
         return True
@@ -160,7 +161,9 @@ def _wants_weights(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     return bool(getattr(getattr(module, "config", None), "output_attentions", False))
 
 
-def _refuse_unknown(module: torch.nn.Module, attention_mask: Any, options: Dict[str, Any]) -> None:
+def refuse_unknown(
+    module: torch.nn.Module, attention_mask: Any, options: Dict[str, Any], implementation: str
+) -> None:
     """Raises ValueError for an option, not None or False, that would have no effect."""
     for name, value in options.items():
         if name in _COMPUTED or name in _UNUSED or value is None or value is False:
@@ -171,12 +174,12 @@ def _refuse_unknown(module: torch.nn.Module, attention_mask: Any, options: Dict[
                 continue
             rule = "but no mask that separates the sequences (give position_ids)"
         raise ValueError(
-            f'attn_implementation="{_NAME}": {type(module).__name__} passes {name} to attention, '
-            + rule
+            f'attn_implementation="{implementation}": {type(module).__name__} passes {name} to '
+            "attention, " + rule
         )
 
 
-def _is_causal(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
+def is_causal(module: torch.nn.Module, options: Dict[str, Any]) -> bool:
     """Whether, without a mask, a query attends only to itself and the keys before it."""
     causal = options.get("is_causal")
     if causal is not None:
@@ -202,7 +205,7 @@ def _masks(
     masks: Dict[str, Any] = {}
     bias = options.get("position_bias")
     if attention_mask is None:
-        causal = query.size(2) > 1 and _is_causal(module, options)
+        causal = query.size(2) > 1 and is_causal(module, options)
         # Transformers omits a mask only if a single query attends to all keys, or if the first
         # query attends only to the first key: keys past the last query are unused slots of a
         # static cache.

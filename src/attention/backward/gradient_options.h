@@ -32,10 +32,10 @@ class GradientOptions {
   void start(const KeyUnit& unit, Index first_key, Index keys) {
     if (!call_.sums_captured()) return;
     expressions::Pairs pairs = expressions::all_pairs(p_, unit.s);
-    pairs.H = unit.heads;
+    pairs.H = expressions::heads_spanned(p_, unit.heads);
     pairs.Tk = keys;
     pairs.b = unit.b;
-    pairs.h = unit.first_head;
+    pairs.h = p_.head_number(unit.first_head);
     pairs.j += first_key;
     captured_.start(pairs);
   }

@@ -219,6 +219,13 @@ void resolve_shard(const std::optional<Shard>& shard, Problem& p) {
                 x.all_name));
     }
   }
+  constexpr Index kMostHeads = Index{1} << 31;
+  if (shard->first_head < 0 || shard->first_head >= kMostHeads || shard->head_step < 1 ||
+      shard->head_step > kMostHeads / std::max<Index>(p.H, 1)) {
+    throw Error(p.function, "shard",
+                text("must have a first_head of 0 to 2^31-1 and a head_step of 1 to 2^31/H, got ",
+                     shard->first_head, " and ", shard->head_step));
+  }
 }
 
 // Refuses a shard of arrays whose entries have lengths of their own.
