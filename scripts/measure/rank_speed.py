@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what several processes reach of the ideal, P times the speed of one, by MPI on this machine.
 
-usage: rank_speed.py BUILD [--ranks P] [--turns N] [attention | training]
+usage: rank_speed.py BUILD [--ranks P | --hosts H,H] [--turns N] [attention | training]
 
-BUILD is a build folder with MPI (build/release). Each rank has one thread. Turns of one rank and of
+BUILD is a build folder with MPI (build/release). Each rank has one thread. With --hosts each rank
+runs on a host of its own: scripts/measure/two_hosts.sh 1gbit scripts/measure/rank_speed.py
+build/release --hosts one,two. Turns of one rank and of
 P ranks alternate; figures are medians, with the smallest and the largest. The share is
 time of one / (P times time of P).
 """
@@ -21,7 +23,12 @@ SEQUENCE = {"T": 16384, "H": 8, "D": 64}
 ZIGZAGS = 4
 
 
+hosts = []  # on which the ranks run; none: on this one
+
+
 def launcher(ranks):
+    if hosts:
+        return ["mpirun", "--host", ",".join(f"{host}:1" for host in hosts[:ranks])]
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True).stdout
     return ["mpirun", *(OPEN_MPI if "Open MPI" in version else []), "-n", str(ranks)]
 
@@ -88,8 +95,11 @@ def main():
     parser.add_argument("build")
     parser.add_argument("what", nargs="?", choices=("attention", "training"))
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--hosts", type=lambda names: names.split(","), default=[])
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
+    hosts.extend(options.hosts)
+    options.ranks = len(hosts) or options.ranks
     for name, measure in (("attention", attention), ("training", training)):
         if options.what in (None, name):
             measure(options.build, options.ranks, options.turns)

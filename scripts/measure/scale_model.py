@@ -3,7 +3,8 @@
 """Predicts the time of attention and of training over ranks, from the speed of one.
 
 usage: scale_model.py [--table]         predictions for 8, 64 and 1024 ranks (docs/scale.md)
-       scale_model.py --check BUILD     against a measurement of two ranks on this machine
+       scale_model.py --check BUILD     against a measurement of two ranks on this machine, or on two
+                                        hosts: --hosts one,two, as in rank_speed.py
 
 Attention: the simulator follows every message and every call of ring_attention and
 ring_attention_backward. A call takes the time of its (query, key) pairs at the measured speed of one
@@ -165,10 +166,12 @@ def tables(pair_forward, pair_backward, cores):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", metavar="BUILD")
+    parser.add_argument("--hosts", type=lambda names: names.split(","), default=[])
     parser.add_argument("--pair", nargs=2, type=float, default=(9.8e-9, 24e-9), metavar="SECONDS",
                         help="of a (query, key) pair with 8 heads of 64 channels, forward and backward, on one core")
     parser.add_argument("--cores", type=int, default=64)
     options = parser.parse_args()
+    rank_speed.hosts.extend(options.hosts)
     if options.check:
         check(options.check)
     else:

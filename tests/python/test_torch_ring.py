@@ -127,6 +127,28 @@ def test_blocks_of_documents_run(tmp_path: Path, page: str, number: int) -> None
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+HOSTS = WORKER.parents[2] / "scripts" / "measure" / "two_hosts.sh"
+
+
+@pytest.mark.skipif(not DOCS.is_dir() or os.geteuid() != 0, reason="no root or no documents")
+def test_two_hosts(tmp_path: Path) -> None:
+    (tmp_path / "ring.py").write_text(
+        (DOCS / "cluster.md").read_text().split(MARK)[1].split("```")[0]
+    )
+    torchrun = (
+        f"cd {tmp_path} && OMP_NUM_THREADS=1 {sys.executable} -m torch.distributed.run --nnodes 2 "
+        "--nproc-per-node 1 --rdzv-backend c10d --rdzv-id 1 --rdzv-endpoint one:29500 ring.py"
+    )
+    both = f"$ON two '{torchrun}' & {torchrun} && wait $!"
+    done = subprocess.run(
+        [HOSTS, "1gbit", "bash", "-c", both], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sorted(line[0] for line in done.stdout.splitlines()) == ["0", "1"]
+
+
 def test_all_blocks_of_documents_run() -> None:
     if not DOCS.is_dir():
         pytest.skip("there are no documents here")

@@ -22,6 +22,7 @@ from train_runs import ENDLESS, SIZES, TrainCase
 MODULES = ("lib/qkv/qkv_ranks.so", "lib64/qkv/qkv_ranks.so")
 HAS_MODULE = any((pathlib.Path(PROGRAM).parents[1] / module).exists() for module in MODULES)
 HAS_MPIRUN = shutil.which("mpirun") is not None
+HOSTS = pathlib.Path(__file__).parents[3] / "scripts" / "measure" / "two_hosts.sh"
 MORE = (*SIZES, "--batch-tokens", "1000", "--valid", "valid.tsv", "--valid-freq", "3u", "--dropout",
         "0.2")
 
@@ -108,6 +109,17 @@ class TrainRanks(TrainCase):
             want = one.out.replace("ONE", folder).splitlines()
             got = done.stdout.splitlines()
             self.assertEqual([want[0], *want[2:]], [got[0], *got[2:]])
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("orted"), "no root, or no Open MPI")
+    def test_two_hosts(self):
+        self.whole("3u")
+        words = [HOSTS, "1gbit", "mpirun", "--host", "one:1,two:1", PROGRAM, "train", "data.tsv",
+                 "-o", "RUN", *MORE, "--after", "3u", "--progress", "never"]
+        done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.same_run("RUN", "WHOLE")
 
     def test_resumed_by_other_numbers(self):
         self.whole("9u")
