@@ -150,10 +150,10 @@ nb::object batch_dot_call(nb::handle a, nb::handle b, nb::handle transpose_a,
 }
 
 nb::tuple merge_call(nb::handle out, nb::handle lse, nb::handle out2, nb::handle lse2) {
-  constexpr const char* kFunction = "merge";
-  const auto array = [&](nb::handle x, const char* name) {
-    Array made = array_of(x, {kFunction, name});
-    if (!made.view.given()) throw_value_error({kFunction, name}, "is absent");
+  const auto array = [&](nb::handle x, const char* argument) {
+    const Name name{"merge", argument};
+    Array made = array_of(x, name);
+    if (!made.view.given()) throw_value_error(name, "is absent");
     return made;
   };
   const Array values = array(out, "out"), sums = array(lse, "lse");

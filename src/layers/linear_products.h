@@ -6,6 +6,7 @@
 
 #include <qkv/attention.h>
 #include <qkv/context.h>
+#include <qkv/export.h>
 #include <qkv/layers/parameters.h>
 
 // The products of y = x W^T + b over the last axis: x [..,I], W [O,I], b [O], y [..,O], of any
@@ -58,9 +59,9 @@ struct LinearGradientViews {
   View weight{};
   View bias{};
 };
-void linear_backward_parameters(std::string_view function, const ConstView& x, const ConstView& dy,
-                                const LinearGradientViews& gradients, Write write,
-                                Context& context);
+QKV_API void linear_backward_parameters(std::string_view function, const ConstView& x,
+                                        const ConstView& dy, const LinearGradientViews& gradients,
+                                        Write write, Context& context);
 
 }  // namespace qkv::layers
 

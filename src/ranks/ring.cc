@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -392,9 +393,11 @@ void Ring::take_heads(Inputs& inputs, Options& options, Index first, Index step)
 
 Ring::~Ring() {
   // After an error the transport may still read what was to be sent: it stays allocated.
-  for (Sent& sent : sent_) {
-    static_cast<void>(std::make_unique<std::shared_ptr<const Tensor>>(sent.tensor).release());
-  }
+  if (sent_.empty()) return;
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::shared_ptr<const Tensor>>;
+  const std::lock_guard lock(mutex);
+  for (Sent& sent : sent_) kept->push_back(std::move(sent.tensor));
 }
 
 void Ring::send(std::shared_ptr<const Tensor> tensor, int to, Channel channel) {

@@ -135,6 +135,6 @@ def assert_near(got, want, dtype, v):
 def dropped_weights(attention, to="cpu"):
     """The weights after dropout of a call, which are its result where values are the identity."""
     q, k, _ = inputs(Tk=64, dtype=torch.bfloat16)
-    v = torch.eye(64, dtype=torch.bfloat16).expand(2, 2, 64, 64)
+    v = torch.eye(64).to(torch.bfloat16).expand(2, 2, 64, 64)
     q, k, v = (x.to(to) for x in (q, k, v))
     return attention(q, k, v, dropout=0.4, seed=123456789123).cpu()
