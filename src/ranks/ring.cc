@@ -395,9 +395,9 @@ Ring::~Ring() {
   // After an error the transport may still read what was to be sent: it stays allocated.
   if (sent_.empty()) return;
   static std::mutex mutex;
-  static auto* const kept = new std::vector<std::shared_ptr<const Tensor>>;
+  static std::deque<std::shared_ptr<const Tensor>> kept;
   const std::lock_guard lock(mutex);
-  for (Sent& sent : sent_) kept->push_back(std::move(sent.tensor));
+  for (Sent& sent : sent_) kept.push_back(std::move(sent.tensor));
 }
 
 void Ring::send(std::shared_ptr<const Tensor> tensor, int to, Channel channel) {
