@@ -17,6 +17,7 @@ if not (dist.is_available() and dist.is_gloo_available()):
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
 
 import ring_worker  # noqa: E402
+from torch_versions import needs  # noqa: E402
 
 import qkv  # noqa: E402
 import qkv.torch  # noqa: E402
@@ -105,10 +106,12 @@ def test_all_processes_raise(results: Any) -> None:
     )
 
 
+needs_torchrun = needs(2, 0, "torchrun with Python 3.11")
 DOCS = WORKER.parents[2] / "docs"
 MARK = "<!-- run: no, torchrun starts it -->\n```python\n"
 
 
+@needs_torchrun
 @pytest.mark.skipif(not DOCS.is_dir(), reason="there are no documents here")
 @pytest.mark.parametrize("page, number", [("cluster.md", 0), ("cluster.md", 1), ("pytorch.md", 0)])
 def test_blocks_of_documents_run(tmp_path: Path, page: str, number: int) -> None:
@@ -119,7 +122,7 @@ def test_blocks_of_documents_run(tmp_path: Path, page: str, number: int) -> None
     file = tmp_path / "block.py"
     file.write_text(block)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
          str(file)],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=300,
@@ -130,6 +133,7 @@ def test_blocks_of_documents_run(tmp_path: Path, page: str, number: int) -> None
 HOSTS = WORKER.parents[2] / "scripts" / "measure" / "two_hosts.sh"
 
 
+@needs_torchrun
 @pytest.mark.skipif(not DOCS.is_dir() or os.geteuid() != 0, reason="no root or no documents")
 def test_two_hosts(tmp_path: Path) -> None:
     (tmp_path / "ring.py").write_text(
@@ -137,7 +141,7 @@ def test_two_hosts(tmp_path: Path) -> None:
     )
     torchrun = (
         f"cd {tmp_path} && OMP_NUM_THREADS=1 {sys.executable} -m torch.distributed.run --nnodes 2 "
-        "--nproc-per-node 1 --rdzv-backend c10d --rdzv-id 1 --rdzv-endpoint one:29500 ring.py"
+        "--nproc_per_node 1 --rdzv_backend c10d --rdzv_id 1 --rdzv_endpoint one:29500 ring.py"
     )
     both = f"$ON two '{torchrun}' & {torchrun} && wait $!"
     done = subprocess.run(
