@@ -117,6 +117,7 @@ def faults(rank: int) -> dict[str, str]:
         "none": message_of(model, input_ids=ids[:, own]),
         "positions": message_of(model, **{**good, "position_ids": own[None] + rank}),
         "from zero": message_of(model.model, **{**good, "position_ids": own[None] - own[0]}),
+        "no tokens": message_of(model, position_ids=own[None]),
         "cache": message_of(model, **good, use_cache=True),
         "given cache": message_of(model, **good, past_key_values=transformers.DynamicCache()),
         "labels": message_of(model, **good, labels=ids[:, own]),

@@ -81,6 +81,7 @@ def test_wrong_calls(results: Any) -> None:
             f"{value}position_ids must be ring_positions(length)[None], the positions of this "
             f"process's {rows} rows, got None"
         )
+        assert found["no tokens"] == value + "input_ids or inputs_embeds must be given"
         assert found["cache"] == value + "use_cache must be False: a part of the rows has no cache"
         for name in ("given cache", "generate", "weights"):
             assert "must be called without" in found[name], found[name]

@@ -274,6 +274,8 @@ def _given(module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Di
             f"{word}: labels must come with shift_labels, the next token of each of this process's "
             "rows, since that of the last one may be another process's"
         )
+    if "input_ids" not in given and "inputs_embeds" not in given:
+        raise ValueError(f"{word}: input_ids or inputs_embeds must be given")
     if _tokens(given).dim() < 2:
         raise ValueError(f"{word}: input_ids must be [B,t], got {list(_tokens(given).shape)}")
     positions = given.get("position_ids")
