@@ -7,6 +7,9 @@ function(qkv_target target)
   set(library_path $ORIGIN $ORIGIN/${up})
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
+    C_STANDARD 11
+    C_STANDARD_REQUIRED ON
+    C_EXTENSIONS OFF
     CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
@@ -22,8 +25,10 @@ function(qkv_target target)
     -Wall -Wextra -Wpedantic
     # What is added to a list and forgotten elsewhere does not compile.
     -Werror=switch
-    -Wcast-qual -Wextra-semi -Wfloat-conversion -Wnon-virtual-dtor -Wold-style-cast
-    -Woverloaded-virtual -Wredundant-decls -Wshadow -Wundef
+    -Wcast-qual $<$<COMPILE_LANGUAGE:CXX>:-Wextra-semi> -Wfloat-conversion
+    $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast>
+    $<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual> -Wredundant-decls -Wshadow -Wundef
+    $<$<COMPILE_LANGUAGE:C>:-Wstrict-prototypes>
     # False positives on `"text" + std::string` (gcc bug 105651); may go with gcc 13.
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()

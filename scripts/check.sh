@@ -30,7 +30,7 @@ project_files() {
     grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/|/bench/results/' | sort
 }
 
-cpp_files() { project_files | grep -E '\.(h|cc|cu)$'; }
+cpp_files() { project_files | grep -E '\.(h|c|cc|cu)$'; }
 
 # The files that a preset compiles, one a line, relative to the root.
 compiled_files() {
@@ -94,7 +94,7 @@ step_python() {
 # ---- compilers ----------------------------------------------------------------------------------
 
 # Compiles each public header alone, included twice to test its guard, with only include/ on the
-# path.
+# path; qkv/c.h also as C, and as the oldest C++ that it is for.
 step_headers() {
   local count mpi without=""
   count=$(find include -name '*.h' | wc -l)
@@ -108,6 +108,12 @@ step_headers() {
     xargs -P "$jobs" -I{} bash -c "
       printf '#include <%s>\n#include <%s>\n' {} {} |
       g++ -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude $mpi -fsyntax-only -xc++ -"
+  local compiler
+  for compiler in "gcc -std=c11 -xc" "g++ -std=c++11 -xc++"; do
+    # shellcheck disable=SC2086  # a command
+    printf '#include <qkv/c.h>\n#include <qkv/c.h>\n' |
+      ${compiler% *} -pedantic -Wall -Wextra -Wshadow -Wundef -Werror -Iinclude -fsyntax-only ${compiler##* } -
+  done
   counted "$count" headers
 }
 

@@ -35,6 +35,7 @@ ROOMS = {
     "src/cuda": ("src/cuda", "tests/cuda"),
     "src/ranks": ("src/ranks", "tests/ranks"),
     "src/mpi": ("src/mpi", "tests/mpi"),
+    "src/c": ("src/c", "tests/c"),
     "app/files": ("app/files", "tests/app/files tests/app/hostile tests/fuzz"),
     "app/text": ("app/text", "tests/app/text"),
     "app/picture": ("app/picture", "tests/app/picture"),
@@ -78,7 +79,7 @@ def count_python(text):
     return len(code), len(comments - code)
 
 
-COUNTS = {".h": count_cpp, ".cc": count_cpp, ".cu": count_cpp, ".js": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
+COUNTS = {".h": count_cpp, ".c": count_cpp, ".cc": count_cpp, ".cu": count_cpp, ".js": count_cpp, ".py": count_python, ".pyi": count_python, ".sh": count_shell}
 
 
 def room_of(path):

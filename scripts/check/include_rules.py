@@ -34,6 +34,7 @@ QKV = {
     "cuda/device": "",  # code that runs on a GPU
     "cuda": "core attention/validate cuda/device",
     "ranks": "core",  # attention of several processes, by attention's public interface
+    "c": "core",  # the interface for C, over the public one
     "mpi": "ranks",
 }
 # The components of app/: those of qkv_app, and those of the program. Each folder in commands/ is a
@@ -94,13 +95,14 @@ HEADERS = [
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
+    (r"std(def|int|io|lib)\.h", "include examples"),  # headers and programs in C
     (r"(unistd|fcntl|poll|signal|termios)\.h|sys/[a-z]+\.h", "kernels runtime files picture commands bench"),
     (r"[a-z_]+", "*"),  # the standard library
 ]
 
 # ---- the check ----------------------------------------------------------------------------------
 
-SOURCES = {".h", ".cc", ".cpp", ".hpp", ".cu"}
+SOURCES = {".h", ".c", ".cc", ".cpp", ".hpp", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)"|(\S.*))')
 
 
@@ -232,6 +234,9 @@ PLANTED = [
     ("src/ranks/a.cc", "#include <mpi.h>"),
     ("include/qkv/ring.h", "#include <mpi.h>"),
     ("src/ranks/a.cc", '#include "attention/fused_paths.h"'),
+    ("src/c/a.cc", '#include "attention/validate/b.h"'),
+    ("src/core/a.cc", '#include "c/b.h"'),
+    ("examples/a.c", '#include "c/b.h"'),
     ("app/translator/training/a.cc", '#include "mpi/mpi_ranks.h"'),
     ("app/commands/about/a.cc", '#include "cuda/driver.h"'),
     ("python/a.cc", '#include "cuda/driver.h"'),
@@ -284,6 +289,8 @@ INNOCENT = [
     ("src/cuda/device/a.h", "#include <cstdint>"),
     ("src/mpi/a.cc", '#include <mpi.h>\n#include "ranks/b.h"'),
     ("src/ranks/b.h", "#include <qkv/attention.h>"),
+    ("src/c/a.cc", '#include <qkv/c.h>\n#include "core/problem.h"'),
+    ("examples/a.c", "#include <stdio.h>\n#include <qkv/c.h>"),
     ("src/cuda/device/a.cu", '#include "cuda/device/a.h"'),
     ("src/runtime/a.cc", '#include <thread>\n#include "core/problem.h"'),
     ("app/files/a.cc", "#include <qkv/app/npy.h>\n#include <fmt/format.h>\n#include <zip.h>"),

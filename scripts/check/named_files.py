@@ -10,7 +10,7 @@ import re
 
 FOLDERS = ("docs", "src", "app", "include", "python", "bench", "tests", "scripts", "examples",
            "cmake")
-SOURCES = ("*.h", "*.cc", "*.py", "*.sh", "CMakeLists.txt", "Makefile", "*.cmake", "*.tsv")
+SOURCES = ("*.h", "*.c", "*.cc", "*.py", "*.sh", "CMakeLists.txt", "Makefile", "*.cmake", "*.tsv")
 PATH = re.compile(rf"(?<![\w/.<-])((?:{'|'.join(FOLDERS)})/[\w.*/<>{{}},-]*[\w*}}/])(#[\w-]+)?")
 IN_SOURCE = re.compile(r"(?<![\w/.<-])(docs/[\w./-]*\w)(#[\w-]+)?")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
