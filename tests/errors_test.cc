@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each row of errors.tsv is a test: the call must throw its Error and touch nothing.
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/errors/c_calls.h"
 #include "tests/errors/table.h"
 
 namespace qkv::test {
@@ -18,7 +21,7 @@ void PrintTo(const Row& row, std::ostream* out) {  // NOLINT(readability-identif
 
 namespace {
 
-constexpr std::size_t kFewestRows = 110;
+constexpr std::size_t kFewestRows = 110, kFewestRowsInC = 250;
 
 struct Table {
   std::vector<Row> rows;
@@ -45,12 +48,30 @@ TEST(Table, IsReadAndLongEnough) {
   EXPECT_GE(table().rows.size(), kFewestRows);
 }
 
+// Those of functions that C has, with arguments that it has.
+const std::vector<Row>& rows_in_c() {
+  static const std::vector<Row> kRows = [] {
+    std::vector<Row> rows;
+    std::copy_if(table().rows.begin(), table().rows.end(), std::back_inserter(rows), is_in_c);
+    return rows;
+  }();
+  return kRows;
+}
+
 class WrongCall : public testing::TestWithParam<Row> {};
 
 TEST_P(WrongCall, Throws) { EXPECT_EQ(check(GetParam()), "") << "errors.tsv:" << GetParam().line; }
 
 INSTANTIATE_TEST_SUITE_P(Errors, WrongCall, testing::ValuesIn(table().rows),
                          [](const auto& row) { return row.param.id; });
+
+// The errors of the C interface are those of C++.
+TEST(WrongCallInC, ReportsTheSame) {
+  EXPECT_GE(rows_in_c().size(), kFewestRowsInC);
+  for (const Row& row : rows_in_c()) {
+    EXPECT_EQ(check(row, prepare_in_c), "") << "errors.tsv:" << row.line;
+  }
+}
 
 // "function: argument rule, what came" in one line, and nothing of the library's inside.
 TEST(Table, MessagesAreForUsers) {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string_view>
 
 #include <qkv/attention.h>
@@ -14,28 +13,26 @@
 #include "c/last_error.h"
 #include "c/reader.h"
 #include "c/structs.h"
-#include "core/message.h"
 
 namespace qkv::c {
 namespace {
 
 qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std::int64_t* sizes) {
   constexpr std::string_view kFunction = "qkv_tensor_init";
-  if (rank < 0 || rank > kMaxRank) {
-    throw Error(kFunction, "rank", core::text("must be 0 to ", kMaxRank, ", got ", rank));
+  if (dtype == QKV_NONE) {
+    throw Error(kFunction, "dtype", "must be a qkv_dtype, got 0", ErrorKind::kType);
   }
   if (sizes == nullptr && rank > 0) throw Error(kFunction, "sizes", "is a null pointer");
   qkv_tensor made{};
   made.data = data;
   made.dtype = dtype;
   made.rank = rank;
-  std::copy_n(sizes, rank, made.sizes);
-  const Dims strides =
-      contiguous_strides(Dims(std::span<const Index>(made.sizes, static_cast<std::size_t>(rank))));
+  std::copy_n(sizes, std::clamp(rank, 0, kMaxRank), made.sizes);
+  const Reader reader(kFunction);
+  // With strides of 0 everything is checked but the extent in bytes.
+  const Dims strides = contiguous_strides(reader.view("", made).shape());
   std::copy(strides.begin(), strides.end(), made.strides);
-  if (!Reader(kFunction).view("tensor", made).given()) {
-    throw Error(kFunction, "dtype", "must be a qkv_dtype, got 0, QKV_NONE", ErrorKind::kType);
-  }
+  reader.view("", made);
   return made;
 }
 

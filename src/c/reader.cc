@@ -21,6 +21,11 @@ std::string_view detail_of(const Error& error) {
   return detail;
 }
 
+// The name of a field of the array `name`; of an array without a name, that of the field.
+std::string field_of(std::string_view name, std::string_view field) {
+  return text(name, name.empty() ? "" : ".", field);
+}
+
 }  // namespace
 
 // ---- fields ---------------------------------------------------------------------------------
@@ -56,7 +61,7 @@ DType Reader::dtype(std::string_view name, std::int32_t value) const {
     case QKV_Q8:
       return DType::kQ8;
     default:
-      throw Error(function_, text(name, ".dtype"), text("must be a qkv_dtype, got ", value),
+      throw Error(function_, field_of(name, "dtype"), text("must be a qkv_dtype, got ", value),
                   ErrorKind::kType);
   }
 }
@@ -64,12 +69,12 @@ DType Reader::dtype(std::string_view name, std::int32_t value) const {
 View Reader::view(std::string_view name, const qkv_tensor& tensor) const {
   if (tensor.dtype == QKV_NONE) {
     if (tensor.data == nullptr && tensor.rank == 0) return {};
-    throw Error(function_, text(name, ".dtype"), "is QKV_NONE, absent, but data and rank are not 0",
-                ErrorKind::kType);
+    throw Error(function_, field_of(name, "dtype"),
+                "is QKV_NONE, absent, but data and rank are not 0", ErrorKind::kType);
   }
   const DType type = dtype(name, tensor.dtype);
   if (tensor.rank < 0 || tensor.rank > kMaxRank) {
-    throw Error(function_, text(name, ".rank"),
+    throw Error(function_, field_of(name, "rank"),
                 text("must be 0 to ", kMaxRank, ", got ", tensor.rank));
   }
   const auto rank = static_cast<std::size_t>(tensor.rank);
@@ -79,7 +84,7 @@ View Reader::view(std::string_view name, const qkv_tensor& tensor) const {
     return {tensor.data, type, sizes, strides};
   } catch (const Error& error) {
     const std::string_view field = error.argument() == "shape" ? "sizes" : error.argument();
-    throw Error(function_, text(name, ".", field), detail_of(error), error.kind());
+    throw Error(function_, field_of(name, field), detail_of(error), error.kind());
   }
 }
 

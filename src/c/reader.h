@@ -25,7 +25,8 @@ class Reader {
   Saved saved(const qkv_saved* saved) const;
   OutputGradients output_gradients(const qkv_output_gradients* gradients) const;
   InputGradients input_gradients(const qkv_input_gradients* gradients) const;
-  // The view of an array; absent if all of its fields are zero.
+  // The view of an array; absent if its fields are zero. A message calls its fields NAME.sizes, or
+  // sizes where the name is empty.
   View view(std::string_view name, const qkv_tensor& tensor) const;
 
  private:

@@ -2,13 +2,9 @@
 #ifndef QKV_TESTS_ERRORS_CALLS_H_
 #define QKV_TESTS_ERRORS_CALLS_H_
 
-#include <functional>
-
 #include "tests/errors/arguments.h"
 
 namespace qkv::test {
-
-using Call = std::function<void()>;
 
 // Reads the arguments of the function named by `arguments` and returns the call, which may be made
 // once while `arguments` lives. Throws TableError for an unknown function.

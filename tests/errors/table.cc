@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
-#include <functional>
 #include <set>
 
 #include "tests/errors/arguments.h"
@@ -86,9 +85,11 @@ std::vector<Row> read_table(std::istream& in) {
   return rows;
 }
 
-std::string check(const Row& row) try {
+std::string check(const Row& row) { return check(row, prepare); }
+
+std::string check(const Row& row, Call (*prepare)(Arguments& arguments)) try {
   Arguments arguments(row.call);
-  const std::function<void()> call = prepare(arguments);
+  const Call call = prepare(arguments);
   arguments.expect_all_used();
   const Memory before = arguments.memory();
   std::exception_ptr thrown;

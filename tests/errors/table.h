@@ -2,6 +2,7 @@
 #ifndef QKV_TESTS_ERRORS_TABLE_H_
 #define QKV_TESTS_ERRORS_TABLE_H_
 
+#include <functional>
 #include <istream>
 #include <stdexcept>
 #include <string>
@@ -30,10 +31,14 @@ struct Row {
 // kind, or with an id that is not a name (letters, digits, _) or is not unique.
 std::vector<Row> read_table(std::istream& in);
 
-// Makes the call of a row. Returns what was wrong: "" if it threw the Error of this kind and
-// message and left all memory unchanged. Throws TableError "errors.tsv:LINE: ..." if the call
-// cannot be made.
+class Arguments;
+using Call = std::function<void()>;
+
+// Makes the call of a row, by C++ or as `prepare` says. Returns what was wrong: "" if it threw the
+// Error of this kind and message and left all memory unchanged. Throws TableError
+// "errors.tsv:LINE: ..." if the call cannot be made.
 std::string check(const Row& row);
+std::string check(const Row& row, Call (*prepare)(Arguments& arguments));
 
 }  // namespace qkv::test
 
