@@ -14,7 +14,11 @@ install(EXPORT qkvTargets NAMESPACE qkv:: DESTINATION ${config_dir})
 
 configure_package_config_file(cmake/qkvConfig.cmake.in qkvConfig.cmake
   INSTALL_DESTINATION ${config_dir})
-write_basic_package_version_file(qkvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+set(compatibility SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(compatibility SameMinorVersion)
+endif()
+write_basic_package_version_file(qkvConfigVersion.cmake COMPATIBILITY ${compatibility})
 install(FILES ${PROJECT_BINARY_DIR}/qkvConfig.cmake ${PROJECT_BINARY_DIR}/qkvConfigVersion.cmake
   DESTINATION ${config_dir})
 
@@ -24,7 +28,7 @@ file(RELATIVE_PATH pc_prefix /prefix/${pc_dir} /prefix)
 if(BUILD_SHARED_LIBS)
   set(pc_cflags " -DQKV_SHARED")
 else()
-  set(pc_libs " -pthread -ldl")
+  set(pc_libs " -pthread -ldl -lstdc++ -lm")  # the last two for programs in C
   set(pc_app_requires ", fmt, libzip, zlib, libutf8proc, sentencepiece")
 endif()
 configure_file(cmake/qkv.pc.in qkv.pc @ONLY)

@@ -60,10 +60,15 @@ function(qkv_library target)
       -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all -O1)
     target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})
   endif()
+  # The part of the version that changes with the interface: CHANGELOG.md, Versions.
+  set(interface ${PROJECT_VERSION_MAJOR})
+  if(PROJECT_VERSION_MAJOR EQUAL 0)
+    set(interface 0.${PROJECT_VERSION_MINOR})
+  endif()
   set_target_properties(${target} PROPERTIES
     ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
     VERSION ${PROJECT_VERSION}
-    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    SOVERSION ${interface}
     LINKER_LANGUAGE CXX)  # a component may be headers only
 endfunction()

@@ -184,9 +184,18 @@ step_analyze() { step_lint --analyze; }
 
 # ---- other builds -------------------------------------------------------------------------------
 
+# Builds the shared libraries, and users of them; compares the functions of C that they export with
+# the list. The last line counts the users: a Python with the package is one, by ctypes.
 step_shared() {
   local count=0
   scripts/build.sh shared all
+  .venv/bin/python tests/c/symbols_test.py build/shared/libqkv.so --soname
+  if .venv-python/bin/python -c 'import qkv' 2>/dev/null; then
+    QKV_C_LIBRARY=$PWD/build/shared/libqkv.so .venv-python/bin/python -m pytest --quiet tests/python/test_c.py
+    count=1
+  else
+    echo "ctypes: no Python package in .venv-python, so it is not tried"
+  fi
   for kind in find_package pkg_config add_subdirectory; do
     scripts/quietly.sh "$kind" tests/consumers/run.sh build/shared "$kind"
     count=$((count + 1))

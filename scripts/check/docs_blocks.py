@@ -6,7 +6,7 @@ usage: docs_blocks.py [--separately] BUILD_DIR [ROOT [DOCUMENT...]]
 DOCUMENT: a pattern below ROOT, a checkout; without any: README.md and docs/**/*.md.
 
 What is done with a fenced block depends on its language:
-  cpp      a whole program, compiled against the library and run
+  cpp, c   a whole program, compiled against the library and run
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print; with lines
            such as [exit 2]: what commands must print and end with (docs_blocks_exits.py)
@@ -39,7 +39,7 @@ from docs_blocks_cpp import Compiler, Program
 from docs_blocks_exits import EXIT, check_exits
 from docs_blocks_python import CHECKOUT, Session, is_installed
 
-RUN = {"cpp", "sh", "console", "python"}
+RUN = {"cpp", "c", "sh", "console", "python"}
 SHOWN = {"text", "json", "cmake"}
 INSTALLS = re.compile(r"\b(apt|apt-get|pip|git clone|sudo|cmake|make|install)\b")
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*(\S*).*$")
@@ -105,6 +105,9 @@ class Runner:
     def cpp(self, block):
         program = Program(self.document, block)
         return self.compiler.run(program, self.directory, self.environment)
+
+    def c(self, block):
+        return self.compiler.run_c(block.code, self.directory, self.environment)
 
     def sh(self, block):
         return self.call(["bash", "-euo", "pipefail", "-c", block.code])

@@ -7,7 +7,7 @@ translation unit: includes first, each of them once, then every block in a names
 the program's main must return its declared type, and with `auto` a missing return is valid.
 
 Only compiling a block alone finds a missing include that another block has, and a global object
-that another block's run constructs as well.
+that another block's run constructs as well. Blocks in C are always compiled alone.
 """
 
 import itertools
@@ -142,6 +142,16 @@ class Compiler:
                 self.commands.update((program.name, [binary, str(number)])
                                      for number, program in enumerate(joined))
                 return
+
+    def run_c(self, text, directory, environment):
+        """The output of a program in C, run in a directory."""
+        binary = self.directory / f"block{next(self.binaries)}"
+        source = binary.with_suffix(".c")
+        source.write_text(text, encoding="utf-8")
+        call(["gcc", "-std=c11", "-Wall", "-Wextra", "-pedantic", "-Werror",
+              f"-I{self.root / 'include'}", source, "-o", binary, self.build / "libqkv.a",
+              "-pthread", "-ldl", "-lstdc++", "-lm"], self.directory, dict(os.environ, LC_ALL="C.UTF-8"))
+        return call([binary], directory, environment)
 
     def run(self, program, directory, environment):
         """A program's output, run in a directory; compiles it now if necessary."""

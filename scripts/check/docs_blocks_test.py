@@ -18,6 +18,7 @@ GOOD = [
     "```console\n$ echo a\na\n$ echo b\nb\n```\n",
     '```cpp\n#include <cstdio>\nint main() { std::puts("a"); }\n```\n\n<!-- output -->\n\n'
     "```text\na\n```\n",
+    '```c\n#include <stdio.h>\nint main(void) { puts("a"); }\n```\n<!-- output -->\n```text\na\n```\n',
     "```sh\ntest -f README.md\n```\n<!-- run: no, needs the network -->\n```sh\ngit clone x\n```\n",
     '```python\na = 1\nprint(a)\n```\n```python\nprint(a + 1)\n```\n'
     "<!-- output -->\n```text\n2\n```\n",
@@ -65,6 +66,8 @@ WRONG = [
     ("```cpp\nf();\n```\n", "README.md:2: cpp: a cpp block must be a whole program"),
     ("```cpp\nint main() { return undeclared; }\n```\n", "README.md:2:"),
     ("```cpp\nint main() { return 3; }\n```\n", "exit 3"),
+    ("```c\nint main(void) { return 3; }\n```\n", "README.md:2: c: exit 3"),
+    ("```c\nint main() { int class = undeclared; }\n```\n", "'undeclared' undeclared"),
     ("```python\na = 1\n```\n\n```python\n\nprint(b)\n```\n", 'README.md", line 7'),
     ("<!-- run: no, lazy -->\n```python\na = 1\n```\n```python\nprint(a)\n```\n", "NameError"),
     ("```python\nimport sys\nsys.exit(4)\n```\n", "exit 4"),

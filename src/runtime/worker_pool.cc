@@ -18,7 +18,7 @@ namespace qkv::detail {
 namespace {
 
 // The time for which an idle thread polls for work before it sleeps. Waking a sleeping thread takes
-// 10 to 50 microseconds, more than many calls take: docs/performance.md#threads.
+// 10 to 50 microseconds, more than many calls take.
 constexpr std::chrono::microseconds kLooksFor{50};
 
 // Tells the processor that this is a waiting loop.

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the C functions that a shared library exports, and those that qkv/c.h declares, with a list.
 
-usage: symbols_test.py LIBRARY
+usage: symbols_test.py LIBRARY [--soname]
 
-The list, symbols.txt, is the binary interface: a function leaves it only with a new SONAME. The last line counts the
-functions. Exit 1 on a difference.
+The list, symbols.txt, is the binary interface: a function leaves it only with a new SONAME, which --soname compares
+with the version, too. The last line counts the functions. Exit 1 on a difference.
 """
 
 import pathlib
@@ -40,13 +40,25 @@ def differences(names, what):
         [f"in symbols.txt, but not {what}: {name}" for name in sorted(known - names)]
 
 
+def soname_differences(library):
+    """CHANGELOG.md, Versions: the minor version is part of the name before 1.0."""
+    header = (HEADER.parent / "version.h").read_text(encoding="utf-8")
+    major, minor, _ = re.findall(r"^#define QKV_VERSION_\w+ (\d+)$", header, re.MULTILINE)
+    want = "libqkv.so." + (f"0.{minor}" if major == "0" else major)
+    text = subprocess.run(["readelf", "-d", library], text=True, capture_output=True, check=True).stdout
+    names = re.findall(r"\(SONAME\).*\[(.*)\]", text)
+    return [] if names == [want] else [f"the SONAME is {' '.join(names) or 'absent'}, not {want}"]
+
+
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 and sys.argv[2:] != ["--soname"]:
         print(__doc__, file=sys.stderr)
         return 2
     names = listed()
     found = [] if names == sorted(set(names)) else ["symbols.txt is not sorted"]
     found += differences(exported(sys.argv[1]), "exported") + differences(declared(), "declared in qkv/c.h")
+    if sys.argv[2:]:
+        found += soname_differences(sys.argv[1])
     for line in found:
         print(line)
     print(f"{len(names)} functions of C, {len(found)} differences")

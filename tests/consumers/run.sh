@@ -27,24 +27,34 @@ install_and_move() {
   (cd / && [[ $("$work/moved/bin/qkv" translate --dates "the 3rd of May, 1987") == 1987-05-03 ]])
 }
 
+# Runs `programs` in a directory of their own; $1: where they are.
+run_programs() {
+  local program
+  for program in "${programs[@]}"; do (cd "$work" && "$1/$program"); done
+}
+
+# Usage: with_cmake PROJECT CMAKE-ARGUMENT...
 with_cmake() {
-  cmake -S "$here/$kind" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" "$@"
-  cmake --build "$work/build" --target "${programs[@]}"
+  local build="$work/build_$1"
+  cmake -S "$here/$1" -B "$build" -G Ninja "${@:2}"
+  cmake --build "$build" --target "${programs[@]}"
+  run_programs "$build"
 }
 
 case $kind in
   find_package)
     install_and_move
-    with_cmake -DCMAKE_PREFIX_PATH="$work/moved"
+    with_cmake find_package -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$work/moved"
+    programs=(consumer_c)  # in a project without C++
+    with_cmake find_package_c -DCMAKE_PREFIX_PATH="$work/moved"
     ;;
   add_subdirectory)
     programs=(consumer)  # takes the library alone
-    with_cmake -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0  # how it is built, not how fast
+    with_cmake add_subdirectory -DCMAKE_CXX_COMPILER="$cxx" \
+      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0  # how it is built, not how fast
     ;;
   add_subdirectory_object)
-    programs=()
-    kind=add_subdirectory
-    cmake -S "$here/$kind" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx"
+    cmake -S "$here/add_subdirectory" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx"
     ninja -C "$work/build" "$(ninja -C "$work/build" -t targets all | sed -n 's/^\(.*main\.cc\.o\): .*/\1/p')"
     ;;
   pkg_config)
@@ -55,11 +65,11 @@ case $kind in
     LD_LIBRARY_PATH=$(pkg-config --variable=libdir qkv)
     export LD_LIBRARY_PATH
     make -C "$work/build" -f "$here/$kind/Makefile" CXX="$cxx" HERE="$here"
+    programs+=(consumer_c)
+    run_programs "$work/build"
     ;;
   *)
     echo "$usage" >&2
     exit 2
     ;;
 esac
-cd "$work"
-for program in "${programs[@]}"; do "build/$program"; done
