@@ -3,6 +3,8 @@
 
 #include <string_view>
 
+#include "numpy.h"
+
 namespace qkv::python {
 namespace {
 
@@ -12,11 +14,6 @@ bool is_refusal(PyObject* kind) {
   if (PyErr_ExceptionMatches(kind) == 0) return false;
   PyErr_Clear();
   return true;
-}
-
-bool is_bool_type(const PyTypeObject* type) {
-  const std::string_view name = type->tp_name;
-  return type == &PyBool_Type || name == "numpy.bool" || name == "numpy.bool_";
 }
 
 // Whether an object is complex; NumPy would convert it to a real number with only a warning.
@@ -38,7 +35,7 @@ nb::object integer_of(nb::handle object, const Name& name) {
 }  // namespace
 
 double number_of(nb::handle object, const Name& name) {
-  if (PyFloat_CheckExact(object.ptr()) != 0) return PyFloat_AS_DOUBLE(object.ptr());
+  if (PyFloat_CheckExact(object.ptr()) != 0) return PyFloat_AsDouble(object.ptr());
   if (!is_flag(object) && !is_complex(object)) {
     const double value = PyFloat_AsDouble(object.ptr());
     if (value != -1 || PyErr_Occurred() == nullptr) return value;
@@ -70,7 +67,9 @@ std::uint64_t seed_of(nb::handle object, const Name& name) {
   throw_value_error(name, "must be in 0 to 2^64-1, got " + describe(integer));
 }
 
-bool is_flag(nb::handle object) { return is_bool_type(Py_TYPE(object.ptr())); }
+bool is_flag(nb::handle object) {
+  return PyBool_Check(object.ptr()) != 0 || numpy().is_bool(object);
+}
 
 bool flag_of(nb::handle object, const Name& name) {
   if (object.ptr() == Py_False) return false;

@@ -209,9 +209,20 @@ const char* gpu_hint(const Name& name) {
   return is_attention ? "; qkv.torch.attention takes CUDA tensors" : "";
 }
 
+// The name of an object's class: with its module if the class is built in, as in numpy.ndarray. The
+// stable ABI has no tp_name.
+std::string class_name(nb::handle object) {
+  PyTypeObject* const type = Py_TYPE(object.ptr());
+  const nb::handle handle(reinterpret_cast<PyObject*>(type));
+  const std::string name = nb::cast<std::string>(handle.attr("__name__"));
+  if ((PyType_GetFlags(type) & Py_TPFLAGS_HEAPTYPE) != 0) return name;
+  const std::string module = nb::cast<std::string>(handle.attr("__module__"));
+  return module == "builtins" ? name : module + "." + name;
+}
+
 std::string describe(nb::handle object) {
   if (object.is_none()) return "None";
-  std::string type = Py_TYPE(object.ptr())->tp_name;
+  const std::string type = class_name(object);
   if (nb::isinstance<nb::str>(object) || nb::isinstance<nb::int_>(object) ||
       nb::isinstance<nb::float_>(object)) {
     std::string shown = nb::cast<std::string>(nb::repr(object));

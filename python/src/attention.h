@@ -59,7 +59,7 @@ class Extras {
  private:
   // An argument by its index in kRequests.
   nb::handle at(std::size_t place) const {
-    return PyTuple_GET_ITEM(wanted_.ptr(), static_cast<Py_ssize_t>(place));
+    return NB_TUPLE_GET_ITEM(wanted_.ptr(), static_cast<Py_ssize_t>(place));
   }
   void add(const char* name, DType dtype, const Dims& shape, View& view);
   void add_matrix(const char* name, DType dtype, const Dims& shape, Rows& rows);

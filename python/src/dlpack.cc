@@ -79,8 +79,8 @@ nb::object asked(nb::handle object, const char* method, const Name& name) {
 
 long device_type_of(nb::handle object, const Name& name) {
   const nb::object device = asked(object, "__dlpack_device__", name);
-  if (PyTuple_Check(device.ptr()) && PyTuple_GET_SIZE(device.ptr()) == 2) {
-    const nb::handle type = PyTuple_GET_ITEM(device.ptr(), 0);
+  if (PyTuple_Check(device.ptr()) && NB_TUPLE_GET_SIZE(device.ptr()) == 2) {
+    const nb::handle type = NB_TUPLE_GET_ITEM(device.ptr(), 0);
     if (PyIndex_Check(type.ptr()) != 0) {
       int overflow = 0;  // on overflow the number is -1, which is no device type
       const long number = PyLong_AsLongAndOverflow(type.ptr(), &overflow);

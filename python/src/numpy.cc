@@ -8,6 +8,7 @@ namespace nb = nanobind;
 Numpy::Numpy() {
   const nb::module_ module = nb::module_::import_("numpy");
   ndarray_ = nb::object(module.attr("ndarray")).release();
+  bool_ = nb::object(module.attr("bool_")).release();
   asarray_ = nb::object(module.attr("asarray")).release();
   empty_ = nb::object(module.attr("empty")).release();
   const nb::object dtype = module.attr("dtype");
@@ -32,7 +33,7 @@ nb::object Numpy::dtype(DType dtype) const {
 nb::object Numpy::empty(DType dtype, const Dims& shape, View& view) const {
   const nb::object sizes = nb::steal(PyTuple_New(shape.rank()));
   for (int axis = 0; axis < shape.rank(); ++axis) {
-    PyTuple_SET_ITEM(sizes.ptr(), axis, PyLong_FromLongLong(shape[axis]));
+    NB_TUPLE_SET_ITEM(sizes.ptr(), axis, PyLong_FromLongLong(shape[axis]));
   }
   const bool bits = dtype == DType::kBFloat16;  // bfloat16 has no format letter
   nb::object array = empty_(sizes, dtypes_[static_cast<int>(bits ? DType::kUInt16 : dtype)]);

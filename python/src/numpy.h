@@ -21,6 +21,10 @@ class Numpy {
   bool is_plain_array(nanobind::handle object) const {
     return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == ndarray_.ptr();
   }
+  // Whether the object is a scalar of NumPy's boolean type.
+  bool is_bool(nanobind::handle object) const {
+    return reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) == bool_.ptr();
+  }
   nanobind::object as_array(nanobind::handle object) const;
   // The NumPy dtype object. For bfloat16 it is the one of ml_dtypes, which must be installed.
   nanobind::object dtype(DType dtype) const;
@@ -28,7 +32,7 @@ class Numpy {
   nanobind::object empty(DType dtype, const Dims& shape, View& view) const;
 
  private:
-  nanobind::handle ndarray_, asarray_, empty_;
+  nanobind::handle ndarray_, bool_, asarray_, empty_;
   nanobind::handle dtypes_[16];
 };
 

@@ -141,7 +141,7 @@ class Reader {
   }
 
  private:
-  nb::handle at(OptionPlace place) const { return PyTuple_GET_ITEM(options_.ptr(), place); }
+  nb::handle at(OptionPlace place) const { return NB_TUPLE_GET_ITEM(options_.ptr(), place); }
   bool given(OptionPlace place) const { return !at(place).is_none(); }
   Name name(OptionPlace place) const { return {function_, kNames[place]}; }
 

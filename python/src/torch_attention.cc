@@ -22,14 +22,14 @@ constexpr double kLargestScale = std::numeric_limits<float>::max();
 bool is_flag_of_python(nb::handle object) { return PyBool_Check(object.ptr()) != 0; }
 
 bool is_zero(nb::handle object) {
-  if (PyFloat_CheckExact(object.ptr()) != 0) return PyFloat_AS_DOUBLE(object.ptr()) == 0;
+  if (PyFloat_CheckExact(object.ptr()) != 0) return PyFloat_AsDouble(object.ptr()) == 0;
   return PyLong_CheckExact(object.ptr()) != 0 && PyObject_IsTrue(object.ptr()) == 0;
 }
 
 bool reads_scale(nb::handle object, std::optional<double>& scale) {
   if (object.is_none()) return true;
   if (PyFloat_CheckExact(object.ptr()) == 0) return false;
-  scale = PyFloat_AS_DOUBLE(object.ptr());
+  scale = PyFloat_AsDouble(object.ptr());
   return -kLargestScale <= *scale && *scale <= kLargestScale;
 }
 

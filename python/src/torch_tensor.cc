@@ -135,7 +135,8 @@ bool has_tangents() { return torch()->has_tangents(); }
 
 bool is_negated(nb::handle tensor) {
   static PyObject* const kIsNeg = name_of_attribute("is_neg");
-  const nb::object negated = nb::steal(PyObject_CallMethodNoArgs(tensor.ptr(), kIsNeg));
+  PyObject* const self = tensor.ptr();
+  const nb::object negated = nb::steal(PyObject_VectorcallMethod(kIsNeg, &self, 1, nullptr));
   if (!negated.is_valid()) nb::raise_python_error();
   return negated.is(Py_True);
 }

@@ -23,7 +23,7 @@ DType unsigned_integer(std::size_t bytes) {
 
 std::string text_of(nb::handle object) {
   const nb::object text = nb::str(object);
-  const char* const utf8 = PyUnicode_AsUTF8(text.ptr());
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), nullptr);
   if (utf8 != nullptr) return utf8;
   PyErr_Clear();
   return nb::cast<std::string>(nb::steal(PyObject_ASCII(text.ptr())));

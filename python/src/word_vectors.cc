@@ -50,7 +50,7 @@ std::string word_text(nb::handle object, std::size_t n) {
     PyErr_Clear();
     throw_value_error(name, "must be text that UTF-8 can hold, got " + describe(object));
   }
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+  return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
 }
 
 nb::object decoded_word(const std::string& word) {
