@@ -15,12 +15,7 @@ readonly installed=$PWD/build/installed
 rm -rf build/wheel
 scripts/build.sh release qkv_tool
 cmake --install build/release --prefix "$installed" >/dev/null
-# Warnings are errors, as in the presets, with the presets' compiler.
-scripts/quietly.sh "Python package" "${pip[@]}" wheel . --wheel-dir build/wheel \
-  --no-index --no-deps --no-build-isolation \
-  --config-settings=build-dir=build/python \
-  --config-settings=cmake.define.QKV_INSTALLED="$installed" \
-  --config-settings=cmake.define.CMAKE_CXX_COMPILER=g++ \
-  --config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON
+scripts/quietly.sh "Python package" \
+  scripts/wheel/pack.sh "$PWD/.venv-python/bin/python" build/python build/wheel
 "${pip[@]}" install --no-index --no-deps \
   --force-reinstall build/wheel/qkv-*.whl

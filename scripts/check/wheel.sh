@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/wheel.sh
-# Installs only dist/qkv-*.whl and NumPy into an empty environment without an index,
-# and uses it there without a compiler on PATH. The last line counts the objects checked.
+# Installs only the wheel of dist/ for Debian's Python, and NumPy, into an empty environment without
+# an index, and uses it there without a compiler on PATH. The last line counts the objects checked.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -18,7 +18,7 @@ mkdir -p "$here/empty"
 /usr/bin/python3 -m venv "$here/venv"
 alone() { (cd "$here/empty" && env -i PATH="$here/empty" HOME="$here/empty" "$@"); }
 alone "$here/venv/bin/python" "${pip[@]}" install --no-index --find-links "$here/numpy" \
-  "$PWD"/dist/qkv-*.whl
+  --find-links "$PWD/dist" qkv
 
 # The code of a notebook, which asserts the numbers that its document prints.
 readonly code='
@@ -44,4 +44,4 @@ for object in "$here"/venv/lib/python3*/site-packages/qkv/{_core.*.so,bin/qkv} \
   fi
   objects=$((objects + 1))
 done
-echo "$objects objects need nothing from outside $(basename dist/qkv-*.whl)"
+echo "$objects objects need nothing from outside the wheel"

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/wheel/pythons.sh
+# Prints the versions of Python, 3.9 or newer, for which extension modules can be built here, and
+# their interpreters: one a line, such as "3.11 /usr/bin/python3.11". They are Debian's, those on
+# PATH, and those of pyenv.
+set -euo pipefail
+
+# Whether an interpreter works and has its headers and venv.
+is_complete() {
+  "$1" -c "import ensurepip, os, sys, sysconfig, venv
+assert sys.version_info[:2] == (3, $2) and sys.prefix == sys.base_prefix
+os.stat(os.path.join(sysconfig.get_path('include'), 'Python.h'))" 2>/dev/null
+}
+
+for minor in {9..20}; do
+  for python in "/usr/bin/python3.$minor" $(type -ap "python3.$minor") \
+    "${PYENV_ROOT:-$HOME/.pyenv}/versions/3.$minor."*"/bin/python3.$minor"; do
+    if [ -x "$python" ] && is_complete "$python" "$minor"; then
+      echo "3.$minor $python"
+      break
+    fi
+  done
+done

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Usage: scripts/wheel/try.sh [SUITE...]
+# Tries the wheels of dist/ in bare roots of Debian's releases (bookworm, trixie and sid), with
+# NumPy 1 and 2, and in bookworm's also with the interpreters of scripts/wheel/pythons.sh that no
+# release has. What this machine cannot try is counted as skipped. The last line has the counts.
+set -euo pipefail
+source "$(dirname "$0")/../env.sh"
+
+suites=("$@")
+((${#suites[@]})) || suites=(bookworm trixie sid)
+tried=0 skipped=0 failed=0
+
+skip() {
+  echo "skipped: $1"
+  skipped=$((skipped + 1))
+}
+
+# Puts a NumPy into build/numpy/VERSION/MAJOR, for a Python VERSION. Fails if there is none.
+fetch_numpy() {
+  local to=build/numpy/$1/$2
+  compgen -G "$to/numpy-*.whl" >/dev/null && return
+  .venv-python/bin/python -m pip --disable-pip-version-check --quiet --quiet download --no-deps \
+    --only-binary :all: --implementation cp --python-version "$1" --abi "cp${1/./}" \
+    --platform manylinux_2_17_x86_64 --platform manylinux_2_27_x86_64 \
+    --platform manylinux_2_28_x86_64 --dest "$to" "numpy==$2.*" 2>/dev/null
+}
+
+# Tries SUITE, with a PYTHON of VERSION, and what in.sh needs to bring that Python along.
+try() {
+  local suite=$1 python=$2 version=$3 major
+  for major in 1 2; do
+    if ! fetch_numpy "$version" "$major"; then
+      skip "$suite: no NumPy $major for Python $version"
+    elif scripts/root/in.sh "$suite" "${@:4}" sh "$PWD/scripts/wheel/first_picture.sh" \
+      "$python" "$PWD/build/numpy/$version/$major"; then
+      tried=$((tried + 1))
+    else
+      echo "$suite: Python $version with NumPy $major: FAILED"
+      failed=$((failed + 1))
+    fi
+  done
+}
+
+readonly version_of='import sys; print("%d.%d" % sys.version_info[:2])'
+seen=" "
+for suite in "${suites[@]}"; do
+  if ! scripts/root/make.sh "$suite"; then
+    skip "$suite: no root"
+    continue
+  fi
+  version=$(scripts/root/in.sh "$suite" python3 -c "$version_of")
+  seen+="$version "
+  echo "$suite: Python $version"
+  try "$suite" python3 "$version"
+done
+if [[ " ${suites[*]} " == *" bookworm "* && -d build/roots/bookworm ]]; then
+  while read -r version python <&3; do
+    [[ $seen == *" $version "* ]] && continue
+    echo "bookworm: Python $version of this machine"
+    try bookworm "$python" "$version" \
+      --bind "$("$python" -c 'import sys; print(sys.base_prefix)')"
+  done 3< <(scripts/wheel/pythons.sh)
+fi
+echo "$tried tried, $skipped skipped, $failed failed"
+((failed == 0))
