@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: run test bench quick check fuzz wheel help
+.PHONY: run test bench quick check fuzz wheel deb help
 
 SECONDS = 60
 
@@ -29,9 +29,13 @@ check: ## what a release must pass, two hours: both compilers, all repetitions, 
 	@QKV_CUDA=ON scripts/setup.sh check
 	@scripts/check.sh
 
-wheel: ## set up, build the Python package with what it links: dist/qkv-*.whl
+wheel: ## set up, build wheels of the Python package with what they link: dist/qkv-*.whl
 	@scripts/setup.sh test
 	@scripts/wheel.sh
+
+deb: ## set up, build a package for this release of Debian: dist/qkv_*.deb
+	@scripts/setup.sh pack
+	@scripts/deb.sh
 
 fuzz: ## malformed input for every reader, 60 s each (SECONDS=5: shorter); not part of the tests
 	@scripts/setup.sh fuzz

@@ -3,8 +3,11 @@
 # Settings common to every target of the project: language, arithmetic, warnings.
 function(qkv_target target)
   # An installed program finds the shared libraries in the same tree, wherever it is moved.
-  file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
-  set(library_path $ORIGIN $ORIGIN/${up})
+  set(library_path "")
+  if(BUILD_SHARED_LIBS)
+    file(RELATIVE_PATH up /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
+    set(library_path $ORIGIN $ORIGIN/${up})
+  endif()
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES
     C_STANDARD 11

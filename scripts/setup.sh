@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/setup.sh run|test|bench|fuzz|check
+# Usage: scripts/setup.sh run|test|bench|fuzz|pack|check
 # Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
 # installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a
 # fraction of a second and changes nothing. QKV_CUDA=ON in the environment: also nvcc.
@@ -9,16 +9,16 @@ source "$(dirname "$0")/env.sh"
 
 level=${1:-}
 case $level in
-  run | test | bench | fuzz | check) ;;
+  run | test | bench | fuzz | pack | check) ;;
   *)
-    echo "usage: scripts/setup.sh run|test|bench|fuzz|check" >&2
+    echo "usage: scripts/setup.sh run|test|bench|fuzz|pack|check" >&2
     exit 2
     ;;
 esac
 
 # The packages: the level that needs each, what shows that it is installed, and its name in Debian.
-# Each level includes those before it, except that bench has those of run and its own, which no
-# other level needs.
+# Each level includes those before it, except that bench and pack have those of run and their own;
+# no other level needs those of bench.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -46,6 +46,8 @@ bench header:dnnl.hpp           libdnnl-dev
 bench library:sleef             libsleef-dev
 fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
+pack  command:debootstrap       debootstrap
+pack  command:dpkg-shlibdeps    dpkg-dev
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
 check command:llvm-symbolizer-16 llvm-16
@@ -71,7 +73,7 @@ missing_packages() {
   while read -r of proof package; do
     case $level:$of in
       run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
-        check:run | check:test | check:fuzz | check:check) is_there "$proof" || echo "$package" ;;
+        pack:run | pack:pack | check:run | check:test | check:fuzz | check:pack | check:check) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"
 }
@@ -130,8 +132,10 @@ if [[ $level == test || $level == check ]]; then
   optional mpicxx "of several processes" libopenmpi-dev openmpi-bin
 fi
 
+if [[ $level == pack ]]; then optional lintian "of the Debian package by lintian" lintian; fi
+
 # Makes a virtual environment that sees Debian's NumPy, without a package index.
-if [[ $level != run && $level != bench ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
+if [[ $level == test || $level == fuzz || $level == check ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2
   /usr/bin/python3 -m venv --clear --system-site-packages .venv
   .venv/bin/python -c 'import numpy'
