@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel roots oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
@@ -49,9 +49,10 @@ step_format() {
   ((failed == 0))
 }
 
-# Checks the includes, and that the patches of the recipes still apply.
+# Checks the includes, the port of vcpkg, and that the patches of the recipes still apply.
 step_rules() {
   local patch
+  cmake -P scripts/check/vcpkg_port.cmake
   for patch in tests/recipes/*.patch; do git apply --check "$patch"; done
   .venv/bin/python scripts/check/include_rules.py --self-test
   .venv/bin/python scripts/check/include_rules.py
@@ -151,6 +152,15 @@ step_docs() {
 step_wheel() {
   scripts/wheel.sh
   scripts/check/wheel.sh
+}
+
+# Tries the wheels and the Debian package in bare roots of Debian's releases; the last line counts
+# what was tried. Machines that cannot make roots skip it.
+step_roots() {
+  scripts/deb.sh
+  scripts/deb/try.sh
+  compgen -G "dist/qkv-*.whl" >/dev/null || scripts/wheel.sh
+  scripts/wheel/try.sh
 }
 
 # Runs the tests of qkv.torch with the oldest PyTorch; the last line counts them.

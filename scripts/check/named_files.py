@@ -9,7 +9,7 @@ a file; one with a word in capitals (bench/results/CPU.json) or in <> is a patte
 import re
 
 FOLDERS = ("docs", "src", "app", "include", "python", "bench", "tests", "scripts", "examples",
-           "cmake")
+           "cmake", "packaging")
 SOURCES = ("*.h", "*.c", "*.cc", "*.py", "*.sh", "CMakeLists.txt", "Makefile", "*.cmake", "*.tsv")
 PATH = re.compile(rf"(?<![\w/.<-])((?:{'|'.join(FOLDERS)})/[\w.*/<>{{}},-]*[\w*}}/])(#[\w-]+)?")
 IN_SOURCE = re.compile(r"(?<![\w/.<-])(docs/[\w./-]*\w)(#[\w-]+)?")
