@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel roots oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel roots conan oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
@@ -162,6 +162,9 @@ step_roots() {
   compgen -G "dist/qkv-*.whl" >/dev/null || scripts/wheel.sh
   scripts/wheel/try.sh
 }
+
+# Builds the package of packaging/conan and a user of it; the last line counts the packages.
+step_conan() { scripts/check/conan.sh; }
 
 # Runs the tests of qkv.torch with the oldest PyTorch; the last line counts them.
 step_oldest_torch() { scripts/check/oldest_torch.sh; }

@@ -2,8 +2,9 @@
 """The library qkv for Conan 2, from this checkout, without qkv_app and the program, one of whose
 dependencies (SentencePiece) has no recipe there.
 
-conan create packaging/conan                          with Conan's Highway
-conan create packaging/conan -o "&:system_highway=True"   with the headers that are installed
+conan create packaging/conan -s compiler.cppstd=20
+With -o "&:system_highway=True" the headers of Highway are those that are installed.
+scripts/check/conan.sh does this.
 """
 
 import pathlib
@@ -51,6 +52,7 @@ class Qkv(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
+        toolchain.user_presets_path = False
         toolchain.cache_variables.update(
             QKV_APP="OFF", QKV_TESTS="OFF", QKV_CUDA="OFF", QKV_MPI="OFF"
         )
