@@ -380,9 +380,11 @@ class _Copies:
         return copy
 
     def _globals(self, of_module: Dict[str, Any]) -> Dict[str, Any]:
-        known: Dict[str, Any] = self._made.get(id(of_module)) or self._remember(
-            of_module, dict(of_module)
-        )
+        known: Optional[Dict[str, Any]] = self._made.get(id(of_module))
+        if known is None:
+            # Other variables come by name, where a function uses them: a copy would keep them alive.
+            names = {name: x for name, x in of_module.items() if name.startswith("__")}
+            known = self._remember(of_module, names)
         return known
 
     def _cell(self, cell: CellType) -> CellType:

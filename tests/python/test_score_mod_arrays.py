@@ -165,3 +165,14 @@ def test_tensors():
     rule = "score_mod reads learned, a tensor that requires a gradient, .* pass its detach"
     with pytest.raises(TypeError, match=rule):
         qkv.attention(q, k, v, score_mod=lambda s, at: s + learned[at.h])
+
+
+def test_other_variables_of_the_module_are_not_kept():
+    names = {"qkv": qkv, "slope": SLOPE, "other": Q.copy()}
+    other = weakref.ref(names["other"])
+    exec("def used(at): return slope[at.h]\ndef f(s, at): return s + used(at)", names)
+    mod = qkv.score_mod(names["f"])
+    del names["other"]
+    gc.collect()
+    assert other() is None
+    assert repr(mod) == "ScoreMod(s + slope[h])"
