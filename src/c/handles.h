@@ -30,6 +30,9 @@ struct qkv_context {  // NOLINT(readability-identifier-naming)
 };
 
 struct qkv_plan {  // NOLINT(readability-identifier-naming)
+  qkv_plan(std::shared_ptr<qkv::c::StoppableContext> its_context, qkv::Plan its_plan)
+      : shared(std::move(its_context)), plan(std::move(its_plan)) {}
+
   std::shared_ptr<qkv::c::StoppableContext> shared;
   qkv::Plan plan;
 };

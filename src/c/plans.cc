@@ -49,7 +49,7 @@ qkv_status qkv_plan_create(const qkv_inputs* inputs, const qkv_options* options,
     auto shared =
         context != nullptr ? context->shared : std::make_shared<StoppableContext>(qkv::Executor());
     qkv::Plan made(its_inputs, its_options, shared->context);
-    *plan = new qkv_plan{std::move(shared), std::move(made)};
+    *plan = std::make_unique<qkv_plan>(std::move(shared), std::move(made)).release();
   });
 }
 

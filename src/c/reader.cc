@@ -83,7 +83,8 @@ View Reader::view(std::string_view name, const qkv_tensor& tensor) const {
   try {
     return {tensor.data, type, sizes, strides};
   } catch (const Error& error) {
-    const std::string_view field = error.argument() == "shape" ? "sizes" : error.argument();
+    std::string_view field = error.argument();
+    if (field == "shape") field = "sizes";
     throw Error(function_, field_of(name, field), detail_of(error), error.kind());
   }
 }
