@@ -116,19 +116,21 @@ qkv_tensor as_c(const ConstView& view) {
   return to;
 }
 
+// The bindings below name every member: one more does not compile until it is here.
+
 qkv_inputs as_c(const Inputs& inputs) {
   qkv_inputs to;
   expect_ok(qkv_inputs_init(&to, sizeof to));
-  to.q = as_c(inputs.q);
-  to.k = as_c(inputs.k);
-  to.v = as_c(inputs.v);
-  to.cu_seqlens_q = as_c(inputs.cu_seqlens_q);
-  to.cu_seqlens_k = as_c(inputs.cu_seqlens_k);
-  to.block_tables = as_c(inputs.block_tables);
-  to.context_lens = as_c(inputs.context_lens);
-  if (inputs.shard) {
-    const Shard& shard = *inputs.shard;
-    to.shard = {1, 0, shard.first_query, shard.queries, shard.first_key, shard.keys};
+  const auto& [q, k, v, cu_seqlens_q, cu_seqlens_k, block_tables, context_lens, shard] = inputs;
+  to.q = as_c(q);
+  to.k = as_c(k);
+  to.v = as_c(v);
+  to.cu_seqlens_q = as_c(cu_seqlens_q);
+  to.cu_seqlens_k = as_c(cu_seqlens_k);
+  to.block_tables = as_c(block_tables);
+  to.context_lens = as_c(context_lens);
+  if (shard) {
+    to.shard = {1, 0, shard->first_query, shard->queries, shard->first_key, shard->keys};
   }
   return to;
 }
@@ -136,39 +138,37 @@ qkv_inputs as_c(const Inputs& inputs) {
 std::optional<qkv_options> as_c(const Options& options) {
   qkv_options to;
   expect_ok(qkv_options_init(&to, sizeof to));
-  if (!options.mods.empty()) return std::nullopt;
-  if (options.qk_norm) {
-    const QkNorm& norm = *options.qk_norm;
-    to.qk_norm = {1, 0, norm.eps, as_c(norm.q), as_c(norm.k)};
-  }
-  if (options.rotary) {
-    const Rotary& rotary = *options.rotary;
-    const bool halves = rotary.pairs == RotaryPairing::kHalves;
+  const auto& [qk_norm, rotary, score, scale, softcap, mods, bias, diagonal, alibi, masks, sinks,
+               dropout] = options;
+  if (!mods.empty()) return std::nullopt;
+  if (qk_norm) to.qk_norm = {1, 0, qk_norm->eps, as_c(qk_norm->q), as_c(qk_norm->k)};
+  if (rotary) {
+    const bool halves = rotary->pairs == RotaryPairing::kHalves;
     to.rotary = {halves ? QKV_HALVES : QKV_NEIGHBOURS,
                  0,
-                 rotary.base,
-                 rotary.width,
-                 as_c(rotary.frequencies),
-                 as_c(rotary.q_positions),
-                 as_c(rotary.k_positions)};
+                 rotary->base,
+                 rotary->width,
+                 as_c(rotary->frequencies),
+                 as_c(rotary->q_positions),
+                 as_c(rotary->k_positions)};
   }
-  std::visit([&](const auto& score) { put(score, to); }, options.score);
-  if (options.scale) {
+  std::visit([&to](const auto& one) { put(one, to); }, score);
+  if (scale) {
     to.scale_given = 1;
-    to.scale = *options.scale;
+    to.scale = *scale;
   }
-  to.softcap = options.softcap;
-  to.bias = as_c(options.bias);
-  std::visit([&](const auto& diagonal) { put(diagonal, to); }, options.diagonal);
-  to.alibi = as_c(options.alibi);
-  for (const Mask& mask : options.masks) {
-    if (!std::visit([&](const auto& one) { return put(one, to); }, mask)) return std::nullopt;
+  to.softcap = softcap;
+  to.bias = as_c(bias);
+  std::visit([&to](const auto& one) { put(one, to); }, diagonal);
+  to.alibi = as_c(alibi);
+  for (const Mask& mask : masks) {
+    if (!std::visit([&to](const auto& one) { return put(one, to); }, mask)) return std::nullopt;
   }
-  to.sinks = as_c(options.sinks);
-  to.dropout.p = options.dropout.p;
-  if (options.dropout.seed) {
+  to.sinks = as_c(sinks);
+  to.dropout.p = dropout.p;
+  if (dropout.seed) {
     to.dropout.seed_given = 1;
-    to.dropout.seed = *options.dropout.seed;
+    to.dropout.seed = *dropout.seed;
   }
   return to;
 }
@@ -176,7 +176,6 @@ std::optional<qkv_options> as_c(const Options& options) {
 qkv_outputs as_c(const Outputs& outputs) {
   qkv_outputs to;
   expect_ok(qkv_outputs_init(&to, sizeof to));
-  // The binding names every member: one more does not compile until it is here.
   const auto& [out, lse, row_max, entropy, column_sums, value_sums, pooled, top, weights,
                dropped_weights, raw_scores, capped_scores, masked_scores] = outputs;
   to.out = as_c(out);
