@@ -98,7 +98,7 @@ const Refused kRefused[] = {
     {[](SmallCall& x) { x.options.window.left = -2; },
      "attention: window.left must be -1 (unbounded) or in 0 to 2^53, got -2"},
     {[](SmallCall& x) { x.options.dropout.p = 0.5; },
-     "attention: dropout.seed must be given if dropout.p is above 0, got none for 0.5"},
+     "attention: dropout.seed is absent but dropout.p is 0.5; the mask needs a seed"},
     {[](SmallCall& x) { x.options.dropout.seed = 7; },
      "attention: dropout.seed_given is 0 but dropout.seed is 7"},
     {[](SmallCall& x) { x.options.dropout.seed_given = 2; },
