@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 .DEFAULT_GOAL := help
-.PHONY: run test bench quick check fuzz wheel deb help
+.PHONY: run test bench quick check docs fuzz wheel deb help
 
 SECONDS = 60
 
@@ -28,6 +28,11 @@ quick: ## what a change must pass besides `make test`: format, rules, lint, sani
 check: ## what a release must pass, two hours: both compilers, all repetitions, all sanitizers
 	@QKV_CUDA=ON scripts/setup.sh check
 	@scripts/check.sh
+
+docs: ## set up, build the site of the documents: build/docs/html/index.html
+	@scripts/setup.sh docs
+	@scripts/python_package.sh
+	@scripts/site.sh
 
 wheel: ## set up, build wheels of the Python package with what they link: dist/qkv-*.whl
 	@scripts/setup.sh test

@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs wheel roots conan oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel roots conan oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
@@ -145,6 +145,12 @@ step_docs() {
   scripts/build.sh release qkv_tool
   scripts/python_package.sh
   .venv/bin/python scripts/check/docs_blocks.py --separately build/release
+}
+
+# Builds the site of the documents, with warnings as errors; the last line counts its pages.
+step_site() {
+  scripts/python_package.sh
+  scripts/site.sh
 }
 
 # Makes the wheel of the Python package and tests it without its build environment; the last line

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/setup.sh run|test|bench|fuzz|pack|check
+# Usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|check
 # Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
 # installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a
 # fraction of a second and changes nothing. QKV_CUDA=ON in the environment: also nvcc.
@@ -9,16 +9,15 @@ source "$(dirname "$0")/env.sh"
 
 level=${1:-}
 case $level in
-  run | test | bench | fuzz | pack | check) ;;
+  run | test | bench | fuzz | docs | pack | check) ;;
   *)
-    echo "usage: scripts/setup.sh run|test|bench|fuzz|pack|check" >&2
+    echo "usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|check" >&2
     exit 2
     ;;
 esac
 
 # The packages: the level that needs each, what shows that it is installed, and its name in Debian.
-# Each level includes those before it, except that bench and pack have those of run and their own;
-# no other level needs those of bench.
+# fuzz and docs include run and test; bench and pack include run; check includes all but bench.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -48,6 +47,7 @@ fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 pack  command:debootstrap       debootstrap
 pack  command:dpkg-shlibdeps    dpkg-dev
+docs  command:doxygen           doxygen
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
 check command:llvm-symbolizer-16 llvm-16
@@ -73,7 +73,8 @@ missing_packages() {
   while read -r of proof package; do
     case $level:$of in
       run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
-        pack:run | pack:pack | check:run | check:test | check:fuzz | check:pack | check:check) is_there "$proof" || echo "$package" ;;
+        docs:run | docs:test | docs:docs | pack:run | pack:pack | \
+        check:run | check:test | check:fuzz | check:docs | check:pack | check:check) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"
 }
@@ -142,7 +143,7 @@ if [[ $level == test || $level == fuzz || $level == check ]] && ! .venv/bin/pyth
 fi
 
 # Makes the environment of the Python package, from a package index.
-if [[ $level == test || $level == check ]]; then scripts/python_env.sh; fi
+if [[ $level == test || $level == docs || $level == check ]]; then scripts/python_env.sh; fi
 
 # Makes sure of the compiler of the CUDA kernels.
 if [[ ${QKV_CUDA:-} == ON ]]; then scripts/cuda_env.sh; fi

@@ -109,7 +109,7 @@ class _Attention(Layer):
                 layer with dropout; None keeps seed and step. Not used with train=False.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
-            `attention`.
+                `attention`.
             average_weights: whether to average the weights over the heads, to [B,Tq,Tk].
 
         Returns:
@@ -435,7 +435,7 @@ class SelfAttention(Layer):
             train, seed: accepted without effect, because there is no dropout.
             return_weights, return_scores, return_lse, return_row_max, return_column_sums,
             return_top, return_entropy, return_value_sums, return_pooled, rows, threads: as in
-            `attention`.
+                `attention`.
 
         Returns:
             out, of x's shape, type and dtype; with extras a named tuple, as from `attention`.

@@ -9,6 +9,8 @@
 
 #include <qkv/tensor.h>
 
+#include "cuda/device/words.h"
+#include "tests/cuda/emulator.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
 
@@ -116,6 +118,22 @@ TEST_P(ForwardOrder, OfThreadsAndCopiesDoesNotMatter) {
       }
     }
   }
+}
+
+// A control: a sum to which threads add as they come differs from seed to seed.
+TEST(OrderControl, ASumOfThreadsAsTheyCome) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  Random random(3);
+  std::vector<float> terms(128);
+  for (float& x : terms) x = static_cast<float>(random.normal());
+  const auto sum_of = [&](std::uint32_t seed) {
+    float sum = 0;
+    emulate({.blocks = 1, .threads = 128, .seed = seed},
+            [&] { sum += terms[static_cast<std::size_t>(cuda::thread_index())]; });
+    return sum;
+  };
+  EXPECT_EQ(sum_of(1), sum_of(1));
+  EXPECT_FALSE(sum_of(1) == sum_of(2) && sum_of(1) == sum_of(3));
 }
 
 TEST_P(ForwardOrder, OneQueryAloneEqualsAll) {

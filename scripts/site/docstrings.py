@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docstrings of the Python package as reStructuredText: they are text with Google's sections."""
+
+import re
+
+CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+SPECIAL = re.compile(r"[|*\\]|(?<=\w)_(?=\W|$)")
+
+
+def escaped(line):
+    """A line as text. Code within backticks is shown as code."""
+    parts = CODE.split(line)
+    return "".join(f"``{part}``" if at % 2 else SPECIAL.sub(r"\\\g<0>", part)
+                   for at, part in enumerate(parts))
+
+
+def joined(lines):
+    """The lines with each list of arguments, `a, b,` and `c: text` below it, on one line."""
+    out, in_arguments = [], False
+    for line in lines:
+        in_arguments = line == "Args:" or (in_arguments and (line == "" or line[0] == " "))
+        if in_arguments and out and re.fullmatch(r"    \w[\w, ]*,", out[-1]):
+            out[-1] += " " + line.lstrip()
+        else:
+            out.append(line)
+    return out
+
+
+def as_rst(lines):
+    """The lines of a docstring. A result has no type here: what stands before a colon is text."""
+    out, in_example, in_returns = [], False, False
+    for line in joined(lines):
+        in_example = line.lstrip().startswith(">>>") or (in_example and line.strip() != "")
+        if line == "Returns:":
+            in_returns = True
+            out.append(":returns:")
+            continue
+        if in_returns and line and not line.startswith(" "):
+            in_returns = False
+        out.append(line if in_example else escaped(line))
+    return out
+
+
+def process(_app, what, _name, _thing, _options, lines):
+    """For Sphinx's event autodoc-process-docstring: changes the lines in place."""
+    if any(line.startswith(":") for line in lines):
+        return  # it is reStructuredText
+    lines[:] = as_rst(lines)
+    if what in ("attribute", "data", "property"):
+        lines[0] = lines[0].replace(": ", " – ")  # a type would stand before a colon
