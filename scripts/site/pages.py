@@ -24,7 +24,7 @@ NAMES = {"README.md": "index", "docs/README.md": "map", "CHANGELOG.md": "changel
 FOLDERS = {"docs/decisions": "decisions", "bench/results": "measurements"}
 FILES = "files"  # the folder of copies, in the folder of sources
 LINK = re.compile(r"(\]\()([^)\s]+)(\))")
-COMMENT = re.compile(r"<!--.*?-->(?=.*\S)|(?<=\S)\s*<!--.*?-->")  # in a line of text, for other tools
+COMMENT = re.compile(r"<!--.*?-->")
 IMAGE = re.compile(r'(<img src=")([^"]+)(")')
 STARTS = "## Python\n"  # the links to introductions stand above this heading of README.md
 
@@ -69,7 +69,8 @@ def rewritten(root, name, text, repository=""):
 
     lines = text.split("\n")
     for number, line in text_lines(text):
-        line = COMMENT.sub("", line)
+        if COMMENT.sub("", line).strip():  # marks of other tools
+            line = COMMENT.sub("", line)
         for pattern in (LINK, IMAGE):
             line = pattern.sub(replace, line)
         lines[number - 1] = line
