@@ -4,20 +4,22 @@
 # Builds the site of the documents, build/docs/html, with the C++ reference from the public headers
 # and the Python reference from the package in .venv-python. Warnings are errors. Links to files that
 # are no pages lead below the address QKV_REPOSITORY, if it is in the environment, else to copies.
-# The last line counts the pages.
+# The last line counts the pages. Exits with 77, after a message, without what it needs.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-.venv-python/bin/python -c "import qkv.torch" || {
-  echo "site: the Python reference needs the package and PyTorch in .venv-python" >&2
-  exit 1
+lack() {
+  echo "site: not built: there is no $1" >&2
+  exit 77
 }
-scripts/docs_env.sh
+.venv-python/bin/python -c "import qkv.torch" 2>/dev/null || lack "package with PyTorch in .venv-python"
+command -v doxygen >/dev/null || lack Doxygen
+scripts/docs_env.sh || lack .venv-docs
 mkdir -p build/docs
-rm -rf build/docs/doxygen
+rm -rf build/docs/doxygen build/docs/html
 scripts/quietly.sh Doxygen doxygen docs/site/Doxyfile
 .venv/bin/python scripts/site/pages.py ${QKV_REPOSITORY:+"$QKV_REPOSITORY"}
-scripts/quietly.sh site .venv-docs/bin/python -m sphinx --builder html --fail-on-warning \
-  --keep-going --nitpicky --conf-dir docs/site --doctree-dir build/docs/doctrees \
+scripts/quietly.sh site .venv-docs/bin/python -m sphinx --builder html --fresh-env \
+  --fail-on-warning --nitpicky --conf-dir docs/site --doctree-dir build/docs/doctrees \
   build/docs/source build/docs/html
 echo "$(find build/docs/html -name '*.html' | wc -l) pages of the site: build/docs/html/index.html"

@@ -73,6 +73,9 @@ class Sources(unittest.TestCase):
         # doxygenfile finds a header by its name alone.
         names = [path.name for path in (ROOT / "include").rglob("*.h")]
         self.assertEqual(len(names), len(set(names)))
+        rows = [line for line in (ROOT / "tests/errors.tsv").read_text(encoding="utf-8").splitlines()
+                if line and not line.startswith("#")]
+        self.assertEqual(found["error-messages.rst"].count("   * - ``"), len(rows))
         for place, what in found.items():
             if isinstance(what, pathlib.Path):
                 self.assertTrue(what.is_file(), place)

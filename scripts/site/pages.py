@@ -130,10 +130,29 @@ def measurements_page(root):
     return "\n".join([*rows, ""])
 
 
+def errors_page(root):
+    """The rows of tests/errors.tsv: what wrong calls answer."""
+    rows = [title("Error messages"),
+            "Wrong calls and what they answer, word for word: the rows of "
+            f":download:`tests/errors.tsv </{FILES}/tests/errors.tsv>`, which also explains how calls "
+            "are written. Tests make each of these calls. In Python the errors are ``ValueError`` and "
+            "``TypeError``, with Python's names.\n"]
+    for line in (root / "tests/errors.tsv").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# ---- "):
+            rows += ["", title(line.removeprefix("# ---- ").rstrip("- ").capitalize(), "-"),
+                     ".. list-table::", "   :header-rows: 1", "   :widths: 50 8 42", "",
+                     "   * - message", "     - kind", "     - call"]
+        elif line and not line.startswith("#"):
+            _, call, kind, message = line.split("\t")
+            rows += [f"   * - ``{message}``", f"     - {kind}", f"     - ``{call}``"]
+    return "\n".join([*rows, ""])
+
+
 def sources(root, repository=""):
     """The files for Sphinx: {place: text, or a file to copy}."""
     site = root / "docs/site"
-    found = {"measurements.rst": measurements_page(root)}
+    found = {"measurements.rst": measurements_page(root),
+             "error-messages.rst": errors_page(root)}
     for name in headers(root):
         found[f"api/{name.removesuffix('.h')}.rst"] = header_page(root, name)
     for path in site.rglob("*.rst"):
