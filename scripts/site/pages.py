@@ -121,7 +121,8 @@ def header_page(root, name):
 def measurements_page(root):
     """A table of the files of bench/results/, each with the command that made it."""
     rows = [title("Measurements"), "The files from which the tables of the benchmarks are made.\n",
-            ".. list-table::", "   :header-rows: 1\n", "   * - file", "     - of", "     - command"]
+            ".. list-table::", "   :header-rows: 1", "   :widths: 34 28 38\n",
+            "   * - file", "     - of", "     - command"]
     for path in sorted((root / "bench/results").glob("*.json")):
         report = json.loads(path.read_text(encoding="utf-8"))
         rows += [f"   * - :download:`{path.stem} </{FILES}/bench/results/{path.name}>`",
