@@ -12,7 +12,10 @@ lack() {
   echo "site: not built: there is no $1" >&2
   exit 77
 }
-.venv-python/bin/python -c "import qkv.torch" 2>/dev/null || lack "package with PyTorch in .venv-python"
+for package in qkv torch; do
+  compgen -G ".venv-python/lib/python3*/site-packages/$package/__init__.py" >/dev/null ||
+    lack "$package in .venv-python"
+done
 command -v doxygen >/dev/null || lack Doxygen
 scripts/docs_env.sh || lack .venv-docs
 mkdir -p build/docs
