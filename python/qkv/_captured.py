@@ -382,7 +382,7 @@ class _Copies:
     def _globals(self, of_module: Dict[str, Any]) -> Dict[str, Any]:
         known: Optional[Dict[str, Any]] = self._made.get(id(of_module))
         if known is None:
-            # Other variables come by name, where a function uses them: a copy would keep them alive.
+            # Other variables come by name, where a function uses them: a copy keeps them alive.
             names = {name: x for name, x in of_module.items() if name.startswith("__")}
             known = self._remember(of_module, names)
         return known
