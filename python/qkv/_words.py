@@ -7,17 +7,16 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Iterable, Optional, Set, TypeVar, cast
 
-# Names that other libraries use, and qkv's name for each. Messages put a value between quotes, so a
-# quote inside a value ends qkv's name and continues the message.
+# Names that other libraries use, and qkv's name for each, or, in quotes, names with what they mean.
 _ELSEWHERE = {
     "attn_bias": "bias",
-    "attn_mask": "mask' (bool) or 'bias' (numbers)",
-    "attention_mask": "mask' or 'padding_mask",
+    "attn_mask": "'mask' (bool) or 'bias' (numbers)",
+    "attention_mask": "'mask' or 'padding_mask'",
     "axis": "dim",
     "average_attn_weights": "average_weights",
     "block_mask": "mask_mod",
     "dropout_p": "dropout",
-    "enable_gqa": "k' with fewer heads: no option is needed",
+    "enable_gqa": "'k' with fewer heads: no option is needed",
     "inv_freq": "rotary_frequencies",
     "is_causal": "causal",
     "kdim": "key_width",
@@ -27,7 +26,7 @@ _ELSEWHERE = {
     "need_weights": "return_weights",
     "nheads": "heads",
     "num_heads": "heads",
-    "position_ids": "q_positions' and 'k_positions",
+    "position_ids": "'q_positions' and 'k_positions'",
     "qk_layernorm": "qk_norm",
     "rate": "dropout",
     "rms_norm_eps": "qk_norm",
@@ -52,7 +51,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def _meant(word: str, known: Set[str]) -> Optional[str]:
     elsewhere = _ELSEWHERE.get(word)
-    if elsewhere is not None and elsewhere.split("'")[0] in known:
+    if elsewhere is not None and elsewhere.lstrip("'").split("'")[0] in known:
         return elsewhere
     near = get_close_matches(word.lower(), sorted(known), n=1)
     return near[0] if near else None
@@ -77,7 +76,8 @@ def on_one_line(name: str) -> str:
 def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
     """The error for an unknown keyword, worded as in Python 3.13."""
     meant = _meant(word, known)
-    hint = f". Did you mean '{meant}'?" if meant else ""
+    quoted = meant if meant and meant.startswith("'") else f"'{meant}'"
+    hint = f". Did you mean {quoted}?" if meant else ""
     word = on_one_line(word)
     return TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
 

@@ -333,6 +333,8 @@ def test_arguments():
         mask = flex.create_block_mask(MASKS["causal"], *sizes, TQ, TK, device="cpu")
         with pytest.raises(ValueError, match=f"flex_attention: block_mask must be for {text}"):
             qkv.torch.flex_attention(q, k, v, block_mask=mask)
+    with pytest.raises(TypeError, match="block_mask must be a BlockMask, .* makes, got function"):
+        qkv.torch.flex_attention(q, k, v, block_mask=MASKS["causal"])
     with pytest.raises(TypeError, match="query must be a torch.Tensor, got list"):
         qkv.torch.flex_attention([1], k, v)
     torch.testing.assert_close(

@@ -409,8 +409,9 @@ def test_what_cannot_be_added_to():
         (lambda: qkv.attention(Q, K, V, valid_len=[1]), r"Did you mean 'key_lengths'\?"),
         (
             lambda: qkv.attention(Q, K, V, attn_mask=1),
-            r"Did you mean 'mask' \(bool\) or 'bias' \(n",
+            r"Did you mean 'mask' \(bool\) or 'bias' \(numbers\)\?$",
         ),
+        (lambda: qkv.attention(Q, K, V, enable_gqa=True), r"mean 'k' with .* option is needed\?$"),
         (lambda: qkv.attention(Q, K, V, zzz=1), r"unexpected keyword argument 'zzz'$"),
         (lambda: qkv.softmax(Q, axis=1), r"softmax\(\) got an unexpected keyword argument 'axis'"),
         (lambda: qkv.masked_softmax(Q, valid_lens=1), r"Did you mean 'valid_len'\?"),

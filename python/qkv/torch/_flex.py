@@ -53,6 +53,13 @@ def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) 
         mask: the BlockMask.
         query, key: [B,H,Tq,D] and [B,G,Tk,D].
     """
+    from torch.nn.attention.flex_attention import BlockMask, noop_mask
+
+    if not isinstance(mask, BlockMask):
+        raise TypeError(
+            f"{word}: block_mask must be a BlockMask, which PyTorch's create_block_mask makes, got "
+            f"{type(mask).__name__}"
+        )
     call = call_of(query, key)
     entries, heads, queries, keys = call.sizes
     if tuple(mask.seq_lengths) != (queries, keys):
@@ -63,8 +70,6 @@ def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) 
     for size, wanted, of in zip(mask.shape[:2], (entries, heads), ("batch entries", "heads")):
         if size not in (1, wanted):
             raise ValueError(f"{word}: block_mask must be for 1 or {wanted} {of}, got {size}")
-    from torch.nn.attention.flex_attention import noop_mask
-
     high, wide = mask.BLOCK_SIZE
     partial = _listed(mask.kv_num_blocks, mask.kv_indices)
     full = torch.zeros_like(partial)
