@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel roots conan oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel oldest_torch cuda clang shared asan tsan fuzz"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL

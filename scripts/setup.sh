@@ -17,7 +17,7 @@ case $level in
 esac
 
 # The packages: the level that needs each, what shows that it is installed, and its name in Debian.
-# fuzz and docs include run and test; bench and pack include run; check includes all but bench.
+# fuzz and docs include run and test; bench and pack include run; check includes all but these two.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -74,7 +74,7 @@ missing_packages() {
     case $level:$of in
       run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
         docs:run | docs:test | docs:docs | pack:run | pack:pack | \
-        check:run | check:test | check:fuzz | check:docs | check:pack | check:check) is_there "$proof" || echo "$package" ;;
+        check:run | check:test | check:fuzz | check:docs | check:check) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"
 }

@@ -328,7 +328,7 @@ TEST(ResultShapesInC, AreThoseOfCpp) {
   expect_shape(known->matrix, {1, 2, 3, 2});
   call.inputs.k.rank = 1;
   EXPECT_EQ(refused(qkv_result_shapes_of(&call.inputs, known)),
-            "result_shapes: k must have rank 2 or more, got float32 [1]");
+            "attention: k must have rank 2 or more, got float32 [1]");
 }
 
 // ---- contexts -------------------------------------------------------------------------------
