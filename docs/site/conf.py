@@ -37,6 +37,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(numpy|os|re|torch)\..*"),
     ("py:.*", r"qkv\.(\w+\.)*_.*"),
     ("cpp:identifier", r"detail(::.*)?|DType(Of<T>)?::.*|(DTypeOf|Element)<T>|MPI_Comm"),
+    ("cpp:identifier", r"u?int(32|64)_t|size_t|QKV_MAX_RANK"),
 ]
 
 myst_heading_anchors = 6
