@@ -67,7 +67,7 @@ WRONG = [
     ("```cpp\nint main() { return undeclared; }\n```\n", "README.md:2:"),
     ("```cpp\nint main() { return 3; }\n```\n", "exit 3"),
     ("```c\nint main(void) { return 3; }\n```\n", "README.md:2: c: exit 3"),
-    ("```c\nint main() { int class = undeclared; }\n```\n", "'undeclared' undeclared"),
+    ("```c\nint main() { int class = undeclared; }\n```\n", "(first use in this function)"),
     ("```python\na = 1\n```\n\n```python\n\nprint(b)\n```\n", 'README.md", line 7'),
     ("<!-- run: no, lazy -->\n```python\na = 1\n```\n```python\nprint(a)\n```\n", "NameError"),
     ("```python\nimport sys\nsys.exit(4)\n```\n", "exit 4"),
