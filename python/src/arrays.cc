@@ -214,7 +214,7 @@ const char* gpu_hint(const Name& name) {
 std::string class_name(nb::handle object) {
   PyTypeObject* const type = Py_TYPE(object.ptr());
   const nb::handle handle(reinterpret_cast<PyObject*>(type));
-  const std::string name = nb::cast<std::string>(handle.attr("__name__"));
+  std::string name = nb::cast<std::string>(handle.attr("__name__"));
   if ((PyType_GetFlags(type) & Py_TPFLAGS_HEAPTYPE) != 0) return name;
   const std::string module = nb::cast<std::string>(handle.attr("__module__"));
   return module == "builtins" ? name : module + "." + name;
@@ -222,7 +222,7 @@ std::string class_name(nb::handle object) {
 
 std::string describe(nb::handle object) {
   if (object.is_none()) return "None";
-  const std::string type = class_name(object);
+  std::string type = class_name(object);
   if (nb::isinstance<nb::str>(object) || nb::isinstance<nb::int_>(object) ||
       nb::isinstance<nb::float_>(object)) {
     std::string shown = nb::cast<std::string>(nb::repr(object));

@@ -46,9 +46,12 @@ qkv_shape shape_of(const Dims& dims) {
 }  // namespace
 }  // namespace qkv::c
 
+// The functions of C are in no namespace. This file is no header, but other files include it.
+// NOLINTBEGIN(google-global-names-in-headers)
 using qkv::Error;
 using qkv::c::guarded;
 using qkv::c::Reader;
+// NOLINTEND(google-global-names-in-headers)
 
 extern "C" {
 

@@ -28,6 +28,8 @@ Plan& plan_of(std::string_view function, qkv_plan* plan) {
 }  // namespace
 }  // namespace qkv::c
 
+// The functions of C are in no namespace. This file is no header, but other files include it.
+// NOLINTBEGIN(google-global-names-in-headers)
 using qkv::c::guarded;
 using qkv::c::kBackward;
 using qkv::c::kPlan;
@@ -35,6 +37,7 @@ using qkv::c::kRun;
 using qkv::c::plan_of;
 using qkv::c::Reader;
 using qkv::c::StoppableContext;
+// NOLINTEND(google-global-names-in-headers)
 
 extern "C" {
 
