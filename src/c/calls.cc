@@ -27,7 +27,8 @@ qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std:
   made.data = data;
   made.dtype = dtype;
   made.rank = rank;
-  std::copy_n(sizes, std::clamp(rank, 0, kMaxRank), made.sizes);
+  // A rank that view() refuses is no number of sizes.
+  if (rank >= 0 && rank <= kMaxRank) std::copy_n(sizes, rank, made.sizes);
   const Reader reader(kFunction);
   // With strides of 0 everything is checked but the extent in bytes.
   const Dims strides = contiguous_strides(reader.view("", made).shape());
