@@ -48,7 +48,7 @@ TEST(Table, IsReadAndLongEnough) {
   EXPECT_GE(table().rows.size(), kFewestRows);
 }
 
-// Those of functions that C has, with arguments that it has.
+// The rows whose function and arguments exist in C.
 const std::vector<Row>& rows_in_c() {
   static const std::vector<Row> kRows = [] {
     std::vector<Row> rows;

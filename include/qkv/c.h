@@ -347,7 +347,7 @@ typedef struct qkv_qk_norm_gradients {
   qkv_tensor k;
 } qkv_qk_norm_gradients;
 
-// Of bilinear.w, or of the parameters of the additive score.
+// Gradients of bilinear.w, or of the parameters of the additive score.
 typedef struct qkv_score_gradients {
   qkv_tensor w;
   qkv_tensor wq;

@@ -291,7 +291,7 @@ TEST(StructSize, OfAnOlderHeaderHasDefaults) {
   EXPECT_EQ(error_of([&] { c::copy_known(sized, short_one.data(), &read); }),
             "f: x.struct_size must be sizeof the struct, here 24 and never below 16, got 8");
 
-  // What is written to an older struct ends with it.
+  // Nothing is written beyond the end of an older struct.
   const Growing made{sizeof made, 3, 4};
   std::array<std::int64_t, 3> to{0, 0, 99};
   c::copy_out(&made, sizeof made, to.data(), 16);
