@@ -148,13 +148,13 @@ Array view_of_dlpack(nb::handle object, const Name& name) {
   if (!nb::try_cast(capsule, tensor) || tensor.device_type() != kCpu) {
     throw_type_error(name, "must give a DLPack tensor of the CPU, got " + describe(object));
   }
-  const nb::dlpack::dltensor described{.data = tensor.data_handle(),
+  const nb::dlpack::dltensor described{.data = const_cast<void*>(tensor.data()),
                                        .device = {kCpu, 0},
                                        .ndim = static_cast<std::int32_t>(tensor.ndim()),
                                        .dtype = bytes.is_valid() ? kBooleans : tensor.dtype(),
                                        .shape = const_cast<std::int64_t*>(tensor.shape_ptr()),
                                        .strides = const_cast<std::int64_t*>(tensor.stride_ptr()),
-                                       .byte_offset = tensor.byte_offset()};
+                                       .byte_offset = 0};
   return {view_of(described, object, name), plain, tensor};
 }
 
