@@ -62,6 +62,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qkv::kernels {
 
+#if HWY_ARCH_X86
+
 const DotKernels<float>& amx_kernels(Target target) noexcept {
   return N_AVX3::tables_of(target, dot_kernels<float>(Target::kAvx512));
 }
@@ -69,6 +71,13 @@ const DotKernels<float>& amx_kernels(Target target) noexcept {
 const GradientKernels<float>& amx_gradient_kernels(Target target) noexcept {
   return N_AVX3::tables_of(target, gradient_kernels<float>(Target::kAvx512));
 }
+
+#else  // no target has them
+
+const DotKernels<float>& amx_kernels(Target) noexcept { __builtin_unreachable(); }
+const GradientKernels<float>& amx_gradient_kernels(Target) noexcept { __builtin_unreachable(); }
+
+#endif
 
 constinit thread_local TileShape configured_shape;
 

@@ -49,6 +49,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace qkv::kernels {
 
+#if HWY_ARCH_X86
+
 const DotKernels<float>& dot2_kernels() noexcept {
   static const DotKernels<float> kernels = N_AVX3::with_dot2(dot_kernels<float>(Target::kAvx512));
   return kernels;
@@ -59,6 +61,13 @@ const GradientKernels<float>& dot2_gradient_kernels() noexcept {
       N_AVX3::with_dot2(gradient_kernels<float>(Target::kAvx512));
   return kernels;
 }
+
+#else  // no target has them
+
+const DotKernels<float>& dot2_kernels() noexcept { __builtin_unreachable(); }
+const GradientKernels<float>& dot2_gradient_kernels() noexcept { __builtin_unreachable(); }
+
+#endif
 
 }  // namespace qkv::kernels
 #endif

@@ -9,21 +9,34 @@
 
 // The instruction sets that kernels are compiled for.
 
-// The list of targets, best first (but see ordered_targets): X(with, enumerator, name, Highway's
-// name). avx512bf16 and amx have the kernels of avx512, and their own for products of BF16
-// (kernels/dot2_kernels.h, kernels/amx_kernels.h). amx-emulated has the arithmetic of amx, slowly,
-// on CPUs without AMX; it is last, so that it is used only where it is asked for.
-#define QKV_FOR_EACH_TARGET(X, with)       \
+// The lists of targets of each architecture, best first (but see ordered_targets): X(with,
+// enumerator, name, Highway's name). avx512bf16 and amx have the kernels of avx512, and their own
+// for products of BF16 (kernels/dot2_kernels.h, kernels/amx_kernels.h). amx-emulated has the
+// arithmetic of amx, slowly, on CPUs without AMX; it is last, so that it is used only where it is
+// asked for.
+#define QKV_FOR_EACH_X86_TARGET(X, with)   \
   X(with, kAmx, "amx", AVX3)               \
   X(with, kAvx512Bf16, "avx512bf16", AVX3) \
   X(with, kAvx512, "avx512", AVX3)         \
   X(with, kAvx2, "avx2", AVX2)             \
   X(with, kSse4, "sse4", SSE4)             \
   X(with, kEmulatedAmx, "amx-emulated", AVX3)
+// Every AArch64 CPU has it.
+#define QKV_FOR_EACH_ARM_TARGET(X, with) X(with, kNeon, "neon", NEON)
+
+// The targets of this build, and those of the other architecture, for which it has no kernels.
+#if defined(__aarch64__)
+#define QKV_FOR_EACH_TARGET QKV_FOR_EACH_ARM_TARGET
+#define QKV_FOR_EACH_ABSENT_TARGET QKV_FOR_EACH_X86_TARGET
+#else
+#define QKV_FOR_EACH_TARGET QKV_FOR_EACH_X86_TARGET
+#define QKV_FOR_EACH_ABSENT_TARGET QKV_FOR_EACH_ARM_TARGET
+#endif
 
 // For the files of kernels: Highway's other targets, which they are not compiled for, and whether
 // the one being compiled is on the list.
-#define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+#define QKV_SVE_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | QKV_SVE_TARGETS)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
 #define QKV_COMPILES_FOR_TARGET \
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
@@ -40,7 +53,9 @@
 namespace qkv::kernels {
 
 #define QKV_ENUMERATOR(with, enumerator, name, highway) enumerator,
-enum class Target { QKV_FOR_EACH_TARGET(QKV_ENUMERATOR, ) };
+enum class Target {
+  QKV_FOR_EACH_TARGET(QKV_ENUMERATOR, ) QKV_FOR_EACH_ABSENT_TARGET(QKV_ENUMERATOR, )
+};
 #undef QKV_ENUMERATOR
 
 #define QKV_ELEMENT(with, enumerator, name, highway) Target::enumerator,
@@ -52,7 +67,10 @@ constexpr std::string_view name_of(Target target) noexcept {
 #define QKV_CASE(with, enumerator, name, highway) \
   case Target::enumerator:                        \
     return name;
-  switch (target) { QKV_FOR_EACH_TARGET(QKV_CASE, ) }
+  switch (target) {
+    QKV_FOR_EACH_TARGET(QKV_CASE, )
+    QKV_FOR_EACH_ABSENT_TARGET(QKV_CASE, )
+  }
 #undef QKV_CASE
   __builtin_unreachable();
 }

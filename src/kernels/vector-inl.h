@@ -29,7 +29,7 @@ HWY_INLINE void for_each_vector(Index n, const F& f) {
 // Sums one register as the tree of reference/sum.h: the upper half is added to the lower until one
 // lane is left.
 template <class D, class T = hn::TFromD<D>>
-HWY_INLINE T tree_sum_of_lanes(D d, hn::Vec<D> x) {
+HWY_INLINE T tree_sum_of_lanes([[maybe_unused]] D d, hn::Vec<D> x) {
   if constexpr (hn::MaxLanes(D()) == 1) {
     return hn::GetLane(x);
   } else {

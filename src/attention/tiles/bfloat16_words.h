@@ -32,6 +32,7 @@ constexpr Products bfloat16_products_of(kernels::Target target) noexcept {
     case kernels::Target::kAvx512:
     case kernels::Target::kAvx2:
     case kernels::Target::kSse4:
+    case kernels::Target::kNeon:
       return Products::kPlain;
   }
   __builtin_unreachable();

@@ -71,6 +71,7 @@ void store_values(const core::ResultOperand& to, Index offset, const T* x, Index
 inline InstanceTarget instances_of(kernels::Target target) noexcept {
   switch (target) {
     case kernels::Target::kSse4:
+    case kernels::Target::kNeon:
       return InstanceTarget::kBaseline;
     case kernels::Target::kAvx2:
       return InstanceTarget::kAvx2;
