@@ -10,7 +10,7 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel oldest_torch cuda clang shared asan tsan fuzz aarch64"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on this commit are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
@@ -266,6 +266,13 @@ step_tsan() {
 # Runs the fuzzers on their seeds and on the corpus of earlier runs, without new inputs.
 step_fuzz() {
   scripts/fuzz.sh 0
+}
+
+# Compiles the library for AArch64 and runs its tests under an emulator; the last line counts them.
+step_aarch64() {
+  scripts/setup.sh aarch64
+  scripts/build.sh aarch64 test_{attention,core,dense,errors,expressions,kernels,layers,order,ranks,runtime,support}
+  QKV_TEST_SCALE=1 scripts/test.sh aarch64
 }
 
 # ---- one step, or the table ---------------------------------------------------------------------

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|check
+# Usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|aarch64|check
 # Makes sure that the dependencies of `make run`, `make test` and so on are installed. Checks first;
 # installs (Debian, as root or with sudo) only what is missing; with nothing to do it takes a
 # fraction of a second and changes nothing. QKV_CUDA=ON in the environment: also nvcc.
@@ -9,15 +9,16 @@ source "$(dirname "$0")/env.sh"
 
 level=${1:-}
 case $level in
-  run | test | bench | fuzz | docs | pack | check) ;;
+  run | test | bench | fuzz | docs | pack | aarch64 | check) ;;
   *)
-    echo "usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|check" >&2
+    echo "usage: scripts/setup.sh run|test|bench|fuzz|docs|pack|aarch64|check" >&2
     exit 2
     ;;
 esac
 
 # The packages: the level that needs each, what shows that it is installed, and its name in Debian.
-# fuzz and docs include run and test; bench and pack include run; check includes all but these two.
+# fuzz, docs and aarch64 include run and test; bench and pack include run; check includes all but
+# bench, pack and aarch64.
 readonly needs='
 run   command:g++               g++
 run   command:cmake             cmake
@@ -51,6 +52,9 @@ docs  command:doxygen           doxygen
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16
 check command:llvm-symbolizer-16 llvm-16
+aarch64 command:aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
+aarch64 command:qemu-aarch64    qemu-user
+aarch64 sources:googletest      googletest
 '
 
 is_there() {
@@ -58,6 +62,7 @@ is_there() {
   case $kind in
     command) if [ "$name" = cmake ]; then put_cmake_first; else "$name" --version; fi ;;
     header) [ -f "/usr/include/$name" ] ;;
+    sources) [ -d "/usr/src/$name" ] ;;
     library) pkg-config --exists "$name" ;;
     font) compgen -G "/usr/share/fonts/truetype/*/$name.tt[cf]" ;;
     clang_runtime) compgen -G "$(clang++-16 -print-resource-dir)/lib/linux/libclang_rt.$name-*.a" ;;
@@ -74,6 +79,7 @@ missing_packages() {
     case $level:$of in
       run:run | test:run | test:test | bench:run | bench:bench | fuzz:run | fuzz:test | fuzz:fuzz | \
         docs:run | docs:test | docs:docs | pack:run | pack:pack | \
+        aarch64:run | aarch64:test | aarch64:aarch64 | \
         check:run | check:test | check:fuzz | check:docs | check:check) is_there "$proof" || echo "$package" ;;
     esac
   done <<<"$needs"

@@ -17,6 +17,7 @@
 #include "kernels/additive_kernels.h"
 #include "kernels/exp-inl.h"
 #include "kernels/tile-inl.h"
+#include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
@@ -110,9 +111,8 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V small_rest(D d, V rest, V* shift) {
   using T = hn::TFromD<D>;
   constexpr T kUnit = sizeof(T) == 4 ? T(1) : T(kLn2High + kLn2Low);
-  // Min and Max return their second operand when one is NaN.
   const V most = hn::Set(d, kMostRest<T> * kUnit);
-  rest = hn::Max(hn::Neg(most), hn::Min(most, rest));
+  rest = at_least(hn::Neg(most), at_most(most, rest));
   if constexpr (sizeof(T) == 4) {
     *shift = hn::Round(rest);
     return hn::Sub(rest, *shift);
@@ -215,8 +215,7 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
   constexpr I kTop = sizeof(T) == 4 ? 255 : 2047;  // the exponent bits of infinity
   const V most = hn::Set(d, T(2) * T(kTop));
-  // Max and Min return their second operand when one is NaN.
-  const V n = hn::Max(hn::Neg(most), hn::Min(most, e));
+  const V n = at_least(hn::Neg(most), at_most(most, e));
   const V rounder = hn::Set(d, kRounder<T>);
   const auto add = hn::Sub(hn::BitCast(di, hn::Add(n, rounder)), hn::BitCast(di, rounder));
   const auto bits = hn::BitCast(di, x);
@@ -237,8 +236,7 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   }
   const V sum = hn::MulAdd(a, b, one);
   if constexpr (sizeof(hn::TFromD<D>) == 8 || kForm == ExponentialForm::kSmall) return sum;
-  // Min returns its second operand when one is NaN.
-  return hn::Min(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
+  return at_most(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
 }
 
 // Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX differs between the

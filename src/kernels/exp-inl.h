@@ -12,6 +12,7 @@
 #include <hwy/highway.h>
 
 #include "core/order.h"
+#include "kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
@@ -89,8 +90,7 @@ template <class D, class T = hn::TFromD<D>, class V = hn::Vec<D>>
 HWY_INLINE V exp_nonpositive(D d, V x, T least = core::kNormalExponent<T>) {
 #if HWY_TARGET != HWY_AVX3
   const auto vanishes = hn::Lt(x, hn::Set(d, least));  // false for NaN
-  // Max returns its second operand when one is NaN.
-  x = hn::Max(hn::Set(d, least), x);
+  x = at_least(hn::Set(d, least), x);
 #endif
   const V rounder = hn::Set(d, kRounder<T>);
   const V shifted = hn::MulAdd(x, hn::Set(d, kLog2E<T>), rounder);

@@ -49,7 +49,7 @@ HWY_INLINE T largest(const T* s, Index n) {
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  // Max returns its second operand when one is NaN.
+  // Max(NaN, x) is x: on x86 the second operand, on AArch64 the number.
   V top[4];
   for (V& x : top) x = hn::Set(d, -kInfinity<T>);
   Index x = 0;

@@ -21,7 +21,7 @@
   X(with, kAvx2, "avx2", AVX2)             \
   X(with, kSse4, "sse4", SSE4)             \
   X(with, kEmulatedAmx, "amx-emulated", AVX3)
-// Every AArch64 CPU has it.
+// Every AArch64 CPU has NEON.
 #define QKV_FOR_EACH_ARM_TARGET(X, with) X(with, kNeon, "neon", NEON)
 
 // The targets of this build, and those of the other architecture, for which it has no kernels.
@@ -34,7 +34,8 @@
 #endif
 
 // For the files of kernels: Highway's other targets, which they are not compiled for, and whether
-// the one being compiled is on the list.
+// the one being compiled is on the list. Kernels keep registers in arrays, which the types of SVE,
+// whose size the compiler does not know, cannot be in.
 #define QKV_SVE_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | QKV_SVE_TARGETS)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over whole registers, and sums over one register, for each CPU target.
+// Loops over whole registers, sums over one register, and bounds that NaN passes, for each target.
 #if defined(QKV_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_VECTOR_INL_H_
 #undef QKV_KERNELS_VECTOR_INL_H_
@@ -36,6 +36,25 @@ HWY_INLINE T tree_sum_of_lanes([[maybe_unused]] D d, hn::Vec<D> x) {
     const hn::Half<D> half;
     return tree_sum_of_lanes(half, hn::Add(hn::LowerHalf(half, x), hn::UpperHalf(half, x)));
   }
+}
+
+// The larger and the smaller of a and x, or x where one is NaN. Highway's Max and Min return x on
+// x86 as well, but on AArch64 the operand that is a number.
+template <class V>
+HWY_INLINE V at_least(V a, V x) {
+#if HWY_ARCH_X86
+  return hn::Max(a, x);
+#else
+  return hn::IfThenElse(hn::Gt(a, x), a, x);
+#endif
+}
+template <class V>
+HWY_INLINE V at_most(V a, V x) {
+#if HWY_ARCH_X86
+  return hn::Min(a, x);
+#else
+  return hn::IfThenElse(hn::Lt(a, x), a, x);
+#endif
 }
 
 }  // namespace qkv::kernels::HWY_NAMESPACE

@@ -34,6 +34,12 @@ namespace {
 constexpr const char* kFile = QKV_SOURCE_DIR "/tests/attention/result_hashes.tsv";
 constexpr const char* kColumns[] = {"drawn", "amx",  "avx512bf16", "avx512",
                                     "avx2",  "sse4", "reference"};
+// NEON gives the bits of AVX2: it has fused multiply-adds, the same division, and each sum's order
+// does not depend on the width of registers.
+constexpr std::string_view kNeon = "neon";
+std::string column_of(std::string_view target) {
+  return std::string(target == kNeon ? "avx2" : target);
+}
 constexpr int kCallsOfARow = 4;
 constexpr std::uint64_t kSeed = 13;  // one with which TheRowsDrawEverything
 
@@ -298,6 +304,7 @@ TEST_P(ResultHashes, AreThoseOfTheTable) {
     GTEST_SKIP() << "this CPU has no " << target << ", or QKV_TARGET names another";
   }
   const bool writes = std::getenv("QKV_WRITE_HASHES") != nullptr;
+  if (writes && target == kNeon) GTEST_SKIP() << "AVX2 writes the column of " << target;
   Table table = read_table(), written;
   int unknown = 0, n = 0;
   for (const auto& [row, run] : all_rows()) {
@@ -312,10 +319,10 @@ TEST_P(ResultHashes, AreThoseOfTheTable) {
     } else if (!same_calls) {
       ADD_FAILURE() << row << ": tests draw other calls than the table has. If they were meant to: "
                     << "write it anew, with a library whose bits are those of the table.";
-    } else if (want[target] == "?") {
+    } else if (want[column_of(target)] == "?") {
       ++unknown;
     } else {
-      EXPECT_EQ(results.cell(), want[target])
+      EXPECT_EQ(results.cell(), want[column_of(target)])
           << row << ", " << target << ": the bits of a result have changed. If they were meant to: "
           << "write the table anew, and say so in CHANGELOG.md, and why.";
     }
@@ -325,7 +332,9 @@ TEST_P(ResultHashes, AreThoseOfTheTable) {
   if (unknown > 0) GTEST_SKIP() << unknown << " rows were never run on " << target;
 }
 
-INSTANTIATE_TEST_SUITE_P(Target, ResultHashes, testing::ValuesIn(kColumns + 1, std::end(kColumns)),
+INSTANTIATE_TEST_SUITE_P(Target, ResultHashes,
+                         testing::Values("amx", "avx512bf16", "avx512", "avx2", "sse4", "neon",
+                                         "reference"),
                          [](const auto& one) { return std::string(one.param); });
 
 TEST(ResultHashes, TheTableHasTheRowsThatThereAre) {

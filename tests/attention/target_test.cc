@@ -43,8 +43,8 @@ TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "reference");
-  std::vector<std::string> order{"amx",  "avx512bf16",   "avx512",   "avx2",
-                                 "sse4", "amx-emulated", "reference"};
+  std::vector<std::string> order{"amx",  "avx512bf16", "avx512",       "avx2",
+                                 "sse4", "neon",       "amx-emulated", "reference"};
   // Where dot2 is slow.
   const auto avx512 = std::find(targets.begin(), targets.end(), "avx512");
   if (std::find(targets.begin(), avx512, "avx512bf16") == avx512) std::swap(order[1], order[2]);
@@ -55,6 +55,7 @@ TEST(Target, AreListedBestFirst) {
   }
 }
 
+#if defined(__x86_64__)
 // A CPU whose VDPBF16PS is slow computes bfloat16 with avx512; the others keep their order.
 TEST(Target, AvxBf16ComesSecondWhereItIsSlow) {
   using kernels::Target;
@@ -65,6 +66,7 @@ TEST(Target, AvxBf16ComesSecondWhereItIsSlow) {
   EXPECT_EQ(kernels::ordered_targets(false), fast);
   EXPECT_EQ(kernels::ordered_targets(true), slow);
 }
+#endif
 
 // Without QKV_TARGET every target can be forced, so that tests reach all of them.
 TEST(Target, EveryTargetIsAPath) {

@@ -39,7 +39,7 @@ std::string asked_target() {
 
 bool asks_for_known_target() {
   for (const char* name :
-       {"amx", "avx512bf16", "avx512", "avx2", "sse4", "amx-emulated", "reference"}) {
+       {"amx", "avx512bf16", "avx512", "avx2", "sse4", "neon", "amx-emulated", "reference"}) {
     if (asked_target() == name) return true;
   }
   return false;
