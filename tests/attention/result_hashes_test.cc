@@ -34,8 +34,8 @@ namespace {
 constexpr const char* kFile = QKV_SOURCE_DIR "/tests/attention/result_hashes.tsv";
 constexpr const char* kColumns[] = {"drawn", "amx",  "avx512bf16", "avx512",
                                     "avx2",  "sse4", "reference"};
-// NEON gives the bits of AVX2: it has fused multiply-adds, the same division, and each sum's order
-// does not depend on the width of registers.
+// NEON has to give the bits of AVX2: it has fused multiply-adds and divisions too, and the order of
+// a sum does not depend on the width of registers.
 constexpr std::string_view kNeon = "neon";
 std::string column_of(std::string_view target) {
   return std::string(target == kNeon ? "avx2" : target);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
-#include <functional>
 #include <initializer_list>
 #include <set>
 #include <string_view>
