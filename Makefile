@@ -34,9 +34,11 @@ docs: ## set up, build the site of the documents: build/docs/html/index.html
 	@scripts/python_package.sh
 	@scripts/site.sh
 
-wheel: ## set up, build wheels of the Python package with what they link: dist/qkv-*.whl
+wheel: ## set up, build wheels for x86-64 and AArch64 with what they link: dist/qkv-*.whl
 	@scripts/setup.sh test
-	@scripts/wheel.sh
+	@scripts/setup.sh pack
+	@scripts/wheel.sh x86_64
+	@scripts/wheel.sh aarch64
 
 deb: ## set up, build a package for this release of Debian: dist/qkv_*.deb
 	@scripts/setup.sh pack

@@ -1,11 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 
-# Toolchain file: Debian's cross compiler for AArch64; what is built runs under qemu-user.
+# Toolchain file: Debian's cross compiler for AArch64; what is built runs under qemu-user. QKV_SYSROOT
+# names a directory with Debian's libraries for arm64 (scripts/wheel/sysroot.sh), for what links them.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-# The C library of the cross compiler goes with its loader; one of the machine's own for arm64 may not.
-set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu
-    -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib)
 # No notes that GCC 10.1 changed how a pair of floats is passed.
 set(CMAKE_CXX_FLAGS_INIT -Wno-psabi)
+# The C library of the cross compiler goes with its loader; an arm64 one of this machine may not.
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu
+    -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib)
+
+if(QKV_SYSROOT)
+  list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES QKV_SYSROOT)
+  set(CMAKE_SYSROOT ${QKV_SYSROOT})
+  set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
+  set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${QKV_SYSROOT})
+  set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+  set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+  set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # nanobind's, and an installed qkv's, are outside it
+  set(ENV{PKG_CONFIG_SYSROOT_DIR} ${QKV_SYSROOT})
+  set(ENV{PKG_CONFIG_LIBDIR}
+      ${QKV_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${QKV_SYSROOT}/usr/share/pkgconfig)
+endif()

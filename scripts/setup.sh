@@ -48,6 +48,8 @@ fuzz  command:clang++-16        clang-16
 fuzz  clang_runtime:fuzzer      libclang-rt-16-dev
 pack  command:debootstrap       debootstrap
 pack  command:dpkg-shlibdeps    dpkg-dev
+pack  command:qemu-aarch64-static qemu-user-static
+pack  command:aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
 docs  command:doxygen           doxygen
 check command:clang-format-16   clang-format-16
 check command:clang-tidy-16     clang-tidy-16

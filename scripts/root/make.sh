@@ -2,13 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/root/make.sh SUITE
 # Makes build/roots/SUITE with debootstrap: the smallest system of that Debian release, with Python
-# and without a compiler. Does nothing if it is there. Needs to be root, and Debian's archive;
-# QKV_MIRROR names another one.
+# and without a compiler; of bookworm-arm64 and so on, that of another architecture, whose programs
+# run under qemu. Does nothing if it is there. Needs to be root, and Debian's archive; QKV_MIRROR names
+# another one.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
 readonly suite=${1:?usage: scripts/root/make.sh SUITE}
 readonly root=$PWD/build/roots/$suite
+readonly binfmt=/proc/sys/fs/binfmt_misc
+if [[ $suite == *-arm64 && ! -e $binfmt/qemu-aarch64 && -f /usr/lib/binfmt.d/qemu-aarch64.conf ]]; then
+  # Where no service has told the kernel which programs are qemu's.
+  [ -e $binfmt/register ] || mount -t binfmt_misc binfmt_misc $binfmt || true
+  cat /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register || true
+fi
 [ -d "$root" ] && exit
 [ "$(id -u)" = 0 ] || {
   echo "root: $suite: only root can make one" >&2
@@ -18,9 +25,11 @@ command -v debootstrap >/dev/null || {
   echo "root: $suite: no debootstrap; scripts/setup.sh pack installs it" >&2
   exit 1
 }
+arch=""
+if [[ $suite == *-arm64 ]]; then arch=arm64; fi
 rm -rf "$root.new"
 mkdir -p "$root.new"
 # In a mount namespace of its own, so that nothing stays mounted below build/.
 scripts/quietly.sh "root $suite" unshare --mount debootstrap --variant=minbase --include=python3,python3-venv \
-  "$suite" "$root.new" ${QKV_MIRROR:+"$QKV_MIRROR"} >&2
+  ${arch:+"--arch=$arch"} "${suite%-*64}" "$root.new" ${QKV_MIRROR:+"$QKV_MIRROR"} >&2
 mv "$root.new" "$root"

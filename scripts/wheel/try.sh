@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/wheel/try.sh [SUITE...]
-# Tries the wheels of dist/ in bare roots of Debian's releases (bookworm, trixie and sid), with
-# NumPy 1 and 2, and in bookworm's also with the interpreters of scripts/wheel/pythons.sh that no
-# release has. What this machine cannot try is counted as skipped. The last line has the counts.
+# Tries the wheels of dist/ in bare roots of Debian's releases (bookworm, trixie and sid; those for
+# aarch64, where there are some, in emulated bookworm-arm64 and trixie-arm64), with NumPy 1 and 2, and
+# in bookworm's also with the interpreters of scripts/wheel/pythons.sh that no release has. What this
+# machine cannot try is counted as skipped. The last line has the counts.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
 suites=("$@")
-((${#suites[@]})) || suites=(bookworm trixie sid)
+if ((${#suites[@]} == 0)); then
+  suites=(bookworm trixie sid)
+  if compgen -G "dist/qkv-*_aarch64.whl" >/dev/null; then suites+=(bookworm-arm64 trixie-arm64); fi
+fi
 tried=0 skipped=0 failed=0
 
 skip() {
@@ -16,24 +20,25 @@ skip() {
   skipped=$((skipped + 1))
 }
 
-# Puts a NumPy into build/numpy/VERSION/MAJOR, for a Python VERSION. Fails if there is none.
+# Puts a NumPy into build/numpy/MACHINE/VERSION/MAJOR, for a Python VERSION. Fails if there is none.
 fetch_numpy() {
-  local to=build/numpy/$1/$2
+  local to=build/numpy/$3/$1/$2
   compgen -G "$to/numpy-*.whl" >/dev/null && return
   .venv-python/bin/python -m pip --disable-pip-version-check --quiet --quiet download --no-deps \
     --only-binary :all: --implementation cp --python-version "$1" --abi "cp${1/./}" \
-    --platform manylinux_2_17_x86_64 --platform manylinux_2_27_x86_64 \
-    --platform manylinux_2_28_x86_64 --dest "$to" "numpy==$2.*" 2>/dev/null
+    --platform "manylinux_2_17_$3" --platform "manylinux_2_27_$3" \
+    --platform "manylinux_2_28_$3" --dest "$to" "numpy==$2.*" 2>/dev/null
 }
 
 # Tries SUITE, with a PYTHON of VERSION, and what in.sh needs to bring that Python along.
 try() {
-  local suite=$1 python=$2 version=$3 major
+  local suite=$1 python=$2 version=$3 machine=x86_64 major
+  if [[ $suite == *-arm64 ]]; then machine=aarch64; fi
   for major in 1 2; do
-    if ! fetch_numpy "$version" "$major"; then
+    if ! fetch_numpy "$version" "$major" "$machine"; then
       skip "$suite: no NumPy $major for Python $version"
     elif scripts/root/in.sh "$suite" "${@:4}" sh "$PWD/scripts/wheel/first_picture.sh" \
-      "$python" "$PWD/build/numpy/$version/$major"; then
+      "$python" "$PWD/build/numpy/$machine/$version/$major"; then
       tried=$((tried + 1))
     else
       echo "$suite: Python $version with NumPy $major: FAILED"
