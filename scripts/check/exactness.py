@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks docs/exactness.md: each row of its matrix names tests and controls, and all tests exist.
+So must those that README, the changelog and the other pages name, such as `Suite.Name`.
 
 usage: exactness.py [ROOT]
        exactness.py --self-test
@@ -16,6 +17,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = "docs/exactness.md"
 NAME = re.compile(r"`(\w+\.\w+)`")
+ELSEWHERE = re.compile(r"`([A-Z]\w*\.(?:[A-Z]\w*|test_\w+))`")  # no file or function of Python
 GOOGLE = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s*(\w+)\)", re.MULTILINE)
 PYTHON = re.compile(r"^class (\w+)|^    def (test_\w+)", re.MULTILINE)
 CMAKE = re.compile(r"add_test\(NAME ([\w.]+)")
@@ -54,6 +56,16 @@ def faults(text, tests):
     return names, found
 
 
+def named_elsewhere(root):
+    """(place, name) of each test that another page names."""
+    pages = [root / "README.md", root / "CHANGELOG.md", *sorted((root / "docs").rglob("*.md"))]
+    for page in pages:
+        if page == root / PAGE or not page.is_file():
+            continue
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            yield from ((f"{page.relative_to(root)}:{number}", name) for name in ELSEWHERE.findall(line))
+
+
 def self_test():
     head = "what | bits | test | control\n--- | --- | --- | ---\n"
     row = "threads | all | `A.One` | `OrderControl.Two`\n"
@@ -64,6 +76,9 @@ def self_test():
     for wrong, fault in (("`OrderControl.Two`", "no control"), ("`A.One`", "no test")):
         assert faults(head + row + row.replace(wrong, "none"), tests)[1] == [f"threads: {fault}"]
     assert {"PathOrder.DecodeIsPrefill", "portable.bits"} <= tests_of(ROOT)
+    line = "`A.One`, `Class.test_two`, `page.md`, `qkv.Translator`, `ErrorKind::kType`, A.Three"
+    assert ELSEWHERE.findall(line) == ["A.One", "Class.test_two"]
+    assert "PathMemory.IsLinear" in {name for _, name in named_elsewhere(ROOT)}
 
 
 def main():
@@ -71,9 +86,15 @@ def main():
         self_test()
         return 0
     root = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else ROOT
-    names, found = faults((root / PAGE).read_text(encoding="utf-8"), tests_of(root))
+    tests = tests_of(root)
+    names, found = faults((root / PAGE).read_text(encoding="utf-8"), tests)
+    found = [f"{PAGE}: {fault}" for fault in found]
+    for place, name in named_elsewhere(root):
+        names.append(name)
+        if name not in tests:
+            found.append(f"{place}: there is no test {name}")
     for fault in found:
-        print(f"{PAGE}: {fault}")
+        print(fault)
     print(f"{len(names)} tests named, {len(found)} faults")
     return 1 if found else 0
 
