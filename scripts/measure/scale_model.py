@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts the time of attention and of training over ranks, from the speed of one.
 
-usage: scale_model.py [--table]         predictions for 8, 64 and 1024 ranks (docs/scale.md)
+usage: scale_model.py                   predictions for 8, 64 and 1024 ranks (docs/scale.md)
        scale_model.py --check BUILD     against a measurement of two ranks on this machine, or on two
                                         hosts: --hosts one,two, as in rank_speed.py
 
