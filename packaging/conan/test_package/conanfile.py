@@ -30,4 +30,5 @@ class QkvTest(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(str(pathlib.Path(self.cpp.build.bindir, "consumer")), env="conanrun")
+            program = pathlib.Path(self.build_folder, self.cpp.build.bindir, "consumer")
+            self.run(f'"{program}"', env="conanrun")
