@@ -46,9 +46,10 @@ def program(*arguments):
 
 
 def attention_by_numpy(q, k, v):
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    # einsum, not @: emulated by qemu 7.2, the OpenBLAS of NumPy 2.5 returns NaN on AArch64.
+    scores = np.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1])
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    return np.einsum("bhij,bhjd->bhid", weights / weights.sum(-1, keepdims=True), v)
 
 
 def main():
