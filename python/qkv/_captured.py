@@ -10,7 +10,7 @@ import functools
 import math
 import sys
 from contextvars import ContextVar
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -145,8 +145,9 @@ class _Trace:
     array does not hold its reader, since the reader holds the array.
     """
 
-    def __init__(self, call: Optional[Call]) -> None:
+    def __init__(self, call: Optional[Call], is_of_torch: bool = False) -> None:
         self.call = call
+        self.is_of_torch = is_of_torch  # whether errors give advice in PyTorch's words
         self.read: Dict[int, Tuple[Any, _core.Captured]] = {}
         self.views: Dict[int, Tuple[Any, Any]] = {}  # tensors with their views, by their ids
         self.ranges: Dict[int, Known] = {}  # of captured integers
@@ -156,10 +157,10 @@ _TRACE: ContextVar[Optional[_Trace]] = ContextVar("qkv_trace", default=None)
 
 
 def traced(
-    function: Any, symbols: Tuple[Any, ...], call: Optional[Call] = None
+    function: Any, symbols: Tuple[Any, ...], call: Optional[Call], is_of_torch: bool
 ) -> Tuple[Any, List[Tuple[Any, Any]]]:
     """Calls a function with symbols; returns its result and the (array, reader) pairs it read."""
-    trace = _Trace(call)
+    trace = _Trace(call, is_of_torch)
     token = _TRACE.set(trace)
     try:
         return function(*symbols), list(trace.read.values())
@@ -171,6 +172,12 @@ def present_call() -> Optional[Call]:
     """The one call that the present trace is for, if it is for one."""
     trace = _TRACE.get()
     return None if trace is None else trace.call
+
+
+def is_traced_of_torch() -> bool:
+    """Whether the function that is traced uses PyTorch, or a call of qkv.torch takes it."""
+    trace = _TRACE.get()
+    return trace is not None and trace.is_of_torch
 
 
 def view_of_tensor(tensor: Any) -> Any:
@@ -322,6 +329,30 @@ def _names_of(code: CodeType) -> Iterator[str]:
             yield from _names_of(constant)
 
 
+def uses_torch(function: Any) -> bool:
+    """Whether a variable of the function is PyTorch, a module of it or a tensor."""
+    if not isinstance(function, (FunctionType, MethodType)):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    if code is None or "torch" not in sys.modules:
+        return False
+    variables = [function.__globals__.get(name) for name in _names_of(code)]
+    variables += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    return any(is_tensor(x) or _is_of_torch(x) for x in variables)
+
+
+def _is_of_torch(x: Any) -> bool:
+    return isinstance(x, ModuleType) and x.__name__.partition(".")[0] == "torch"
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # not assigned yet
+        return False
+    return True
+
+
 class _Copies:
     """Copies functions, and the functions that they call; the copies read captured arrays.
 
@@ -392,11 +423,8 @@ class _Copies:
         return made
 
     def _fill(self, cell: CellType, from_cell: CellType, name: str) -> None:
-        try:
-            value = from_cell.cell_contents
-        except ValueError:  # not assigned yet
-            return
-        cell.cell_contents = self.of(value, name)
+        if _is_filled(from_cell):
+            cell.cell_contents = self.of(from_cell.cell_contents, name)
 
 
 def with_captured_arrays(function: Any, has_tensors: bool = True) -> Any:

@@ -12,19 +12,12 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Union
 import numpy as np
 
 from . import _core
+from ._hints import hint
 from ._integers import LEAST, Known, known, runs, within
 from ._words import with_names
 
 __all__ = ["Expression", "maximum", "minimum", "where"]
 
-_NO_BOOL = (
-    "Write qkv.where(c, a, b) for if, & | ~ for and, or, not, (a < b) & (b < c), qkv.minimum, "
-    "qkv.maximum"
-)
-_NO_INDEX = (
-    "To index an attribute, an item of a list or an array of a class derived from NumPy's, write "
-    "qkv.captured(array)[...]"
-)
 _MOST_TEXT = 26  # characters of an expression in a message
 
 
@@ -59,38 +52,36 @@ class Expression:
 
     # ---- operations that need a value ------------------------------------------------------------
 
-    def _refusal(self, what: str, instead: str) -> TypeError:
+    def _refusal(self, what: str, about: str) -> TypeError:
         text = self._of.text()
         shown = text if len(text) <= _MOST_TEXT else text[: _MOST_TEXT - 3] + "..."
         return TypeError(
-            f"expression: {shown} has no value while it is traced; {what} needs one. {instead}"
+            f"expression: {shown} has no value while it is traced; {what} needs one. {hint(about)}"
         )
 
     def __bool__(self) -> bool:
-        raise self._refusal("if, and, or, not, in, min() or max()", _NO_BOOL)
+        raise self._refusal("if, and, or, not, in, min() or max()", "truth")
 
     def __index__(self) -> int:
-        raise self._refusal("an index, or range()", _NO_INDEX)
+        raise self._refusal("an index, or range()", "index")
 
     def __int__(self) -> int:
-        raise self._refusal("int()", "Write x.astype(int)")
+        raise self._refusal("int()", "integer")
 
     def __float__(self) -> float:
-        raise self._refusal(
-            "float(), or a function of math", "Write x.astype(float), or np.exp(x) for math.exp(x)"
-        )
+        raise self._refusal("float(), or a function of math", "float")
 
     def __len__(self) -> int:
-        raise self._refusal("len()", "It is one value")
+        raise self._refusal("len()", "value")
 
     def __iter__(self) -> Any:
-        raise self._refusal("iteration", "It is one value")
+        raise self._refusal("iteration", "value")
 
     def __hash__(self) -> int:
-        raise self._refusal("a key of a dict or set", "Put the values into an array, and read that")
+        raise self._refusal("a key of a dict or set", "key")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise self._refusal("an array", _NO_INDEX)
+        raise self._refusal("an array", "index")
 
     # ---- operators -------------------------------------------------------------------------------
 
@@ -280,9 +271,12 @@ def expression_of(x: Any) -> Expression:
     if shape is None or isinstance(x, np.complexfloating):
         raise TypeError(f"expression: an operand must be a number, got {type(x).__name__}")
     if len(shape) > 0:
+        from ._captured import present_call
+
+        place = "at.h" if present_call() is None else "h"
         raise TypeError(
             "expression: an operand must be a number, got an array of the shape "
-            f"{list(shape)}; read it at an index, such as array[at.h]"
+            f"{list(shape)}; read it at an index, such as array[{place}]"
         )
     if isinstance(x, np.generic):
         if not hasattr(type(x), "__float__") or x.dtype.kind in "USmMO":
@@ -345,7 +339,7 @@ def _power(base: Any, exponent: Any) -> Expression:
         return _of_one("exp", exponent * math.log(base))
     raise TypeError(
         f"expression: ** takes a constant exponent, or a positive constant as its base, got "
-        f"{base!r} ** {exponent!r}; write np.exp(b * np.log(a))"
+        f"{base!r} ** {exponent!r}; write {hint('exp')}(b * {hint('log')}(a))"
     )
 
 
@@ -358,7 +352,8 @@ def _constant_power(base: Expression, exponent: Any) -> Expression:
     if not is_number or exponent != exponent // 1 or abs(float(exponent)) > _LARGEST_POWER:
         raise TypeError(
             f"expression: ** takes an integer from -{_LARGEST_POWER} to {_LARGEST_POWER}, 0.5 or "
-            f"-0.5 as its exponent, got {exponent!r}; write np.exp({exponent!r} * np.log(x))"
+            f"-0.5 as its exponent, got {exponent!r}; write {hint('exp')}({exponent!r} * "
+            f"{hint('log')}(x))"
         )
     as_integer = isinstance(exponent, (int, np.integer)) and exponent >= 0
     x = +base if as_integer else base.astype(float)

@@ -3,10 +3,30 @@
 
 import inspect
 import sys
-from typing import Any, Callable, List, NamedTuple, NoReturn, Optional, Tuple, Union, cast
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+    cast,
+)
 
 from . import _core
-from ._captured import Call, is_inlined, is_tensor, tensor_of, traced, with_captured_arrays
+from ._captured import (
+    Call,
+    is_inlined,
+    is_tensor,
+    tensor_of,
+    traced,
+    uses_torch,
+    with_captured_arrays,
+)
 from ._expression import Expression, expression_of, tape_of
 from ._integers import LARGEST, within
 
@@ -52,33 +72,57 @@ def _places(call: Optional[Call]) -> At:
 
 
 def _traced(
-    of: str, function: Any, symbols: Tuple[Any, ...], call_of: Optional[Call]
+    of: str, function: Any, symbols: Tuple[Any, ...], call_of: Optional[Call], is_of_torch: bool
 ) -> Tuple[Any, Expression, List[Tuple[Any, Any]]]:
     """The function with captured arrays, its result, and the (array, reader) pairs it reads."""
-    check_takes(of, function, symbols)
+    check_takes(f"{of}: f", function, ("s", "at")[2 - len(symbols) :])
     call = with_captured_arrays(function)
-    result, read = traced(call, symbols, call_of)
+    in_torch = is_of_torch or call_of is not None or uses_torch(function)
+    result, read = traced(call, symbols, call_of, in_torch)
     if result is None:
         raise TypeError(f"{of}: f must return an expression, got None")
     return call, expression_of(result), read
 
 
-def check_takes(of: str, function: Any, symbols: Tuple[Any, ...]) -> None:
-    """Raises TypeError if the function does not take these symbols."""
-    takes = "(s, at)" if len(symbols) == 2 else "(at)"
+# {the number of arguments: {another number: what takes functions of that many}}.
+_ELSEWHERE = {
+    2: {5: "qkv.torch.flex_attention"},
+    1: {4: "create_block_mask, for qkv.torch.flex_attention,"},
+    5: {2: "qkv.torch.attention", 4: "create_block_mask, for block_mask,"},
+}
+
+
+def check_takes(name: str, function: Any, takes: Sequence[str]) -> None:
+    """Raises TypeError if the argument `name` is no function that takes arguments like these."""
+    wanted = f"({', '.join(takes)})"
     if not callable(function):
         raise TypeError(
-            f"{of}: f must be a function that takes {takes}, got {type(function).__name__}"
+            f"{name} must be a function that takes {wanted}, got {type(function).__name__}"
         )
     try:
         signature = inspect.signature(function)
     except ValueError:  # a function written in C
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(*symbols)
-        except TypeError:
-            raise TypeError(f"{of}: f must take {takes}, got {signature}") from None
+        return
+    if not _binds(signature, len(takes)):
+        elsewhere = [of for n, of in _ELSEWHERE[len(takes)].items() if _binds(signature, n)]
+        hint = f"; {elsewhere[0]} takes functions like that" if elsewhere else ""
+        raise TypeError(f"{name} must take {wanted}, got {_without_types(signature)}{hint}")
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    """Whether a function takes this number of arguments."""
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True
+
+
+def _without_types(signature: inspect.Signature) -> str:
+    """The parameters, without annotations."""
+    empty = inspect.Parameter.empty
+    each = [x.replace(annotation=empty) for x in signature.parameters.values()]
+    return str(inspect.Signature(each))
 
 
 def _called(mod: Any, *symbols: Any) -> Any:
@@ -108,11 +152,16 @@ class ScoreMod:
     Another such function may call it: `mod(s, at)` is an expression.
     """
 
-    def __init__(self, function: Callable[[Any, Any], Any], call: Optional[Call] = None) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        call: Optional[Call] = None,
+        is_of_torch: bool = False,
+    ) -> None:
         self._function = function
         self._is_of_call = call is not None
         symbols = (Expression(_core.symbol("s")), _places(call))
-        self._call, expression, read = _traced("score_mod", function, symbols, call)
+        self._call, expression, read = _traced("score_mod", function, symbols, call, is_of_torch)
         self._mod = _core.ScoreMod(expression._of)
         named = ((self._mod.gradient_name(reader), array) for array, reader in read)
         # The tensors that may have a gradient, by its name.
@@ -153,10 +202,17 @@ class MaskMod:
     Another such function may call it: `causal(at) & document(at)`.
     """
 
-    def __init__(self, function: Callable[[Any], Any], call: Optional[Call] = None) -> None:
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        call: Optional[Call] = None,
+        is_of_torch: bool = False,
+    ) -> None:
         self._function = function
         self._is_of_call = call is not None
-        self._call, expression, _ = _traced("mask_mod", function, (_places(call),), call)
+        self._call, expression, _ = _traced(
+            "mask_mod", function, (_places(call),), call, is_of_torch
+        )
         self._of = _core.MaskMod(expression._of)
 
     def __call__(self, at: At) -> Any:
@@ -205,9 +261,7 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
     """
     if is_inlined():  # a graph takes the function, which qkv.torch records
         return cast(ScoreMod, f)
-    if isinstance(f, OfCall):
-        return ScoreMod(f.function, f.call)
-    return f if isinstance(f, ScoreMod) else ScoreMod(f)
+    return _made(ScoreMod, f)
 
 
 def mask_mod(f: MaskFunction) -> MaskMod:
@@ -231,6 +285,18 @@ def mask_mod(f: MaskFunction) -> MaskMod:
     """
     if is_inlined():
         return cast(MaskMod, f)
+    return _made(MaskMod, f)
+
+
+def made_of_torch(options: Dict[str, Any]) -> None:
+    """Makes the functions of a call of qkv.torch; errors give advice in PyTorch's words."""
+    for name, mod in (("score_mod", ScoreMod), ("mask_mod", MaskMod)):
+        f = options.get(name)
+        if callable(f) and not isinstance(f, (ScoreMod, MaskMod)):
+            options[name] = _made(mod, f, is_of_torch=True)
+
+
+def _made(mod: Any, f: Any, is_of_torch: bool = False) -> Any:
     if isinstance(f, OfCall):
-        return MaskMod(f.function, f.call)
-    return f if isinstance(f, MaskMod) else MaskMod(f)
+        return mod(f.function, f.call)
+    return f if isinstance(f, mod) else mod(f, is_of_torch=is_of_torch)

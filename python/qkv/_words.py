@@ -44,7 +44,7 @@ _ELSEWHERE = {
     "window_size": "window",
 }
 
-_MOST_TEXT = 220  # characters of a message
+MOST_TEXT = 220  # characters of a message
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ def with_names(start: str, names: Iterable[str]) -> str:
     for shown in range(len(known), 0, -1):
         rest = f" and {len(known) - shown} more" if shown < len(known) else ""
         text = start + ", ".join(known[:shown]) + rest
-        if len(text) <= _MOST_TEXT:
+        if len(text) <= MOST_TEXT:
             break
     return text
 

@@ -53,11 +53,35 @@ def seen_by(layers, model=None, calls=1):
         (1, ("inner.1",)),
         ([0, "1"], ("inner.0", "inner.1")),
         (range(1), ("inner.0",)),
-        (5, ()),
+        ("norm", ()),
     ],
 )
 def test_layers_are_chosen(layers, names):
     assert seen_by(layers).names == names
+
+
+@pytest.mark.parametrize("layers", [2, [0, 2], range(1, 3), ["inner.0", 2]])
+def test_layers_that_there_are_not(layers):
+    message = "^look: layers must be below 2, the number of layers that attended, got 2; they are "
+    with pytest.raises(ValueError, match=message + "'inner.0', 'inner.1'$"):
+        seen_by(layers)
+    assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
+
+
+def test_layers_that_there_may_be():
+    with qkv.torch.look(Calls(ours), layers=2) as seen:
+        pass  # no layer attended, so nothing is known about their number
+    assert len(seen) == 0
+    with pytest.raises(ZeroDivisionError), qkv.torch.look(model := Calls(ours), layers=2):
+        model(*[draw(B, HEADS, T, 8)] * 3)
+        raise ZeroDivisionError  # an error of the block is not replaced
+
+
+def test_many_names_in_a_message():
+    model = torch.nn.ModuleList([torch.nn.Identity() for _ in range(100)])
+    with pytest.raises(ValueError, match=r"got '100'; it has '', '0', .* more$") as caught:
+        qkv.torch.look(model, layers="100")
+    assert 200 < len(str(caught.value)) <= 220
 
 
 def test_calls_in_order():
@@ -314,19 +338,44 @@ WRONG = {
         "'inner.0', 'inner.0.norm', 'inner.1', 'inner.1.norm'",
     ),
     "half a name": ({"layers": "inn", "top": 1}, ValueError, "got 'inn'; it has"),
-    "pattern": ({"layers": re.compile("x$"), "top": 1}, ValueError, "must match names"),
+    "pattern": (
+        {"layers": re.compile("x$"), "top": 1}, ValueError,
+        "layers must be patterns of names of the model's modules, got 'x$'; it has '', 'inner', ",
+    ),
     "no layers": ({"layers": [], "top": 1}, ValueError, "must name one or more"),
-    "layer": ({"layers": -1, "top": 1}, ValueError, "look: layers must be 0 or more, got -1"),
-    "layer kind": ({"layers": 1.5, "top": 1}, TypeError, "layers must be of integers, got float"),
-    "heads": ({"heads": 1, "top": 1}, TypeError, "heads must be a list of integers, got int"),
-    "head kind": ({"heads": ["a"], "top": 1}, TypeError, "heads must be of integers, got str"),
-    "rows": ({"rows": [True]}, TypeError, "look: rows must be of integers, got bool"),
+    "layer": (
+        {"layers": -1, "top": 1}, ValueError,
+        "look: layers must be indices from 0, or names, of the model's modules, got -1; it has '',",
+    ),
+    "layers": ({"layers": [0, 7], "top": 1}, ValueError, "got 7; it has '', 'inner', 'inner.0'"),
+    "layer kind": (
+        {"layers": slice(2), "top": 1}, TypeError,
+        "look: layers must be names, compiled patterns, indices or a list of them, got slice(None,",
+    ),
+    "heads": ({"heads": 1, "top": 1}, TypeError, "heads must be a list of integers, got int 1"),
+    "head kind": ({"heads": ["a"], "top": 1}, TypeError, "heads must be a list of integers, got s"),
+    "row": (
+        {"rows": -1}, TypeError, "look: rows must be a list of integers or a slice, got int -1",
+    ),
+    "rows": (
+        {"rows": [True]}, TypeError,
+        "look: rows must be a list of integers or a slice, got bool True in the list",
+    ),
+    "text of rows": ({"rows": "all"}, TypeError, "must be a list of integers or a slice, got str"),
+    "slice": (
+        {"rows": slice(0.5)}, TypeError,
+        "look: rows must be a list of integers or a slice, got slice(None, 0.5, None)",
+    ),
     "top": ({"top": -1}, ValueError, "look: top must be 0 or more, got -1"),
-    "sums": ({"column_sums": 1}, TypeError, "column_sums must be a list of integers, got int"),
+    "top kind": ({"top": 1.5}, TypeError, "look: top must be an integer, got float 1.5"),
+    "sums": (
+        {"column_sums": 1}, TypeError,
+        "look: column_sums must be True, False, a list of integers or a slice, got int 1",
+    ),
     "entropy": ({"entropy": 1}, TypeError, "look: entropy must be True or False, got int"),
     "pool": ({"pool": (2, 0)}, ValueError, "pool must be (m, n) of 1 or more each, got (2, 0)"),
     "pool size": ({"pool": [2]}, ValueError, "pool must be (m, n) of 1 or more each, got [2]"),
-    "pool kind": ({"pool": 2}, TypeError, "pool must be a list of integers, got int"),
+    "pool kind": ({"pool": 2}, TypeError, "look: pool must be (m, n), two integers, got int 2"),
 }  # fmt: skip
 
 
@@ -367,7 +416,7 @@ def test_names_of_what_was_recorded():
     with pytest.raises(IndexError):
         seen[2]
     with pytest.raises(KeyError, match=r"layers= selects none of 'inner\.0', 'inner\.1', the"):
-        seen_by(7)[""]
+        seen_by("norm")[""]
     softmax = Calls(lambda q, k, v: torch.softmax(q @ k.mT / math.sqrt(8), -1) @ v)
     with pytest.raises(KeyError, match="there are none: the model called no attention function"):
         seen_by(None, softmax)["inner.0"]

@@ -116,7 +116,7 @@ def test_many_maps_are_the_first_ones(monkeypatch):
 def test_what_cannot_be_drawn_says_why():
     for seen, reason in (
         (looked(entropy=True), "none were recorded: request rows by look"),
-        (looked(layers=7), "layers= selects none of"),
+        (looked(layers="norm"), "layers= selects none of"),
     ):
         forms = seen._repr_mimebundle_()
         assert set(forms) == {"text/plain"} and reason in forms["text/plain"]

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 import torch
 
 from .. import _functions
-from .._mods import ScoreMod, score_mod
+from .._mods import ScoreMod, made_of_torch
 from .._results import results
 from .._words import unknown_keyword
 from ._cuda import attention as attention_on_cuda
@@ -248,10 +248,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if WATCHERS:
         tell(q, k, v, options)
     Tensor = torch.Tensor
-    if callable(options.get("score_mod")) and not wants_operator(
-        [x for x in (q, k, v) if isinstance(x, Tensor)]
+    if (callable(options.get("score_mod")) or callable(options.get("mask_mod"))) and not (
+        wants_operator([x for x in (q, k, v) if isinstance(x, Tensor)])
     ):
-        options["score_mod"] = score_mod(options["score_mod"])
+        made_of_torch(options)
     if (  # fast path: the overhead matters for small calls
         isinstance(q, Tensor)
         and isinstance(k, Tensor)

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import torch
 
 from .._captured import Call
-from .._mods import MaskMod, OfCall
+from .._mods import MaskMod, OfCall, check_takes
 from ._attention import attention
 from ._kinds import check_kinds
 from ._questions import is_compiling, is_recorded
@@ -18,6 +18,8 @@ _WORD = "flex_attention"
 
 
 def _score_mod(function: Any, call: Call) -> OfCall:
+    if not is_compiling():
+        check_takes(f"{_WORD}: score_mod", function, ("score", "b", "h", "q_idx", "kv_idx"))
     return OfCall(lambda s, at: function(s, at.b, at.h, at.i, at.j), call)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import torch
 
 from ._kinds import FLAG, check_kinds
-from ._look_names import has_name, listed
+from ._look_names import has_name, with_names_of
 from ._look_record import Asked, record
 from ._look_seams import install, remove
 from ._look_seen import ASKED_BY, Seen, layer_of, layers_that_attended, note_compiled, note_thread
@@ -67,6 +67,15 @@ class _Looker:
         if layer is not None:
             layer.calls.append(record(name, self.asked, q, k, v, options))
 
+    def check_layers(self) -> None:
+        """Raises ValueError for an index in `layers` that no layer had, if any layer attended."""
+        count = layers_that_attended(self.seen)
+        for which in self.layers if count else ():
+            if isinstance(which, int) and which >= count:
+                rule = f"layers must be below {count}, the number of layers that attended"
+                text = f"look: {rule}, got {which}; they are "
+                raise ValueError(with_names_of(text, self.wanted))
+
     def _is_wanted(self, name: str, index: int) -> bool:
         def is_named(which: Which) -> bool:
             if isinstance(which, int):
@@ -89,7 +98,7 @@ class _Look(ContextDecorator):
         self._inside.append(looker)
         return looker.seen
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, error: Any = None, *_: Any) -> None:
         if not self._inside:
             raise RuntimeError("look: must be entered before it is left, got __exit__ alone")
         thread = threading.get_ident()
@@ -97,6 +106,8 @@ class _Look(ContextDecorator):
         looker = (own or self._inside)[-1]  # a generator may be closed by another thread
         self._inside.remove(looker)
         _leave(looker)
+        if error is None:
+            looker.check_layers()
 
 
 def look(
@@ -153,7 +164,8 @@ def look(
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
-            and heads that a call does not have raise the error inside the model's call.
+            and heads that a call does not have raise the error inside the model's call, and indices
+            of layers that did not attend when the context ends.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
@@ -171,9 +183,9 @@ def look(
         check_kinds("look", FLAG, entropy=entropy)
     asked = Asked(
         None if heads is None else _indices("heads", heads),
-        _rows("rows", rows),
+        _rows("rows", rows, "a list of integers or a slice"),
         0 if top is None else _count("top", top),
-        bool(column_sums) if isinstance(column_sums, FLAG) else _rows("column_sums", column_sums),
+        _sum_rows(column_sums),
         bool(entropy),
         bool(value_sums),
         _pool(pool),
@@ -220,33 +232,56 @@ def _results() -> str:
     return f"{', '.join(names)} or {last}"
 
 
-def _integer(name: str, value: Any) -> int:
+def _shown(value: Any) -> str:
+    """A value that an argument does not take, for an error."""
+    if isinstance(value, slice):
+        return repr(value)
+    kind = type(value).__name__
+    return f"{kind} {value!r}" if isinstance(value, (bool, int, float)) else kind
+
+
+def _integer(name: str, value: Any, forms: str = "an integer", where: str = "") -> int:
+    """The value as an int; for the error, `forms` is what the argument may be."""
     try:
         if isinstance(value, bool):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"look: {name} must be of integers, got {kind}") from None
+        raise TypeError(f"look: {name} must be {forms}, got {_shown(value)}{where}") from None
 
 
-def _indices(name: str, values: Any) -> Tuple[int, ...]:
+def _indices(name: str, values: Any, forms: str = "a list of integers") -> Tuple[int, ...]:
     try:
+        if isinstance(values, (str, bytes)):
+            raise TypeError
         every = list(values)
     except TypeError:
-        kind = type(values).__name__
-        raise TypeError(f"look: {name} must be a list of integers, got {kind}") from None
-    return tuple(_integer(name, value) for value in every)
+        raise TypeError(f"look: {name} must be {forms}, got {_shown(values)}") from None
+    return tuple(_integer(name, value, forms, " in the list") for value in every)
 
 
-def _rows(name: str, rows: Any) -> Any:
-    return rows if rows is None or isinstance(rows, slice) else _indices(name, rows)
+def _rows(name: str, rows: Any, forms: str) -> Any:
+    if rows is None:
+        return None
+    if not isinstance(rows, slice):
+        return _indices(name, rows, forms)
+    try:
+        rows.indices(1)
+    except (TypeError, ValueError):
+        raise TypeError(f"look: {name} must be {forms}, got {_shown(rows)}") from None
+    return rows
+
+
+def _sum_rows(rows: Any) -> Any:
+    if isinstance(rows, FLAG):
+        return bool(rows)
+    return _rows("column_sums", rows, "True, False, a list of integers or a slice")
 
 
 def _pool(pool: Any) -> Optional[Tuple[int, int]]:
     if pool is None:
         return None
-    sizes = _indices("pool", pool)
+    sizes = _indices("pool", pool, "(m, n), two integers")
     if len(sizes) != 2 or min(sizes) < 1:
         raise ValueError(f"look: pool must be (m, n) of 1 or more each, got {pool!r}")
     return sizes[0], sizes[1]
@@ -267,25 +302,22 @@ def _layers(model: torch.nn.Module, layers: Any) -> Tuple[Which, ...]:
     if not several:
         raise ValueError("look: layers must name one or more, or be None for all, got none")
     names = [name for name, _ in model.named_modules()]
-    known = listed(_likely(model))
     checked: List[Which] = []
     for which in several:
         if isinstance(which, str):
-            if not any(has_name(name, which) for name in names):
-                raise ValueError(
-                    f"look: layers must be names of the model's modules, got {which!r}; it has "
-                    f"{known}"
-                )
-            checked.append(which)
+            rule, is_known = "names", any(has_name(name, which) for name in names)
+            got = repr(which)
         elif isinstance(which, re.Pattern):
-            if not any(which.search(name) for name in names):
-                raise ValueError(
-                    "look: layers must match names of the model's modules, got "
-                    f"{which.pattern!r}; it has {known}"
-                )
-            checked.append(which)
+            rule, is_known = "patterns of names", any(which.search(name) for name in names)
+            got = repr(which.pattern)
         else:
-            checked.append(_count("layers", which))
+            which = _integer("layers", which, "names, compiled patterns, indices or a list of them")
+            rule, is_known = "indices from 0, or names,", 0 <= which < len(names)
+            got = str(which)
+        if not is_known:
+            text = f"look: layers must be {rule} of the model's modules, got {got}; it has "
+            raise ValueError(with_names_of(text, _likely(model)))
+        checked.append(which)
     return tuple(checked)
 
 

@@ -19,6 +19,7 @@ from .. import _expression
 from .._captured import _NAME, Call, _view, read, tensor_of, with_captured_arrays
 from .._expression import Expression, expression_of
 from .._expression_torch import of_torch_name
+from .._hints import hint
 from .._mods import At, Detached, MaskMod, OfCall, ScoreMod, check_takes
 from .._rows import REDUCTIONS, Row, elementwise
 from ._questions import is_dynamo
@@ -108,6 +109,13 @@ class Tape:
         return len(self.arrays) - 1
 
 
+# Advice on what a symbol refuses that may be a row.
+_OF_ROWS = {
+    "len()": "The length of a row is that of the array's last axes",
+    "iteration": "Read the elements of a row one by one, such as row[0]",
+}
+
+
 class Recorded(Expression):
     """A value of a function that is recorded: the result of a step, which may be a row."""
 
@@ -124,17 +132,12 @@ class Recorded(Expression):
     def __repr__(self) -> str:
         return "Expression(recorded)"
 
-    def _refusal(self, what: str, instead: str) -> TypeError:
+    def _refusal(self, what: str, about: str) -> TypeError:
+        instead = _OF_ROWS.get(what) or hint(about, is_of_torch=True)
         return TypeError(
             f"expression: a symbol has no value while the function is traced, and {what} needs "
             f"one. {instead}"
         )
-
-    def __len__(self) -> int:
-        raise self._refusal("len()", "The length of a row is that of the array's last axes")
-
-    def __iter__(self) -> Any:
-        raise self._refusal("iteration", "Read the elements of a row one by one, such as row[0]")
 
     def __getitem__(self, index: Any) -> Any:
         places = index if isinstance(index, tuple) else (index,)
@@ -270,7 +273,7 @@ def _recorded(tape: Tape, name: str, function: Any) -> str:
     symbols = (tape.step("symbol s", (), {}), at) if name == "score_mod" else (at,)
     call = function._function if isinstance(function, made) else function
     if not tape.is_inlined:
-        check_takes(name, call, symbols)
+        check_takes(f"{name}: f", call, ("s", "at")[2 - len(symbols) :])
         call = with_captured_arrays(call, has_tensors=False)
     with _Recording():
         result = call(*symbols)
@@ -448,7 +451,7 @@ def _attribute(x: Any, name: str) -> Any:
 def _mod_of(made: Any, replayed: _Replay, arguments: Dict[str, Any]) -> Any:
     """A ScoreMod or MaskMod, for the call of q and k, of layout bhtd or bthd, if it is for one."""
     if not replayed.is_of_call:
-        return made(replayed)
+        return made(replayed, is_of_torch=True)
     q, k = arguments["q"], arguments["k"]
     if arguments["layout"] == "bthd":
         q, k = q.transpose(1, 2), k.transpose(1, 2)
