@@ -8,6 +8,7 @@ differentiated.
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+import numpy as np
 from numpy.typing import DTypeLike
 
 from . import _core
@@ -204,6 +205,9 @@ class GRUCell(Layer):
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
+        if not isinstance(return_step, (bool, np.bool_)):
+            kind = type(return_step).__name__
+            raise TypeError(f"GRUCell.forward: return_step must be True or False, got {kind}")
         self._last = None
         after, self._last = self._layer.forward(x, state, threads)
         return (after, self._last) if return_step else after

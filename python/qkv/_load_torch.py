@@ -150,7 +150,8 @@ def _without_prefix(function: str, state_dict: Mapping[str, Any], prefix: str) -
     if prefix and not found:
         tops = sorted({name.rsplit(".", 1)[0] + "." for name in given if "." in name})
         shown = ", ".join(map(on_one_line, tops[:8])) + (", ..." if len(tops) > 8 else "")
-        raise ValueError(f"{function}: no name begins with prefix {prefix!r}; there are {shown}")
+        there_are = f"there are {shown}" if shown else "no name has a dot"
+        raise ValueError(f"{function}: no name begins with prefix {prefix!r}; {there_are}")
     return found
 
 

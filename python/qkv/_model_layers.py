@@ -263,7 +263,7 @@ class CrossEntropy:
         reduction: str = "none",
     ) -> None:
         self._loss = _core.CrossEntropy(label_smoothing, ignore_index, weight)
-        if reduction not in ("none", "sum", "mean"):
+        if not isinstance(reduction, str) or reduction not in ("none", "sum", "mean"):
             raise ValueError(
                 f'CrossEntropy: reduction must be "none", "sum" or "mean", got {reduction!r}'
             )

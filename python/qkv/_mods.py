@@ -261,7 +261,7 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
     """
     if is_inlined():  # a graph takes the function, which qkv.torch records
         return cast(ScoreMod, f)
-    return _made(ScoreMod, f)
+    return cast(ScoreMod, _made(ScoreMod, f))
 
 
 def mask_mod(f: MaskFunction) -> MaskMod:
@@ -285,7 +285,7 @@ def mask_mod(f: MaskFunction) -> MaskMod:
     """
     if is_inlined():
         return cast(MaskMod, f)
-    return _made(MaskMod, f)
+    return cast(MaskMod, _made(MaskMod, f))
 
 
 def made_of_torch(options: Dict[str, Any]) -> None:

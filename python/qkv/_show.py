@@ -416,7 +416,7 @@ def _quantity(quantity: Any, usual: str) -> str:
 def _order(order: Any, usual: str, array: Any) -> str:
     if order is None:
         return usual
-    names = order.split(",") if isinstance(order, str) else list(order)
+    names = _listed("order", "the names of axes, such as 'layers,heads'", order)
     if any(name not in _AXES for name in names) or len(set(names)) != len(names):
         raise ValueError(
             f"show: order must name axes of {', '.join(_AXES)}, each once, got {order!r}"
@@ -445,7 +445,13 @@ def _label(
             f"show: {name} must be a list of {count} strings, got one text; text.split() makes a "
             "list of its words"
         )
-    every = list(tokens)
+    try:
+        every = list(tokens)
+    except TypeError:
+        kind = type(tokens).__name__
+        raise TypeError(
+            f"show: {name} must be a list of {count} strings, or indices, got {kind}"
+        ) from None
     nested = len(every) > 0 and isinstance(every[0], (list, tuple, np.ndarray))
     lists: List[Any] = [list(one) for one in every] if nested else [every]
     if nested and len(lists) != examples:
@@ -507,7 +513,7 @@ def _text_option(name: str, text: Any) -> List[str]:
 def _axes_option(axes: Any) -> List[str]:
     if axes is None:
         return []
-    names = [] if isinstance(axes, str) else list(axes)
+    names = [] if isinstance(axes, str) else _listed("axes", "two texts", axes)
     if len(names) != 2 or not all(isinstance(one, str) and one and "," not in one for one in names):
         raise ValueError(
             f"show: axes must be the names of rows and columns, two texts without commas, got "
@@ -565,7 +571,7 @@ def _tokens_or_indices(
     name: str, value: Any, selection: str, indices: Indices
 ) -> Tuple[Optional[Tokens], str, Indices]:
     """The tokens of an axis and, with the name of the argument that has them, its indices."""
-    is_list = isinstance(value, (list, tuple, np.ndarray)) and len(value) > 0
+    is_list = isinstance(value, (list, tuple, np.ndarray)) and np.shape(value)[:1] not in ((), (0,))
     first = value[0] if is_list else value
     is_text = isinstance(value, str) and _INDICES.fullmatch(value) is not None
     is_index = isinstance(first, (int, np.integer, range, slice)) and not isinstance(first, bool)
@@ -585,10 +591,20 @@ def _flag(name: str, value: Any) -> bool:
 
 
 def _texts(name: str, texts: Any) -> List[str]:
-    several = [texts] if isinstance(texts, str) else list(texts)
+    return [texts] if isinstance(texts, str) else _listed(name, "a text or a list of texts", texts)
+
+
+def _listed(name: str, what: str, texts: Any) -> List[str]:
+    """A list of texts, or the parts of a text between commas; `what` says which, for the error."""
+    if isinstance(texts, str):
+        return texts.split(",")
+    try:
+        several = list(texts)
+    except TypeError:
+        raise TypeError(f"show: {name} must be {what}, got {type(texts).__name__}") from None
     for one in several:
         if not isinstance(one, str):
-            raise TypeError(f"show: {name} must be a text or a list of texts, got {one!r}")
+            raise TypeError(f"show: {name} must be {what}, got {type(one).__name__} in the list")
     return several
 
 

@@ -278,11 +278,14 @@ Array array_on_device(nb::handle object, const Name& name) {
 }
 
 Array array_or_sequence(nb::handle object, const Name& name, DType real) {
-  if (!nb::isinstance<nb::list>(object) && !nb::isinstance<nb::tuple>(object)) {
+  if (!nb::isinstance<nb::list>(object) && !nb::isinstance<nb::tuple>(object) &&
+      PyRange_Check(object.ptr()) == 0) {
     if (!object.is_none() && !nb::hasattr(object, "__dlpack__") &&
         PyObject_CheckBuffer(object.ptr()) == 0) {
-      throw_type_error(name, "must be an array or a list of numbers, got " + describe(object) +
-                                 (is_on_gpu(object) ? gpu_hint(name) : ""));
+      const bool is_of_integers = name.types == std::string_view(kIntegers);
+      throw_type_error(name, std::string("must be an array or a list of ") +
+                                 (is_of_integers ? "integers" : "numbers") + ", got " +
+                                 describe(object) + (is_on_gpu(object) ? gpu_hint(name) : ""));
     }
     return array_of(object, name);
   }

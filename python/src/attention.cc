@@ -205,7 +205,8 @@ void Extras::make_column_sums(const Dims& keys, DType dtype, Outputs& outputs) {
   if (is_flag(sums)) {
     if (!flag_of(sums, name)) return;
   } else {
-    const bool listed = nb::isinstance<nb::list>(sums) || nb::isinstance<nb::tuple>(sums);
+    const bool listed = nb::isinstance<nb::list>(sums) || nb::isinstance<nb::tuple>(sums) ||
+                        PyRange_Check(sums.ptr()) != 0;
     const bool array = !nb::isinstance<nb::bytes>(sums) &&
                        (nb::hasattr(sums, "__dlpack__") || PyObject_CheckBuffer(sums.ptr()) != 0);
     if (!listed && !array) {

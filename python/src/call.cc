@@ -208,23 +208,27 @@ void run_here(Context& context, const std::function<void(Context&)>& compute) {
   compute(context);
 }
 
+int count_of_threads(nb::handle threads, const Name& name) {
+  const Index count = index_of(threads, name);
+  if (count < 0 || count > Executor::kMostThreads) {
+    throw_value_error(name, "must be in 0 (one for each processor) to " +
+                                std::to_string(Executor::kMostThreads) + ", got " +
+                                std::to_string(count));
+  }
+  return static_cast<int>(count);
+}
+
 }  // namespace
 
 Work::Work(double all, double numbers) : size(all), time(all + kWorkOfNumber * numbers) {}
 
 int threads_of(const char* function, nb::handle threads) {
-  if (threads.is_none()) return idle().default_threads;
-  const Index count = index_of(threads, {function, "threads"});
-  if (count < 0 || count > Executor::kMostThreads) {
-    throw_value_error({function, "threads"}, "must be in 0 (one for each processor) to " +
-                                                 std::to_string(Executor::kMostThreads) + ", got " +
-                                                 std::to_string(count));
-  }
-  return static_cast<int>(count);
+  return threads.is_none() ? idle().default_threads
+                           : count_of_threads(threads, {function, "threads"});
 }
 
-void set_threads(nb::handle threads) {
-  idle().default_threads = threads.is_none() ? 0 : threads_of("set_threads", threads);
+void set_threads(nb::handle n) {
+  idle().default_threads = n.is_none() ? 0 : count_of_threads(n, {"set_threads", "n"});
 }
 
 int thread_count() {

@@ -45,6 +45,7 @@ constexpr std::array kAnywhere = {
     Rename{"dropout.seed", "seed"},
     Rename{"top.count", "return_top"},
     Rename{"outputs name no buffer", "v is absent and no other result is requested"},
+    Rename{"input_gradients name no buffer", "wanted names no gradient"},
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 

@@ -141,7 +141,13 @@ void bind_mod(nb::module_& module, const char* name, Mod (*make)(const Expressio
   nb::class_<Bound>(module, name)
       .def("__init__",
            [make](Bound* self, const BoundExpression& x) {
-             new (self) Bound{make(x.expression), x};
+             try {
+               new (self) Bound{make(x.expression), x};
+             } catch (const Error& error) {  // it names an argument of C++
+               constexpr const char* kResult = "the result of f";
+               throw with_names(error, error.function().c_str(),
+                                {{"score", kResult}, {"mask", kResult}});
+             }
            })
       .def("text", [](const Bound& self) { return self.from.expression.text(); })
       .def("gradient_name", [](const Bound& self, const BoundArray& array) {

@@ -68,7 +68,10 @@ KvCacheSizes sizes_of(const nb::tuple& sizes) {
 // Reads a sequence of at most B indices of entries. The length is checked before the sequence is
 // read, since a Python range of any length could be given.
 std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
-  if (!nb::isinstance<nb::sequence>(object) || nb::isinstance<nb::str>(object)) {
+  const bool is_scalar =
+      nb::isinstance<nb::str>(object) ||
+      (nb::hasattr(object, "shape") && nb::len(nb::object(object.attr("shape"))) == 0);
+  if (!nb::isinstance<nb::sequence>(object) || is_scalar) {
     throw_type_error(name, "must be a list of integers, got " + describe(object));
   }
   const std::size_t count = nb::len(object);
@@ -81,6 +84,14 @@ std::vector<Index> entries_of(nb::handle object, Index B, const Name& name) {
     entries.push_back(index_of(entry, name));
   }
   return entries;
+}
+
+// Throws Error for queries that are not of the cache's B entries: the library's error would be
+// about its tables of pages.
+void check_queries(const ConstView& q, Index B) {
+  if (!q.given() || (q.rank() == 4 && q.size(0) == B)) return;
+  throw_value_error({kCacheAttend, "q"}, "must be [B,H,Tq,D] with B = " + std::to_string(B) +
+                                             ", the entries of the cache, got " + qkv::describe(q));
 }
 
 std::string name_in_python(DType dtype) {
@@ -299,6 +310,7 @@ class HeldCache {
     const Reading use(*this, kCacheAttend);
     return in_words(kCacheAttend, [&] {
       CallArguments call = call_arguments(kCacheAttend, q, nb::none(), nb::none(), options);
+      check_queries(call.inputs.q, cache_.sizes().B);
       call.inputs = cache_.inputs(call.inputs.q);
       const int thread_count = threads_of(kCacheAttend, threads);
       return attend(kCacheAttend, call, q, wanted, [&](double work, const Outputs& outputs) {

@@ -11,6 +11,11 @@ namespace qkv::python {
 namespace {
 
 void bind_all(nanobind::module_& module) {
+#ifdef NDEBUG
+  // Objects that a global variable holds, such as a graph of autograd, are alive when the
+  // interpreter exits, and nanobind would report them as leaks.
+  nanobind::set_leak_warnings(false);
+#endif
   numpy();  // first called here, while only one thread can call it
   register_errors();
   module.attr("__version__") = QKV_VERSION;

@@ -106,6 +106,14 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
   if (input_gradients.write != Write::kOverwrite) {
     throw Error(kGruStackBackward, "input_gradients.write", "must be kOverwrite");
   }
+  const Tensor& x = saved.layers.front().x;
+  const auto check = [&](std::string_view name, const ConstView& state) {
+    if (!state.given() || !x.given()) return;  // the last layer reports it if x is not given
+    layers::check_same(kGruStackBackward, {name, state}, config_.dtype,
+                       {layers() * directions(), x.size(0), config_.hidden});
+  };
+  check("output_gradients.state", output_gradients.state);
+  check("input_gradients.state", input_gradients.state);
   Tensor dout;
   for (Index n = layers() - 1; n >= 0; --n) {
     const auto place = static_cast<std::size_t>(n);

@@ -124,6 +124,15 @@ TEST(GruStack, ErrorsNameTheArgument) {
               stack.backward(none, {out, {}}, {}, gradients, context);
             }),
             "GruStack::backward: saved must come from a forward pass of this layer");
+  stack.forward({x}, saved, {.out = out}, context);
+  for (const Dims& shape : {Dims{3, 2, 3}, Dims{1, 2, 3}, Dims{0}}) {
+    const Tensor dlast(kF64, shape);
+    EXPECT_EQ(error_of([&] {
+                stack.backward(saved, {out, dlast}, {}, gradients, context);
+              }),
+              "GruStack::backward: output_gradients.state must have the shape [2,2,3], got " +
+                  describe(dlast));
+  }
 }
 
 }  // namespace

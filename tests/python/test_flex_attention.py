@@ -316,6 +316,68 @@ def test_what_cannot_be_traced_is_named():
         qkv.torch.flex_attention(q, k, v, lambda score, b, h, i, j: score.cumsum(0))
 
 
+class Holder:
+    array = np.ones(4)
+    tensor = torch.ones(4)
+
+
+# {a function, the text of its error}. The advice is PyTorch's, and functions get indices, not `at`.
+ADVICE = [
+    (lambda s, b, h, i, j: s if i >= j else -math.inf, r"Write torch.where\(c, a, b\) for if, .*"),
+    (lambda s, b, h, i, j: s - math.exp(i), r"Write x.float\(\), or torch.exp\(x\) for math.exp"),
+    (lambda s, b, h, i, j: int(s), r"Write x.int\(\)$"),
+    (lambda s, b, h, i, j: s + {0: 1.0}[h], "Put the values into a tensor, and read that$"),
+    (lambda s, b, h, i, j: s + [1.0, 2.0][h], "To index a list, or .* make it a tensor before$"),
+    (lambda s, b, h, i, j: s + Holder.array[h], "an attribute that is an array of NumPy, make it"),
+    (lambda s, b, h, i, j: s + Holder.tensor, r"shape \[4\]; read it at .*, such as array\[h\]$"),
+    (lambda s, b, h, i, j: s**2.5, r"write torch.exp\(2.5 \* torch.log\(x\)\)$"),
+    (
+        lambda s, at: s,
+        r"^flex_attention: score_mod must take \(score, b, h, q_idx, kv_idx\), got \(s, at\); "
+        "qkv.torch.attention takes functions like that$",
+    ),
+    (
+        MASKS["causal"],
+        r"\); create_block_mask, for block_mask, takes functions like that$",
+    ),
+    (torch.ones(3), r"score_mod must be a function that takes \(score, .*, got Tensor$"),
+    (qkv.score_mod(lambda s, at: s), r"got \(s, at\); qkv.torch.attention takes"),
+]
+
+
+@pytest.mark.parametrize("n", range(len(ADVICE)))
+def test_advice_is_in_words_of_pytorch(n):
+    function, text = ADVICE[n]
+    with pytest.raises(TypeError, match=text) as caught:
+        qkv.torch.flex_attention(*leaves(), function)
+    assert len(str(caught.value)) <= 220
+
+
+def test_advice_works():
+    q, k, v = leaves()
+    for function in (
+        lambda s, b, h, i, j: torch.where(i >= j, s, -1.0),
+        lambda s, b, h, i, j: torch.exp(s * 2.5).float() + (s * 3).int() + Holder.tensor[h],
+        lambda s, b, h, i, j: torch.maximum(s, Holder.tensor[h]) + s.clamp(max=8),
+    ):
+        assert qkv.torch.flex_attention(q, k, v, function).shape == q.shape
+
+
+def test_errors_name_its_arguments():
+    q, k, v = leaves()
+    for arguments, text in (
+        ((q, k[..., 1:], v), r"key has D = 7 but query has D = 8 \(query \[.*\], key \[2,4"),
+        ((q, k, v[..., 1:, :]), r"value has Tk = 55 but key has Tk = 56 \(key .*, value \["),
+        ((q.float(), k, v), "key is float64 but query is float32 "),
+        ((q, k, v, None, None, "1"), "scale must be a number, got str '1'$"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=f"^flex_attention: {text}"):
+            qkv.torch.flex_attention(*arguments)
+    k = torch.ones(3)
+    with pytest.raises(ValueError, match="^flex_attention: score_mod reads k at index 3 of axis 0"):
+        qkv.torch.flex_attention(q, q, q, lambda s, b, h, i, j: s + k[j])
+
+
 def test_arguments():
     q, k, v = leaves(G)
     with pytest.raises(ValueError, match="key must have the heads of query, 4, got 2; with enable"):

@@ -319,8 +319,10 @@ def test_backward_names_the_argument(name):
 def test_gru_names_the_gradient_of_the_state():
     layer = LAYERS["GRU"]()
     layer.forward(INPUTS["GRU"])
-    with pytest.raises(ValueError, match=r"^GRU\.backward: dstate must have the shape \[2,2,4\]"):
-        layer.backward(None, np.ones((2, 4)))
+    for shape in ((2, 4), (0,), (), (3, 2, 4)):
+        message = r"^GRU\.backward: dstate must have the shape \[2,2,4\]"
+        with pytest.raises(ValueError, match=message):
+            layer.backward(None, np.ones(shape))
 
 
 @pytest.mark.parametrize("one", [1, 1.0, np.float32(1), np.int64(1), np.array(1, np.float32)])

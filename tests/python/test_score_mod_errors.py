@@ -90,7 +90,7 @@ WRONG_SCORES = {
     "arguments": (lambda s, b, h, i, j: s, TypeError, r"f must take \(s, at\), got \(s, b, h, i"),
     "result": (lambda s, at: None, TypeError, "score_mod: f must return an expression, got None"),
     "results": (lambda s, at: (s, s), TypeError, "an operand must be a number, got tuple"),
-    "condition": (lambda s, at: s > 0, ValueError, "score_mod: score must be a number, got"),
+    "condition": (lambda s, at: s > 0, ValueError, "^score_mod: the result of f must"),
     "where": (lambda s, at: qkv.where(at.i, s, 0), ValueError, "where takes truth values, got"),
 }  # fmt: skip
 
@@ -114,8 +114,22 @@ def test_refused_functions_have_short_messages():
 INSIDE = qkv.score_mod(lambda s, at: s)
 WRONG_CALLS = {
     "no function": (lambda: qkv.score_mod(3), TypeError, r"f must be a function that takes \(s"),
-    "arguments": (lambda: qkv.mask_mod(lambda s, at: s), TypeError, r"f must take \(at\)"),
-    "no truth": (lambda: qkv.mask_mod(lambda at: at.i), ValueError, "mask must be a truth value"),
+    "arguments": (
+        lambda: qkv.mask_mod(lambda s, at: s),
+        TypeError,
+        r"^mask_mod: f must take \(at\), got \(s, at\)$",
+    ),
+    "a score of FlexAttention": (
+        lambda: call(score_mod=lambda score, b, h, i, j: score),
+        TypeError,
+        r"got \(score, b, h, i, j\); qkv.torch.flex_attention takes functions like that$",
+    ),
+    "a mask of FlexAttention": (
+        lambda: call(mask_mod=lambda b, h, i, j: i >= j),
+        TypeError,
+        r"got \(b, h, i, j\); create_block_mask, for qkv.torch.flex_attention, takes functions l",
+    ),
+    "no truth": (lambda: qkv.mask_mod(lambda at: at.i), ValueError, "mod: the result of f must be"),
     "a score": (lambda: call(mask_mod=INSIDE), TypeError, "mask_mod must be .* got ScoreMod"),
     "a mask": (
         lambda: call(score_mod=qkv.mask_mod(causal)),

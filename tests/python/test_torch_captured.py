@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gradients of the tensors that score_mod reads, by autograd."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 torch = pytest.importorskip("torch")
 
@@ -122,3 +126,22 @@ def test_are_not_lost_without_a_word():
     with torch.no_grad():
         got = qkv.attention(q, k, v, score_mod=mod)
     assert torch.equal(got, qkv.torch.attention(q, k, v, score_mod=mod))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "attention(x, x, x, score_mod=lambda s, at: s * table[at.h])",
+        "attention(x, x, x, score_mod=qkv.score_mod(lambda s, at: s * table[at.h]))",
+    ],
+)
+def test_no_report_of_a_graph_that_is_alive_at_exit(call):
+    program = (
+        "import torch, qkv, qkv.torch\n"
+        "x, table = torch.ones(1, 1, 3, 4), torch.ones(1, requires_grad=True)\n"
+        f"loss = qkv.torch.{call}.sum()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

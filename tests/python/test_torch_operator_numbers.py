@@ -232,6 +232,40 @@ def test_wrong_requests(options, message):
         compiled(call)(Q)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score": None}, {"score": "Dot"}, {"score": "bilinear", "params": 3},
+        {"qk_norm": "1"}, {"rotary": True},
+        {"rotary": "halves", "rotary_base": "1"}, {"scale": "1"}, {"scale": True},
+        {"softcap": True}, {"mask": "abc"}, {"bias": "abc"}, {"key_lengths": "abc"},
+        {"causal": 1}, {"causal_offset": 2**70}, {"window": (1, "a")}, {"dropout": "0.1"},
+        {"dropout": 0.1, "seed": 2**70}, {"layout": None}, {"heads": 2**70},
+        {"return_weights": None}, {"return_weights": "kept"}, {"return_scores": "all"},
+        {"return_top": 1.5}, {"rows": slice(None)}, {"threads": 0.5}, {"sinks": {}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_wrong_options_are_named_as_in_plain_calls(options):
+    q = Q.float()
+    with pytest.raises((ValueError, TypeError)) as plain:
+        attention(q, q, q, **options)
+    with pytest.raises((ValueError, TypeError)) as caught, torch.autocast("cpu", torch.bfloat16):
+        attention(q, q, q, **options)
+    assert type(caught.value) is type(plain.value)
+    assert str(caught.value) == str(plain.value)
+
+
+@pytest.mark.parametrize("name", ["seed", "causal_offset"])
+@pytest.mark.parametrize("value", [0.5, True])
+def test_integers_are_no_other_numbers(name, value):
+    q, options = Q.float(), {"dropout": 0.5, name: value}
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(TypeError, match=f"^attention: {name} must be an integer, got "):
+            attention(q, q, q, **options)
+        assert attention(q, q, q, softcap=None, dropout=None).shape == q.shape
+
+
 def test_requests_that_only_the_call_can_check():
     def call(q, rows, cells):
         return attention(q, q, q, return_column_sums=rows, return_pooled=cells)

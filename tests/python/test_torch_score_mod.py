@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests score_mod and mask_mod of qkv.torch.attention against the composition in PyTorch."""
 
+import pytest
 from torch_versions import torch
 
 import qkv
@@ -40,6 +41,29 @@ def test_gradients():
                               torch.autograd.grad([want, s.logsumexp(-1)], [q, k, v],
                                                   [along, lse.detach()])):  # fmt: skip
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"score_mod": lambda s, at: s if at.i > at.j else -s},
+        {"mask_mod": lambda at: at.i >= at.j and at.i < 3},
+    ],
+)
+def test_advice_is_in_words_of_pytorch(options):
+    x = draw(1, 1, 4, D)
+    with pytest.raises(TypeError, match=r"Write torch.where\(c, a, b\) for if, .* torch.maximum$"):
+        qkv.torch.attention(x, x, x, **options)
+    with pytest.raises(TypeError, match=r"Write qkv.where\(c, a, b\) for if, .* qkv.maximum$"):
+        qkv.attention(x.detach(), x.detach(), x.detach(), **options)
+
+
+def test_advice_to_a_function_that_uses_pytorch():
+    def score(s, at):
+        return torch.tanh(s) if at.i > at.j else -s
+
+    with pytest.raises(TypeError, match=r"Write torch.where\(c, a, b\) for if"):
+        qkv.score_mod(score)
 
 
 def test_without_gradients():

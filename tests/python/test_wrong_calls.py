@@ -23,10 +23,11 @@ FLAGS = "must be bool or an integer type, got"
 INTEGERS = "must be an integer type, got"
 ARRAY = "must be an array (of NumPy, or one that supports DLPack), got"
 NUMBERS = "must be an array or a list of numbers, got"
+INTEGER_LIST = "must be an array or a list of integers, got"
 SCORES = 'score must be "scaled_dot", "dot", "bilinear", "additive" or "cosine", got'
 SEED = "must be in 0 to 2^64-1, got"
 ON_GPU = "; qkv.torch.attention takes CUDA tensors"
-THREADS = "threads must be in 0 (one for each processor) to 4096, got"
+THREADS = "must be in 0 (one for each processor) to 4096, got"
 
 
 def attend(**arguments):
@@ -139,7 +140,7 @@ WRONG = [
      "key_lengths must be in 0 to Tk = 5, got 6 for batch entry 1"),
     ({"key_lengths": [2, -1]}, ValueError,
      "key_lengths must be in 0 to Tk = 5, got -1 for batch entry 1"),
-    ({"key_lengths": 3}, TypeError, f"key_lengths {NUMBERS} int 3"),
+    ({"key_lengths": 3}, TypeError, f"key_lengths {INTEGER_LIST} int 3"),
     ({"causal": "both"}, ValueError,
      "causal must be False, True, \"bottom_right\" or \"top_left\", got str 'both'"),
     ({"causal": 1}, TypeError,
@@ -197,6 +198,13 @@ WRONG = [
      "return_column_sums must be 0 or more and below Tq = 3, got 3 at entry 1"),
     ({"return_column_sums": [0.5]}, TypeError,
      "return_column_sums must be an integer type, got float64 [1]"),
+    ({"rows": slice(None), "return_weights": True}, TypeError,
+     f"rows {INTEGER_LIST} slice"),
+    ({"rows": -1, "return_weights": True}, TypeError, f"rows {INTEGER_LIST} int -1"),
+    ({"rows": range(2, 4), "return_weights": True}, ValueError,
+     "rows must be 0 or more and below Tq = 3, got 3 at entry 1"),
+    ({"return_column_sums": range(4)}, ValueError,
+     "return_column_sums must be 0 or more and below Tq = 3, got 3 at entry 3"),
     ({"return_entropy": 1}, TypeError, "return_entropy must be True or False, got int 1"),
     ({"return_value_sums": [1]}, TypeError,
      "return_value_sums must be True or False, got list of length 1"),
@@ -216,8 +224,8 @@ WRONG = [
     ({"return_top": 1.0}, TypeError, "return_top must be an integer, got float 1.0"),
     ({"return_top": True}, TypeError, "return_top must be an integer, got bool True"),
     # ---- threads
-    ({"threads": -1}, ValueError, f"{THREADS} -1"),
-    ({"threads": 4097}, ValueError, f"{THREADS} 4097"),
+    ({"threads": -1}, ValueError, f"threads {THREADS} -1"),
+    ({"threads": 4097}, ValueError, f"threads {THREADS} 4097"),
     ({"threads": 2**70}, ValueError, f"threads must fit in 64 bits, got int {2**70}"),
     ({"threads": 1.0}, TypeError, "threads must be an integer, got float 1.0"),
     ({"threads": True}, TypeError, "threads must be an integer, got bool True"),
@@ -259,6 +267,8 @@ def test_attention_backward(case):
     [
         (lambda: backward(dout=None), ValueError,
          "attention_backward: dout, dlse and dweights are absent, so there is nothing to compute"),
+        (lambda: backward(wanted=[]), ValueError,
+         "attention_backward: wanted names no gradient, so there is nothing to compute"),
         (lambda: backward(lse=None), ValueError,
          "attention_backward: lse is absent but the backward pass always needs it"),
         (lambda: backward(out=None), ValueError,
@@ -281,7 +291,8 @@ def test_attention_backward(case):
         (lambda: qkv.softmax(np.ones(3, bool)), TypeError, f"softmax: x {FLOATS} bool [3]"),
         (lambda: qkv.softmax(F(3)), ValueError,
          "softmax: x must have at least one axis, got float32 []"),
-        (lambda: qkv.masked_softmax(Q, 3), TypeError, f"masked_softmax: valid_len {NUMBERS} int 3"),
+        (lambda: qkv.masked_softmax(Q, 3), TypeError,
+         f"masked_softmax: valid_len {INTEGER_LIST} int 3"),
         (lambda: qkv.masked_softmax(Q, [1.0, 2.0]), TypeError,
          "masked_softmax: valid_len must be integers, got float64 [2]"),
         (lambda: qkv.masked_softmax(Q, [1, 9]), ValueError,
@@ -295,11 +306,17 @@ def test_attention_backward(case):
          "batch_dot: transpose_b must be True or False, got int 1"),
         (lambda: qkv.batch_dot(Q.astype(complex), K), TypeError,
          f"batch_dot: a {FLOATS} complex128 [2,3,8]"),
-        (lambda: qkv.set_threads(-1), ValueError, f"set_threads: {THREADS} -1"),
+        (lambda: qkv.CrossEntropy(reduction=np.ones(2)), ValueError,
+         'CrossEntropy: reduction must be "none", "sum" or "mean", got array([1., 1.])'),
+        (lambda: qkv.GRUCell(8, 2).forward(Q[0], return_step=np.ones(2)), TypeError,
+         "GRUCell.forward: return_step must be True or False, got ndarray"),
+        (lambda: qkv.Linear(2, 2).load_torch({"weight": Q}, prefix="a."), ValueError,
+         "Linear.load_torch: no name begins with prefix 'a.'; no name has a dot"),
+        (lambda: qkv.set_threads(-1), ValueError, f"set_threads: n {THREADS} -1"),
         (lambda: qkv.set_threads(2.0), TypeError,
-         "set_threads: threads must be an integer, got float 2.0"),
+         "set_threads: n must be an integer, got float 2.0"),
         (lambda: qkv.set_threads(True), TypeError,
-         "set_threads: threads must be an integer, got bool True"),
+         "set_threads: n must be an integer, got bool True"),
     ],
 )  # fmt: skip
 def test_other_functions(call, error, message):

@@ -33,6 +33,7 @@ from ._schema import (
     operands,
     packaged,
     refuse_gradients,
+    refuse_kinds,
     refuse_tensors,
     requests_of,
     returned_of,
@@ -317,6 +318,17 @@ def _operator_call(arguments: Dict[str, Any]) -> Any:
             if is_compiling():  # torch.compile cannot trace the search for a similar name
                 raise TypeError(f"attention() got an unexpected keyword argument '{name}'")
             raise unknown_keyword("attention", name, _KNOWN)
+    if is_compiling():
+        return _by_operator_of(arguments)
+    try:
+        return _by_operator_of(arguments)
+    except Exception as error:
+        if not str(error).startswith("attention: "):
+            refuse_kinds(arguments)
+        raise
+
+
+def _by_operator_of(arguments: Dict[str, Any]) -> Any:
     refuse_tensors(arguments)
     if torch.is_grad_enabled():
         refuse_gradients(arguments)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`qkv.torch.flex_attention`: PyTorch's FlexAttention, with gradients on the CPU."""
 
+import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
@@ -15,6 +16,19 @@ from ._recorded import call_of
 __all__ = ["flex_attention"]
 
 _WORD = "flex_attention"
+
+
+_NAMES = {"q": "query", "k": "key", "v": "value", "attention:": f"{_WORD}:"}
+
+
+def _in_own_words(error: Exception) -> Exception:
+    """An error of `attention`, with the names of flex_attention's arguments."""
+    text = str(error)
+    if not text.startswith("attention: "):
+        return error
+    # Other errors may be about an array of the user's that has such a name.
+    names = r"^attention:|\b[qkv]\b" if re.match(r"attention: [qkv]\b", text) else "^attention:"
+    return type(error)(re.sub(names, lambda found: _NAMES[found[0]], text))
 
 
 def _score_mod(function: Any, call: Call) -> OfCall:
@@ -166,7 +180,14 @@ def flex_attention(
         options.update(of_block_mask(_WORD, block_mask, query, key))
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     wants_max = return_aux is not None and return_aux.max_scores
-    got = attention(query, key, value, **options, return_lse=wants_lse, return_row_max=wants_max)
+    options.update(return_lse=wants_lse, return_row_max=wants_max)
+    if is_compiling():
+        got = attention(query, key, value, **options)
+    else:
+        try:
+            got = attention(query, key, value, **options)
+        except (TypeError, ValueError) as error:
+            raise _in_own_words(error) from None
     if return_aux is None:
         return (got.out, got.lse) if return_lse else got
     from torch.nn.attention.flex_attention import AuxOutput

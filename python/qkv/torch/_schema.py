@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import numpy as np
 import torch
 
-from .._functions import DEFAULTS, Shard
+from .._functions import DEFAULTS, Shard, attention
 from .._results import AXES, REQUESTED, REQUESTS, results
 from ._questions import is_compiling
 from ._recorded import CAPTURED, recorded, replay
@@ -54,6 +54,7 @@ _PLAIN: Dict[str, Tuple[str, str]] = {
     "mod_numbers": ("float[]?", "None"),
 }
 PLAIN = tuple(_PLAIN)
+_NUMBERS = {name for name, (kind, _) in _PLAIN.items() if kind.startswith("float")} - {"qk_norm"}
 
 # The results, all returned by the operator; those not requested are empty.
 SLOTS = (
@@ -117,6 +118,8 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         return _stacked(value, q.device, wide)
     if name in ("seed", "causal_offset") and not isinstance(value, (list, tuple, np.ndarray)):
+        if isinstance(value, (bool, float, np.floating, torch.SymFloat)):
+            raise TypeError(f"attention: {name} must be an integer, got {type(value).__name__}")
         # torch.full also takes an integer whose value is known only later.
         return torch.full((), value, dtype=torch.int64, device="cpu")
     return _stacked(value, q.device if q.is_cuda and name not in ON_HOST else "cpu")
@@ -138,6 +141,10 @@ def _stacked(x: Any, device: Any, dtype: Optional[torch.dtype] = None) -> torch.
 
 def _plain_value(name: str, value: Any) -> Any:
     """An option as the schema has it."""
+    if value is None and name in ("softcap", "dropout"):
+        return 0.0
+    if name in _NUMBERS and isinstance(value, bool):
+        raise TypeError(f"attention: {name} must be a number, got bool {value}")
     if name == "causal" and isinstance(value, bool):
         return "diagonal" if value else None
     if name == "qk_norm" and isinstance(value, bool):
@@ -279,6 +286,29 @@ def refuse_gradients(options: Dict[str, Any]) -> None:
             )
 
 
+_MANY = (list, tuple, range, np.ndarray)
+
+
+def refuse_kinds(arguments: Dict[str, Any]) -> None:
+    """Raises the error of a plain call for the first option of a type that no call takes.
+
+    The operator's own error would be about its schema.
+    """
+    one = torch.ones(1, 1, 1, 2)
+    for name, value in arguments.items():
+        if name not in DEFAULTS or isinstance(value, torch.Tensor):
+            continue
+        more = {"params": {"score": "bilinear"}, "rotary": {}}.get(name)
+        if more is None:
+            more = {"rotary": "halves"} if "rotary" in name or "positions" in name else {}
+        try:
+            attention(one, one, one, **{**more, name: value})
+        except (TypeError, ValueError) as error:
+            is_of_shape = isinstance(error, ValueError) and isinstance(value, _MANY)
+            if not is_of_shape and str(error).startswith(f"attention: {name}"):
+                raise error from None
+
+
 def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]:
     """The arguments for the functions of `qkv` from what operands() returned: detached tensors."""
     arguments: Dict[str, Any] = {"params": None}
@@ -329,7 +359,7 @@ def _sum_rows(value: Any) -> Optional[torch.Tensor]:
     """return_column_sums as the operator has it: the queries, None for all or for no sums."""
     if isinstance(value, (bool, np.bool_)):
         return None
-    if not isinstance(value, (list, tuple, np.ndarray, torch.Tensor)):
+    if not isinstance(value, (list, tuple, range, np.ndarray, torch.Tensor)):
         raise TypeError(
             "attention: return_column_sums must be False, True or integers [R], got "
             f"{type(value).__name__}"
