@@ -226,10 +226,13 @@ class Expression:
     # ---- NumPy -----------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return _of_numpy(ufunc, _UFUNCS.get(ufunc.__name__), method, inputs, options)
+        ours = _UFUNCS.get(ufunc.__name__) or _composed().get(ufunc.__name__)
+        return _of_numpy(ufunc, ours, method, inputs, options)
 
     def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Any:
-        return _of_numpy(function, _FUNCTIONS.get(function.__name__), "__call__", inputs, options)
+        name = function.__name__
+        ours = _FUNCTIONS.get(name) or (_composed().get(name) if name in _ROUNDING else None)
+        return _of_numpy(function, ours, "__call__", inputs, options)
 
     # ---- PyTorch ---------------------------------------------------------------------------------
 
@@ -597,6 +600,15 @@ _UFUNCS: Dict[str, Callable[..., Expression]] = {
     "right_shift": lambda a, b: _floor_quotient(*_shifted(">>", a, b)),
 }
 _FUNCTIONS: Dict[str, Callable[..., Expression]] = {"where": where, "clip": _clip}
+_ROUNDING = ("round", "fix")  # these are no ufuncs
+
+
+def _composed() -> Dict[str, Callable[..., Expression]]:
+    """NumPy's functions that several operations make up, by their names."""
+    from ._composed import COMPOSED  # the module imports this one
+
+    composed = {name: of for name, of in COMPOSED.items() if hasattr(np, name)}
+    return {**composed, "rint": composed["round"]}
 
 
 def _of_numpy(
@@ -605,7 +617,7 @@ def _of_numpy(
     name = f"np.{function.__name__}" + ("" if method == "__call__" else f".{method}")
     if ours is None or method != "__call__":
         start = f"{name} does not take expressions; NumPy functions that do: "
-        raise TypeError(with_names(start, {**_UFUNCS, **_FUNCTIONS}))
+        raise TypeError(with_names(start, {**_UFUNCS, **_composed(), **_FUNCTIONS}))
     unknown = options.keys() - ({"a_min", "a_max", "min", "max"} if ours is _clip else set())
     if unknown:
         raise TypeError(f"{name} of an expression takes no {min(unknown)}")

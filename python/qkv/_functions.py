@@ -198,7 +198,8 @@ def attention(
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
         masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
         value_sums, pooled; a tuple even if it has one field (v=None). All but out are float32,
-        float64 for float64. The keys in top are int64, -1 where fewer keys are unmasked.
+        float64 for float64. The keys in top are int64. Where a query has fewer unmasked keys than
+        return_top, the rest of top is filled by weights 0 with keys -1.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.

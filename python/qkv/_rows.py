@@ -66,6 +66,8 @@ class Row(Expression):
     def __getattr__(self, name: str) -> Any:
         if name in REDUCTIONS:
             return functools.partial(REDUCTIONS[name], self)
+        if name in _EXTREMES:
+            return functools.partial(_extreme, name, self)
         if name.startswith("_") or self._items.size == 0:
             raise AttributeError(f"an expression has no attribute {name!r}")
         method = getattr(self._items.flat[0], name)
@@ -79,8 +81,9 @@ class Row(Expression):
         return elementwise(lambda *xs: getattr(ufunc, method)(*xs, **options), *inputs)
 
     def __array_function__(self, function: Any, _: Any, inputs: Any, options: Any) -> Any:
-        if function.__name__ in REDUCTIONS:
-            return REDUCTIONS[function.__name__](*inputs, **options)
+        name = _EXTREMES.get(function.__name__, function.__name__)
+        if name in REDUCTIONS:
+            return REDUCTIONS[name](*inputs, **options)
         return elementwise(lambda *xs: function(*xs, **options), *inputs)
 
     def __matmul__(self, other: Any) -> Any:
@@ -221,6 +224,16 @@ def _squeeze(x: Any, dim: Optional[int] = None) -> Any:
     if dim is not None and (items.ndim == 0 or items.shape[dim] != 1):
         return _of_items(items)
     return _of_items(np.squeeze(items, dim))
+
+
+_EXTREMES = {"max": "amax", "min": "amin"}
+
+
+def _extreme(name: str, x: Row, *others: Any, **options: Any) -> Any:
+    """x.max() or x.min() of a row; of a row and another value, the extremes of each two."""
+    if others:
+        return elementwise({"max": maximum, "min": minimum}[name], x, *others)
+    return REDUCTIONS[_EXTREMES[name]](x, **options)
 
 
 # Functions and methods that see the row as a whole.

@@ -3,9 +3,10 @@
 lists of what is known."""
 
 import inspect
+import re
 from difflib import get_close_matches
 from functools import wraps
-from typing import Any, Callable, Iterable, Optional, Set, TypeVar, cast
+from typing import Any, Callable, Dict, Iterable, Optional, Set, TypeVar, cast
 
 # Names that other libraries use, and qkv's name for each, or, in quotes, names with what they mean.
 _ELSEWHERE = {
@@ -16,6 +17,7 @@ _ELSEWHERE = {
     "average_attn_weights": "average_weights",
     "block_mask": "mask_mod",
     "dropout_p": "dropout",
+    "embed_dim": "width",
     "enable_gqa": "'k' with fewer heads: no option is needed",
     "inv_freq": "rotary_frequencies",
     "is_causal": "causal",
@@ -26,6 +28,7 @@ _ELSEWHERE = {
     "need_weights": "return_weights",
     "nheads": "heads",
     "num_heads": "heads",
+    "p": "dropout",
     "position_ids": "'q_positions' and 'k_positions'",
     "qk_layernorm": "qk_norm",
     "rate": "dropout",
@@ -83,17 +86,39 @@ def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
 
 
 def near_words(function: _F) -> _F:
-    """Decorator: the error for an unknown keyword suggests the closest one."""
+    """Decorator: the error for an unknown keyword suggests the closest one.
+
+    Errors name a method by the class of its object, not by a base class.
+    """
     known = {name for name in inspect.signature(function).parameters if name != "self"}
+    is_method = len(known) < len(inspect.signature(function).parameters)
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
-        except TypeError:
+        except TypeError as error:
+            text, name = str(error), function.__qualname__
+            if is_method and args:
+                name = f"{type(args[0]).__name__}.{function.__name__}"
             unknown = [word for word in options if word not in known]
-            if not unknown:
+            if unknown:
+                raise unknown_keyword(name, unknown[0], known) from None
+            start = f"{function.__qualname__}()"
+            if name == function.__qualname__ or not text.startswith(start):
                 raise
-        raise unknown_keyword(function.__qualname__, unknown[0], known)
+            raise TypeError(f"{name}()" + text[len(start) :]) from None
 
     return cast(_F, call)
+
+
+def in_words_of(error: Exception, function: str, names: Dict[str, str]) -> Exception:
+    """An error of `attention`, as one of another function that has other names of arguments."""
+    start, text = "attention: ", str(error)
+    if not text.startswith(start):
+        return error
+    every = "|".join(re.escape(name) for name in names)
+    if not names:
+        return type(error)(f"{function}: {text[len(start) :]}")
+    found = re.compile(rf"(?<![\w\"])(?:{every})(?![\w\"])")
+    return type(error)(f"{function}: " + found.sub(lambda name: names[name[0]], text[len(start) :]))

@@ -150,6 +150,16 @@ SCORES = {
     "sqrt": (lambda s, at: np.sqrt(1 + s * s), None),
     "tanh": (lambda s, at: 2 * np.tanh(s / 2), None),
     "sin": (lambda s, at: np.sin(s) + np.cos(2 * s), None),
+    "tan and sinh": (lambda s, at: np.tan(s / 4) + np.sinh(s) - np.cosh(s / 2), None),
+    "log1p": (lambda s, at: np.log1p(s * s) + np.expm1(s / 4), None),
+    "rounding": (
+        lambda s, at: s + np.round(3 * s) + np.rint(at.i / 2) + np.trunc(2 * s) + np.fix(5 * s),
+        lambda s, at: ONE,
+    ),
+    "sign": (
+        lambda s, at: s * np.sign(at.i - at.j) * np.isfinite(s),
+        lambda s, at: np.sign(at.i - at.j),
+    ),
     "floor": (lambda s, at: s + np.floor(2 * s) + np.ceil(3 * s), lambda s, at: ONE),
     "square": (lambda s, at: np.square(s) * np.reciprocal(1 + s * s), None),
     "NumPy operators": (

@@ -176,3 +176,16 @@ def test_other_variables_of_the_module_are_not_kept():
     gc.collect()
     assert other() is None
     assert repr(mod) == "ScoreMod(s + slope[h])"
+
+
+def test_extremes_of_rows():
+    expected = attended(lambda s, at: s + LARGEST[at.h] - SMALLEST[at.h])
+    for score in (
+        lambda s, at: s + TABLE[at.h].max() - TABLE[at.h].min(),
+        lambda s, at: s + np.max(TABLE[at.h]) - np.min(TABLE[at.h]),
+        lambda s, at: s + TABLE[at.h].amax() - TABLE[at.h].amin(),
+    ):
+        assert np.array_equal(attended(score), expected)
+
+
+LARGEST, SMALLEST = TABLE.max(-1), TABLE.min(-1)

@@ -228,7 +228,27 @@ WRONG = {
     "AdditiveAttention: key_width must be at least 1, got 0": lambda: AdditiveAttention(3, 0, 8),
     "AdditiveAttention: units must be at least 1, got -1": lambda: AdditiveAttention(3, 2, -1),
     "BilinearAttention: key_width must be an integer, got float": lambda: BilinearAttention(3, 2.5),
-    'params["W"]': lambda: BilinearAttention(3, 2)(ONE, ONE, ONE),
+    "BilinearAttention: k must have 2 channels (key_width), got [4, 3]": lambda: BilinearAttention(
+        3, 2
+    )(ONE, ONE, ONE),
+    "AdditiveAttention: q must have 2 channels (query_width), got [4, 3]": lambda: (
+        AdditiveAttention(2, 3, 8)(ONE, ONE, ONE)
+    ),
+    "BilinearAttention: W must be float64 where q is float64, got float32 [3,3]": lambda: (
+        BilinearAttention(3, 3)(ONE.double(), ONE.double(), ONE.double())
+    ),
+    "AdditiveAttention: W_q must be float64 where q is float64, got float32 [8,3]": lambda: (
+        AdditiveAttention(3, 3, 8)(ONE.double(), ONE.double(), ONE.double())
+    ),
+    "DotProductAttention: v has Tk = 3 but k has Tk = 4": lambda: DotProductAttention()(
+        ONE, ONE, ONE[1:]
+    ),
+    "DotProductAttention.forward() got an unexpected keyword argument 'attn_mask'. Did": lambda: (
+        DotProductAttention()(ONE, ONE, ONE, attn_mask=ONE)
+    ),
+    "DotProductAttention.forward() missing 1 required positional argument: 'v'": lambda: (
+        DotProductAttention()(ONE, ONE)
+    ),
     "k must be a torch.Tensor, got ndarray": lambda: DotProductAttention()(ONE, ONE.numpy(), ONE),
     "mask must be bool": lambda: DotProductAttention()(ONE, ONE, ONE, mask=ONE[:, :1] @ ONE[:1]),
 }

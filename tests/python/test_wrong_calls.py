@@ -312,6 +312,16 @@ def test_attention_backward(case):
          "GRUCell.forward: return_step must be True or False, got ndarray"),
         (lambda: qkv.Linear(2, 2).load_torch({"weight": Q}, prefix="a."), ValueError,
          "Linear.load_torch: no name begins with prefix 'a.'; no name has a dot"),
+        (lambda: qkv.MultiHeadAttention(embed_dim=8, num_heads=2), TypeError,
+         "MultiHeadAttention.__init__() got an unexpected keyword argument 'embed_dim'. "
+         "Did you mean 'width'?"),
+        (lambda: qkv.Dropout(p=0.1), TypeError,
+         "Dropout.__init__() got an unexpected keyword argument 'p'. Did you mean 'dropout'?"),
+        (lambda: qkv.DotProductAttention().forward(Q), TypeError,
+         "DotProductAttention.forward() missing 2 required positional arguments: 'k' and 'v'"),
+        (lambda: qkv.DotProductAttention().forward(Q, Q, Q, is_causal=True), TypeError,
+         "DotProductAttention.forward() got an unexpected keyword argument 'is_causal'. "
+         "Did you mean 'causal'?"),
         (lambda: qkv.set_threads(-1), ValueError, f"set_threads: n {THREADS} -1"),
         (lambda: qkv.set_threads(2.0), TypeError,
          "set_threads: n must be an integer, got float 2.0"),

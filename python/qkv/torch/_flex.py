@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`qkv.torch.flex_attention`: PyTorch's FlexAttention, with gradients on the CPU."""
 
-import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 
 from .._captured import Call
 from .._mods import MaskMod, OfCall, check_takes
+from .._words import in_words_of
 from ._attention import attention
 from ._kinds import check_kinds
 from ._questions import is_compiling, is_recorded
@@ -16,19 +16,6 @@ from ._recorded import call_of
 __all__ = ["flex_attention"]
 
 _WORD = "flex_attention"
-
-
-_NAMES = {"q": "query", "k": "key", "v": "value", "attention:": f"{_WORD}:"}
-
-
-def _in_own_words(error: Exception) -> Exception:
-    """An error of `attention`, with the names of flex_attention's arguments."""
-    text = str(error)
-    if not text.startswith("attention: "):
-        return error
-    # Other errors may be about an array of the user's that has such a name.
-    names = r"^attention:|\b[qkv]\b" if re.match(r"attention: [qkv]\b", text) else "^attention:"
-    return type(error)(re.sub(names, lambda found: _NAMES[found[0]], text))
 
 
 def _score_mod(function: Any, call: Call) -> OfCall:
@@ -187,7 +174,10 @@ def flex_attention(
         try:
             got = attention(query, key, value, **options)
         except (TypeError, ValueError) as error:
-            raise _in_own_words(error) from None
+            # Other errors may be about an array of the user's that has such a name.
+            is_of_input = str(error).startswith(("attention: q ", "attention: k ", "attention: v "))
+            names = {"q": "query", "k": "key", "v": "value"} if is_of_input else {}
+            raise in_words_of(error, _WORD, names) from None
     if return_aux is None:
         return (got.out, got.lse) if return_lse else got
     from torch.nn.attention.flex_attention import AuxOutput

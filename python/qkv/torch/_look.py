@@ -5,7 +5,7 @@ import operator
 import re
 import threading
 from contextlib import ContextDecorator
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -98,6 +98,12 @@ class _Look(ContextDecorator):
         self._inside.append(looker)
         return looker.seen
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"look returns a context manager without {name!r}: write with look(model) as seen, "
+            "call the model inside, and read seen"
+        )
+
     def __exit__(self, error: Any = None, *_: Any) -> None:
         if not self._inside:
             raise RuntimeError("look: must be entered before it is left, got __exit__ alone")
@@ -146,8 +152,9 @@ def look(
         heads: indices of the heads to record; None for all.
         rows: the queries whose weights to keep: indices (negative ones count from the end), or a
             slice. None for no weights.
-        top: how many of each query's largest weights to keep, with their keys. None means 8 if no
-            other result is requested, else 0.
+        top: how many of each query's largest weights to keep, with their keys; weights 0 with keys
+            -1 fill the rest if there are fewer. None means 8 if no other result is requested, else
+            0.
         column_sums: whether to keep each key's weights summed over all queries; or the indices or a
             slice of the queries to sum over.
         entropy: whether to keep the entropy of every query's weights. None means True if no other

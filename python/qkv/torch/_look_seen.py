@@ -50,7 +50,10 @@ class _Results(ABC):
 
     @property
     def top(self) -> Top:
-        """The largest weights of every query and their keys, [B,H,Tq,top] each."""
+        """The largest weights of every query and their keys, [B,H,Tq,top] each.
+
+        Weights 0 with keys -1 fill the rest if a query has fewer unmasked keys.
+        """
         found: Top = self._result("top")
         return found
 

@@ -7,9 +7,11 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 import torch
 
 from ..._functions import Numbers, Window
+from ..._words import in_words_of, near_words
 from .._attention import attention
 from .._dropout import dropout_options
 from .._kinds import check_kinds
+from .._questions import is_compiling
 
 __all__ = ["AdditiveAttention", "BilinearAttention", "DotProductAttention"]
 
@@ -52,6 +54,7 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
         """
         return f"dropout={self.dropout}"
 
+    @near_words
     def forward(
         self,
         q: torch.Tensor,
@@ -98,8 +101,7 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
         Raises:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
-        return attention(
-            q, k, v,
+        options: Dict[str, Any] = dict(
             **self._score(),
             **dropout_options(self.dropout if self.training else 0.0),
             key_lengths=key_lengths, mask=mask, padding_mask=padding_mask, bias=bias,
@@ -110,6 +112,26 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
             return_value_sums=return_value_sums, return_pooled=return_pooled, rows=rows,
             threads=threads,
         )  # fmt: skip
+        if is_compiling():
+            return attention(q, k, v, **options)
+        name = type(self).__name__
+        widths = self._widths()
+        for argument, x in (("q", q), ("k", k)):
+            width = widths.get(argument)
+            if width is not None and isinstance(x, torch.Tensor) and x.shape[-1:] != (width,):
+                word = "query_width" if argument == "q" else "key_width"
+                raise ValueError(
+                    f"{name}: {argument} must have {width} channels ({word}), got {list(x.shape)}"
+                )
+        try:
+            return attention(q, k, v, **options)
+        except (TypeError, ValueError) as error:
+            parameters = {'params["Wq"]': "W_q", 'params["Wk"]': "W_k", 'params["W"]': "W"}
+            raise in_words_of(error, name, {**parameters, 'params["v"]': "parameter v"}) from None
+
+    def _widths(self) -> Dict[str, int]:
+        """The widths of q and k that the parameters determine, by their names."""
+        return {}
 
 
 def _draw(parameter: torch.Tensor, fan_in: int) -> None:
@@ -195,6 +217,9 @@ class AdditiveAttention(_ScoreAttention):
     def _score(self) -> Dict[str, Any]:
         return {"score": "additive", "params": {"Wq": self.W_q, "Wk": self.W_k, "v": self.v}}
 
+    def _widths(self) -> Dict[str, int]:
+        return {"q": self.W_q.size(1), "k": self.W_k.size(1)}
+
 
 class BilinearAttention(_ScoreAttention):
     """Bilinear attention: scores q^T W k (Luong et al. 2015, section 3.1, "general").
@@ -242,3 +267,6 @@ class BilinearAttention(_ScoreAttention):
 
     def _score(self) -> Dict[str, Any]:
         return {"score": "bilinear", "params": {"W": self.W}}
+
+    def _widths(self) -> Dict[str, int]:
+        return {"q": self.W.size(0), "k": self.W.size(1)}
