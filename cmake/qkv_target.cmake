@@ -23,6 +23,7 @@ function(qkv_target target)
     UNITY_BUILD ${QKV_UNITY}
     UNITY_BUILD_MODE GROUP)
   target_compile_options(${target} PRIVATE
+    ${qkv_optimisation}
     # The order of a sum is part of its meaning: no fused multiply-adds except explicit ones.
     -ffp-contract=off
     -Wall -Wextra -Wpedantic

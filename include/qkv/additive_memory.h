@@ -16,7 +16,7 @@ namespace qkv {
 // The projected keys of one source sequence, for an additive score whose queries arrive step by
 // step. Each Wk k_j is computed once and used by every step (Bahdanau et al. 2015, appendix A.1.2:
 // "U_a h_j does not depend on i"); the packed parameters are reused too. Results are bit-identical
-// to attention().
+// to attention(). A moved-from memory may only be assigned to or destroyed.
 class QKV_API AdditiveMemory {
  public:
   // `k` is [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk], as Inputs::k. The number of query heads is that of a

@@ -51,7 +51,8 @@ struct KvCacheContents {
 // from the first one appended, even after a window has dropped it, so that results are
 // bit-identical to attention() over all keys in one array. Entries may share pages: a shared page
 // is copied when one of its entries appends to it. A copy of the cache has pages of its own.
-// Functions that throw Error or std::bad_alloc leave the cache unchanged.
+// Functions that throw Error or std::bad_alloc leave the cache unchanged. A moved-from cache may
+// only be assigned to or destroyed.
 class QKV_API KvCache {
  public:
   explicit KvCache(const KvCacheSizes& sizes);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
@@ -32,32 +33,42 @@ inline Tensor tensor(const Dims& shape, std::initializer_list<double> values) {
 // A float64 array of zeros.
 inline Tensor zeros(const Dims& shape) { return Tensor(DType::kFloat64, shape); }
 
-// Prints a line for each row along the last axis: the name, the row's index, its numbers with four
-// decimals. Reads float64, float32 and int64; throws Error (kType) for others.
+// Prints a line for each row along the last axis: the name, the row's index, its numbers, those of
+// real dtypes with four decimals. Throws Error (kType) for blocks of q8, complex128 and an absent
+// array, before it prints.
 inline void show(const char* name, const ConstView& x) {
-  Dims index;
-  for (int axis = 0; axis < x.rank(); ++axis) index.push_back(0);
-  const Index width = std::max<Index>(x.size(-1), 1);
-  for (Index row = 0; row < x.element_count() / width; ++row) {
-    Index rest = row;
-    Dims row_index;
-    for (int axis = x.rank() - 2; axis >= 0; --axis) {
-      index[axis] = rest % x.size(axis);
-      rest /= x.size(axis);
-    }
-    for (int axis = 0; axis + 1 < x.rank(); ++axis) row_index.push_back(index[axis]);
-    std::printf("%s%s", name, x.rank() > 1 ? to_string(row_index).c_str() : "");
-    for (Index n = 0; n < x.size(-1); ++n) {
-      index[x.rank() - 1] = n;
-      if (x.dtype() == DType::kInt64) {
-        std::printf(" %lld", static_cast<long long>(x.at<std::int64_t>(index)));
-        continue;
+  const DType dtype = x.dtype();
+  if (!is_real(dtype) && !is_integer(dtype) && dtype != DType::kBool) {
+    throw Error("show", "x", "must hold real numbers, integers or bools, got " + describe(x),
+                ErrorKind::kType);
+  }
+  // In C order, of one of three dtypes, each of which holds every number of those converted to it.
+  const Tensor all = convert(x, is_real(dtype)            ? DType::kFloat64
+                                : dtype == DType::kUInt64 ? DType::kUInt64
+                                                          : DType::kInt64);
+  const Index width = x.rank() == 0 ? 1 : x.size(-1);
+  Dims row;  // the index of a row along all axes but the last
+  for (int axis = 0; axis + 1 < x.rank(); ++axis) row.push_back(0);
+  for (Index n = 0; n < all.element_count(); ++n) {
+    if (n % width == 0) {
+      Index rest = n / width;
+      for (int axis = row.rank() - 1; axis >= 0; --axis) {
+        row[axis] = rest % x.size(axis);
+        rest /= x.size(axis);
       }
-      const double value = x.dtype() == DType::kFloat32 ? static_cast<double>(x.at<float>(index))
-                                                        : x.at<double>(index);
-      std::printf(" %.4f", std::abs(value) < 0.00005 ? 0.0 : value);
+      std::printf("%s%s", name, row.rank() > 0 ? to_string(row).c_str() : "");
     }
-    std::printf("\n");
+    const auto place = static_cast<std::size_t>(n);
+    if (is_real(dtype)) {
+      const double value = all.values<double>()[place];
+      std::printf(" %.4f", std::abs(value) < 0.00005 ? 0.0 : value);
+    } else {
+      std::printf(" %s",
+                  (dtype == DType::kUInt64 ? std::to_string(all.values<std::uint64_t>()[place])
+                                           : std::to_string(all.values<std::int64_t>()[place]))
+                      .c_str());
+    }
+    if (n % width == width - 1) std::printf("\n");
   }
 }
 

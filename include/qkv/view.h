@@ -73,7 +73,7 @@ class BasicView {
   template <class T>
   BasicView(T* data, const Dims& shape)
     requires(kConst || !std::is_const_v<T>)
-      : BasicView(data, shape, contiguous_strides(shape)) {}
+      : BasicView(data, shape, c_order(shape)) {}
   // A view of memory in any order. Throws Error when the ranks differ, a size is negative, the
   // elements reach 2^63 bytes, or there are elements and the pointer is null or not aligned for
   // them.
@@ -133,6 +133,8 @@ class BasicView {
   }
 
  private:
+  // contiguous_strides(shape), whose errors are in the name of View.
+  QKV_API static Dims c_order(const Dims& shape);
   QKV_API void require(DType dtype) const;
   QKV_API Index offset(const Dims& index) const;
 

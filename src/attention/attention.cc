@@ -320,10 +320,13 @@ Plan::~Plan() = default;
 Plan::Plan(Plan&&) noexcept = default;
 Plan& Plan::operator=(Plan&&) noexcept = default;
 
-std::string_view Plan::path() const noexcept { return state_->forward->name; }
+std::string_view Plan::path() const noexcept {
+  return state_ == nullptr ? std::string_view() : state_->forward->name;
+}
 
 std::string_view Plan::backward_path() const noexcept {
-  return state_->backward == nullptr ? std::string_view() : state_->backward->name;
+  const bool none = state_ == nullptr || state_->backward == nullptr;
+  return none ? std::string_view() : state_->backward->name;
 }
 
 namespace {
@@ -335,17 +338,26 @@ std::size_t total(const attn::ScratchSize& size, const Context& context) {
 }  // namespace
 
 std::size_t Plan::scratch_bytes() const noexcept {
-  return total(state_->forward_size, *state_->context);
+  return state_ == nullptr ? 0 : total(state_->forward_size, *state_->context);
 }
 
 std::size_t Plan::backward_scratch_bytes() const noexcept {
-  return total(state_->backward_size, *state_->context);
+  return state_ == nullptr ? 0 : total(state_->backward_size, *state_->context);
 }
 
 namespace {
 
 constexpr std::string_view kRun = "Plan::run";
 constexpr std::string_view kBackward = "Plan::backward";
+
+// The state of a plan. `state` is null in a moved-from plan.
+template <class State>
+State& state_of(std::string_view function, const std::unique_ptr<State>& state) {
+  if (state == nullptr) {
+    throw Error(function, "plan", "must hold a problem, got a moved-from plan");
+  }
+  return *state;
+}
 
 void expect_bound(std::string_view function, const Inputs& inputs,
                   const std::array<Bound, 7>& bound) {
@@ -365,7 +377,7 @@ void expect_bound(std::string_view function, const Inputs& inputs,
 }  // namespace
 
 void Plan::run(const Inputs& inputs, const Outputs& outputs) {
-  State& s = *state_;
+  State& s = state_of(kRun, state_);
   runtime::Call call(*s.context, kRun);  // before any line that writes to the plan
   const attn::Repeat repeat =
       s.repeats ? attn::compare(inputs, outputs, s.inputs, s.outputs) : attn::Repeat::kNone;
@@ -396,7 +408,7 @@ void Plan::run(const Inputs& inputs, const Outputs& outputs) {
 void Plan::backward(const Inputs& inputs, const Saved& saved,
                     const OutputGradients& output_gradients,
                     const InputGradients& input_gradients) {
-  State& s = *state_;
+  State& s = state_of(kBackward, state_);
   runtime::Call call(*s.context, kBackward);
   s.repeats = false;  // backward() overwrites the problem
   expect_bound(kBackward, inputs, s.bound);

@@ -13,7 +13,9 @@ Index count_elements(std::string_view function, const Dims& shape) {
   Index count = 1;
   bool empty = false;
   for (const Index size : shape) {
-    if (size < 0) throw Error(function, "shape", "has a negative size: " + to_string(shape));
+    if (size < 0) {
+      throw Error(function, "shape", "must be 0 or more on each axis, got " + to_string(shape));
+    }
     empty = empty || size == 0;
     // A size of 0 counts as 1, because the strides of an empty array are products too.
     const auto product = checked_multiply(count, std::max<Index>(size, 1));

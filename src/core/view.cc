@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include <qkv/error.h>
 #include <qkv/view.h>
@@ -60,6 +62,18 @@ void check_layout(const void* data, DType dtype, const Dims& shape, const Dims& 
   }
 }
 
+// The strides of the C-ordered array of this shape.
+Dims strides_of(std::string_view function, const Dims& shape) {
+  core::count_elements(function, shape);
+  Dims strides = shape;
+  Index stride = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    strides[axis] = stride;
+    stride *= std::max<Index>(shape[axis], 1);
+  }
+  return strides;
+}
+
 }  // namespace
 
 // ---- Dims -----------------------------------------------------------------------------------
@@ -95,16 +109,7 @@ std::string to_string(const Dims& dims) {
 
 Index element_count(const Dims& shape) { return core::count_elements("element_count", shape); }
 
-Dims contiguous_strides(const Dims& shape) {
-  core::count_elements("contiguous_strides", shape);
-  Dims strides = shape;
-  Index stride = 1;
-  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
-    strides[axis] = stride;
-    stride *= std::max<Index>(shape[axis], 1);
-  }
-  return strides;
-}
+Dims contiguous_strides(const Dims& shape) { return strides_of("contiguous_strides", shape); }
 
 // ---- views ----------------------------------------------------------------------------------
 
@@ -112,6 +117,11 @@ template <class Void>
 BasicView<Void>::BasicView(Void* data, DType dtype, const Dims& shape, const Dims& strides)
     : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {
   check_layout(data, dtype, shape, strides);
+}
+
+template <class Void>
+Dims BasicView<Void>::c_order(const Dims& shape) {
+  return strides_of("View", shape);
 }
 
 template <class Void>

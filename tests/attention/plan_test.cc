@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <atomic>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 
 #include "tests/attention/bits.h"
 #include "tests/support/allocations.h"
+#include "tests/support/errors.h"
 #include "tests/support/paths.h"
 
 namespace qkv::test {
@@ -97,6 +99,26 @@ TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
   EXPECT_FALSE(same_bits(before, x.out));
   x.lengths[1] = 131;
   EXPECT_THROW(plan.run(x.inputs(), {.out = x.out}), Error);
+}
+
+TEST(Plan, MovedFromRefusesCalls) {
+  Problem x;
+  Context context;
+  Plan plan(x.inputs(), x.options(), context);
+  Plan other = std::move(plan);
+  // NOLINTBEGIN(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
+  const auto run = [&] { plan.run(x.inputs(), {.out = x.out, .lse = x.lse}); };
+  const auto backward = [&] {
+    plan.backward(x.inputs(), {x.out, x.lse}, {.out = x.dout}, {.q = x.dq});
+  };
+  EXPECT_EQ(error_of(run), "Plan::run: plan must hold a problem, got a moved-from plan");
+  EXPECT_EQ(error_of(backward), "Plan::backward: plan must hold a problem, got a moved-from plan");
+  EXPECT_EQ(plan.path(), "");
+  EXPECT_EQ(plan.backward_path(), "");
+  EXPECT_EQ(plan.scratch_bytes() + plan.backward_scratch_bytes(), 0U);
+  plan = std::move(other);
+  EXPECT_EQ(error_of(run), "");
+  // NOLINTEND(bugprone-use-after-move,clang-analyzer-cplusplus.Move)
 }
 
 // A second call on a running plan is rejected before it touches memory that the first one reads.

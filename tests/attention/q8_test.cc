@@ -280,13 +280,11 @@ TEST(Q8Attention, WrongCallsAreErrors) {
   const Tensor f64 = convert(x.q, DType::kFloat64), f16 = convert(x.q, DType::kFloat16);
   const Tensor values = numbers_of(x.v);
   EXPECT_EQ(forward({f64, x.k, x.v}),
-            "TypeError: attention: k is q8 but q is float64 (k has q's dtype, or bfloat16, float16 "
-            "or q8 where q is float32)");
+            "TypeError: attention: k must be float64 where q is float64, got q8 [1,2,20,2]");
   EXPECT_EQ(forward({f16, x.k, x.v}),
-            "TypeError: attention: k is q8 but q is float16 (k has q's dtype, or bfloat16, float16 "
-            "or q8 where q is float32)");
+            "TypeError: attention: k must be float16 where q is float16, got q8 [1,2,20,2]");
   EXPECT_EQ(forward({x.q, x.k, values}),
-            "TypeError: attention: v is float32 but k is q8 (v has k's dtype)");
+            "TypeError: attention: v must be q8 where k is q8, got float32 [1,2,20,96]");
   EXPECT_EQ(forward({x.k, x.k, x.v}),
             "TypeError: attention: q must be float64, float32, bfloat16 or float16, got q8 "
             "[1,2,20,2]");

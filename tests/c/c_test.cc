@@ -210,7 +210,7 @@ TEST(TensorInC, RefusesArguments) {
   EXPECT_EQ(refused(qkv_tensor_init(&x, nullptr, QKV_FLOAT64, 2, sizes.data())),
             "qkv_tensor_init: data is null but the shape [2,3] has elements");
   EXPECT_EQ(refused(qkv_tensor_init(&x, data, QKV_FLOAT64, 2, negative.data())),
-            "qkv_tensor_init: sizes has a negative size: [2,-3]");
+            "qkv_tensor_init: sizes must be 0 or more on each axis, got [2,-3]");
   EXPECT_EQ(refused(qkv_tensor_init(&x, data, QKV_FLOAT64, 2, huge.data())),
             "qkv_tensor_init: sizes may have at most 2^63 - 1 elements (sizes of 0 counted as 1), "
             "got [4611686018427387904,4]");

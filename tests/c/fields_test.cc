@@ -39,7 +39,7 @@ const Refused kRefused[] = {
      "attention: q.data must be aligned for its elements, got an address that is not for float32 "
      "[1,2,3,4]"},
     {[](SmallCall& x) { x.inputs.q.sizes[1] = -2; },
-     "attention: q.sizes has a negative size: [1,-2,3,4]"},
+     "attention: q.sizes must be 0 or more on each axis, got [1,-2,3,4]"},
     {[](SmallCall& x) { x.inputs.q.strides[3] = std::numeric_limits<std::int64_t>::max(); },
      "attention: q.strides must reach less than 2^63 bytes, got [24,12,4,9223372036854775807] for "
      "float32 [1,2,3,4]"},
@@ -98,7 +98,7 @@ const Refused kRefused[] = {
     {[](SmallCall& x) { x.options.window.left = -2; },
      "attention: window.left must be -1 (unbounded) or in 0 to 2^53, got -2"},
     {[](SmallCall& x) { x.options.dropout.p = 0.5; },
-     "attention: dropout.seed is absent but dropout.p is 0.5; the mask needs a seed"},
+     "attention: dropout.seed is absent but dropout.p is 0.5; dropout needs a seed"},
     {[](SmallCall& x) { x.options.dropout.seed = 7; },
      "attention: dropout.seed_given is 0 but dropout.seed is 7"},
     {[](SmallCall& x) { x.options.dropout.seed_given = 2; },

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config
 # Builds and runs somebody else's programs: with an installed and then moved qkv, or its source;
-# add_subdirectory_object only compiles the program, not the library that it links.
+# add_subdirectory_object only compiles the program, not the library that it links, but looks how it
+# would be compiled.
 set -euo pipefail
 
 usage="usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config"
@@ -55,6 +56,12 @@ case $kind in
     ;;
   add_subdirectory_object)
     cmake -S "$here/add_subdirectory" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx"
+    ninja -C "$work/build" -t commands qkv/libqkv.a >"$work/commands"
+    if grep -e ' -c ' "$work/commands" | grep -v -e ' -O2 '; then
+      echo "the files above are compiled without -O2: the project has no build type" >&2
+      exit 1
+    fi
+    grep -q -e ' -O2 ' "$work/commands"
     ninja -C "$work/build" "$(ninja -C "$work/build" -t targets all | sed -n 's/^\(.*main\.cc\.o\): .*/\1/p')"
     ;;
   pkg_config)

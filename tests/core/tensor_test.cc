@@ -81,7 +81,7 @@ TEST(Tensors, RefuseSizesThatOverflow) {
             "Tensor: shape may take at most 2^63 - 1 bytes, got float64 [2305843009213693952]");
   EXPECT_NE(error_of([] { Tensor(DType::kInt8, {kHuge, 4}); }), "");
   EXPECT_EQ(error_of([] { Tensor(DType::kInt8, {-1}); }),
-            "Tensor: shape has a negative size: [-1]");
+            "Tensor: shape must be 0 or more on each axis, got [-1]");
   EXPECT_EQ(error_of([] { Tensor(DType::kNone, {0}); }),
             "TypeError: Tensor: dtype must be an element type, got none");
 }

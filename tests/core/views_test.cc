@@ -82,7 +82,7 @@ TEST(Shapes, OverflowIsAnError) {
   EXPECT_EQ(error_of([] {
               element_count({2, -1});
             }),
-            "element_count: shape has a negative size: [2,-1]");
+            "element_count: shape must be 0 or more on each axis, got [2,-1]");
 }
 
 TEST(Shapes, Broadcast) {
@@ -101,7 +101,14 @@ TEST(Views, RefuseWhatCannotBe) {
               View(x, {2, 2}, {1});
             }),
             "View: strides must be one for each axis, got [1] for the shape [2,2]");
-  EXPECT_EQ(error_of([&] { View(x, {2, -2}, {1, 1}); }), "View: shape has a negative size: [2,-2]");
+  EXPECT_EQ(error_of([&] {
+              View(x, {2, -2});
+            }),
+            "View: shape must be 0 or more on each axis, got [2,-2]");
+  EXPECT_EQ(error_of([&] {
+              View(x, {2, -2}, {1, 1});
+            }),
+            "View: shape must be 0 or more on each axis, got [2,-2]");
   EXPECT_EQ(error_of([&] { View(static_cast<float*>(nullptr), {2}); }),
             "View: data is null but the shape [2] has elements");
   EXPECT_EQ(error_of([&] { View(x, DType::kNone, {2}, {1}); }),

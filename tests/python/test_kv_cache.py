@@ -290,7 +290,7 @@ def test_q8_in_a_file(tmp_path):
         (lambda c: c.append(draw(B, G, 1, 64), np.full((B, G, 1, 32), np.nan, np.float32)),
          ValueError, "KvCache.append: v must hold finite numbers of at most 65519 * 127, got nan"),
         (lambda c: c.attention(draw(B, H, 1, 64).astype(float)), TypeError,
-         "KvCache.attention: k is q8 but q is float64"),
+         "KvCache.attention: k must be float64 where q is float64, got q8"),
     ],
 )  # fmt: skip
 def test_errors_of_q8(call, kind, text):

@@ -119,8 +119,7 @@ def test_forward_names_the_argument(arguments, options, kind, text):
         ((X[..., :3], X, X), "float64", TypeError,
          "q must be float64, as the layer is float64, got float32 [2,3,3]"),
         ((X[..., :3], X[..., :2].astype(float), X), "float32", TypeError,
-         "k is float64 but q is float32 (k has q's dtype, or bfloat16, float16 or q8 where q is "
-         "float32)"),
+         "k must be float32, bfloat16, float16 or q8 where q is float32, got float64 [2,3,2]"),
         ((X[..., :3].astype(int), X, X), "float32", TypeError,
          "q must be float64, float32, bfloat16 or float16, got int64 [2,3,3]"),
     ],

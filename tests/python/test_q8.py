@@ -88,7 +88,7 @@ def test_wrong_calls():
     q = x[:1]
     with pytest.raises(TypeError, match="k is q8, but keys and values of q8 have no backward pass"):
         qkv.attention_backward(q, q, k, k, q, np.zeros(1, np.float32))
-    with pytest.raises(TypeError, match="attention: k is q8 but q is float64"):
+    with pytest.raises(TypeError, match="attention: k must be float64 where q is float64, got q8"):
         qkv.attention(q.astype(np.float64), k, k)
     with pytest.raises(TypeError, match="attention: q must be .* got q8"):
         qkv.attention(k, k, k)

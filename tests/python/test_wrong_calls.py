@@ -83,7 +83,8 @@ WRONG = [
      "v must be aligned for its elements, got Exporter"),
     ({"v": strange.Exporter((2, 5, 6), data="null")}, ValueError,
      "v data is null but the shape [2,5,6] has elements"),
-    ({"v": strange.Exporter((2, -5, 6))}, ValueError, "v shape has a negative size: [2,-5,6]"),
+    ({"v": strange.Exporter((2, -5, 6))}, ValueError,
+     "v shape must be 0 or more on each axis, got [2,-5,6]"),
     # ---- score and parameters
     ({"score": "Dot"}, ValueError, f"{SCORES} str 'Dot'"),
     ({"score": "dot\0"}, ValueError, f"{SCORES} str 'dot\\x00'"),
@@ -166,7 +167,7 @@ WRONG = [
      "window[0] must be -1 (unbounded) or in 0 to 2^53, got -2"),
     ({"alibi_slopes": "steep"}, TypeError, f"alibi_slopes {NUMBERS} str 'steep'"),
     # ---- dropout
-    ({"dropout": 0.1}, ValueError, "seed is absent but dropout is 0.1; the mask needs a seed"),
+    ({"dropout": 0.1}, ValueError, "seed is absent but dropout is 0.1; dropout needs a seed"),
     ({"dropout": 1.0, "seed": 1}, ValueError, "dropout must be in [0,1), got 1"),
     ({"dropout": "0.1", "seed": 1}, TypeError, "dropout must be a number, got str '0.1'"),
     ({"dropout": 0.1, "seed": -1}, ValueError, f"seed {SEED} int -1"),

@@ -65,16 +65,17 @@ void check_dtypes(const Inputs& inputs, Complex complex, Problem& p) {
   const bool mixed = p.dtype == DType::kFloat32 &&
                      (keys == DType::kBFloat16 || keys == DType::kFloat16 || keys == DType::kQ8);
   if (keys != p.dtype && !mixed) {
+    const bool several = p.dtype == DType::kFloat32;
     throw Error(p.function, "k",
-                text("is ", name_of(keys), " but q is ", name_of(p.dtype),
-                     " (k has q's dtype, or bfloat16, float16 or q8 where q is float32)"),
+                text("must be ", name_of(p.dtype), several ? ", bfloat16, float16 or q8" : "",
+                     " where q is ", name_of(p.dtype), ", got ", describe(inputs.k)),
                 ErrorKind::kType);
   }
   if (inputs.v.given() && inputs.v.dtype() != keys) {
-    throw Error(
-        p.function, "v",
-        text("is ", name_of(inputs.v.dtype()), " but k is ", name_of(keys), " (v has k's dtype)"),
-        ErrorKind::kType);
+    throw Error(p.function, "v",
+                text("must be ", name_of(keys), " where k is ", name_of(keys), ", got ",
+                     describe(inputs.v)),
+                ErrorKind::kType);
   }
 }
 

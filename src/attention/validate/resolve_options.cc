@@ -106,7 +106,7 @@ void resolve_dropout(const Options& options, Problem& p) {
   }
   if (probability > 0 && !options.dropout.seed.has_value()) {
     throw Error(p.function, "dropout.seed",
-                text("is absent but dropout.p is ", probability, "; the mask needs a seed"));
+                text("is absent but dropout.p is ", probability, "; dropout needs a seed"));
   }
   constexpr Index kDraws = 4;  // the keys of one draw of Philox
   if (probability > 0 && p.first_key() % kDraws != 0) {
