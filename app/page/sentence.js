@@ -84,5 +84,6 @@ function sentenceElement(map) {
 function sentenceNote(map) {
   const {axis, place} = shadingToken(map);
   const token = tokenOf(current()[axis === "query" ? "queries" : "keys"], place);
-  return axis === "query" ? `shaded by what \u2068${token}\u2069 attends to` : `shaded by what attends to \u2068${token}\u2069`;
+  const quoted = `"\u2068${token}\u2069"`;
+  return axis === "query" ? `shaded by what ${quoted} attends to` : `shaded by what attends to ${quoted}`;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -227,43 +228,72 @@ class Drawing {
               title);
   }
 
-  // The number of decimals, 2 or 3, that shows two significant digits of the largest number; -1 if
-  // there is none or the numbers would not fit.
-  int decimals() const {
-    const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
-    for (int digits = 2; digits <= 3; ++digits) {
-      if (size * std::pow(10.0, digits) >= 9.5) {
-        const double width = em_width(fmt::format("{:.{}f}", -size, digits)) * kSmallSize;
-        return width <= layout_.cell_width ? digits : -1;
+  // How the numbers are written in cells.
+  struct NumberStyle {
+    int decimals = 0;  // kPowers: one digit and a power of ten
+    double size = kSmallSize;
+  };
+  static constexpr int kPowers = -1;
+
+  // Whether a number is not 0 but rounds to it.
+  static bool is_faint(double value, int decimals) {
+    return decimals != kPowers && value != 0 && std::abs(value) < 0.5 * std::pow(10.0, -decimals);
+  }
+  static std::string number_text(double value, int decimals) {
+    if (value == 0) return "0";
+    if (decimals == kPowers) return fmt::format("{:.0e}", value);
+    return fmt::format("{:.{}f}", is_faint(value, decimals) ? std::abs(value) : value, decimals);
+  }
+
+  // Whether all numbers of a map fit in their cells.
+  bool fits(Index p, const NumberStyle& style) const {
+    for (Index i = 0; i < model_.queries().size(); ++i) {
+      for (Index j = 0; j < model_.keys().size(); ++j) {
+        const Cell cell = model_.cell(p, i, j);
+        if (fill_of(cell) > kFillZero) continue;
+        const double width = em_width(number_text(cell.value, style.decimals)) * style.size;
+        if (width > layout_.cell_width) return false;
       }
     }
-    return -1;
+    return true;
+  }
+
+  // The style of the most digits that fit: 2 or 3 decimals, which show two significant digits of
+  // the largest number, or fewer, then smaller letters, then powers of ten. None if the largest
+  // number is too small for 3 decimals.
+  std::optional<NumberStyle> number_style(Index p) const {
+    constexpr double kSmallestNumber = 7;
+    const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
+    if (size * 1000 < 9.5) return std::nullopt;
+    for (int decimals = size * 100 < 9.5 ? 3 : 2; decimals >= 0; --decimals) {
+      if (fits(p, {decimals, kSmallSize})) return NumberStyle{decimals, kSmallSize};
+    }
+    for (const int decimals : {0, kPowers}) {
+      for (double small = kSmallSize - 1; small >= kSmallestNumber; --small) {
+        if (fits(p, {decimals, small})) return NumberStyle{decimals, small};
+      }
+    }
+    return std::nullopt;
   }
 
   void numbers(Index p) {
-    const int digits = decimals();
-    if (digits < 0) return;
-    const double rounds_to_0 = 0.5 * std::pow(10.0, -digits);
+    const std::optional<NumberStyle> style = number_style(p);
+    if (!style) return;
     for (Index i = 0; i < model_.queries().size(); ++i) {
       for (Index j = 0; j < model_.keys().size(); ++j) {
         const Cell cell = model_.cell(p, i, j);
         const std::size_t fill = fill_of(cell);
         if (fill > kFillZero) continue;
-        const bool faint = std::abs(cell.value) < rounds_to_0 && cell.value != 0;
         const bool dark = wants_dark_text(colour_of(model_.palette(), fill));
-        const std::string text =
-            cell.value == 0
-                ? "0"
-                : fmt::format("{:.{}f}", faint ? std::abs(cell.value) : cell.value, digits);
         svg_.text(fmt::format("p{}-v{}-{}", p, i, j),
                   {map_left(p) + (static_cast<double>(j) + 0.5) * layout_.cell_width,
                    map_top(p) + (static_cast<double>(i) + 0.5) * layout_.cell_height +
-                       kBaseline * kSmallSize,
-                   kSmallSize, Anchor::kMiddle,
-                   faint  ? "#8a9ea3"
-                   : dark ? kInk
-                          : "#fff"},
-                  text);
+                       kBaseline * style->size,
+                   style->size, Anchor::kMiddle,
+                   is_faint(cell.value, style->decimals) ? "#8a9ea3"
+                   : dark                                ? kInk
+                                                         : "#fff"},
+                  number_text(cell.value, style->decimals));
       }
     }
   }

@@ -36,8 +36,9 @@ Names for --save:
 {}
 Without -o the report shows all numbers, or the first ones. A file with weights is also an
 attention file: attn, mask if anything is masked, and src and tgt if an input has them. With pooled
-and without weights, attn holds the cells. An .svg, .png or .pdf shows the weights. A .npy file
-holds one result.
+and without weights, attn holds the cells. qkv view draws such a file, also as a page (.html). An
+.svg, .png or .pdf shows the weights, with --dropout those after it unless --save names weights
+only. A .npy file holds one result.
 
 {}
 

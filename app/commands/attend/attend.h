@@ -128,7 +128,12 @@ struct AttendOptions {
 struct Origin {
   std::string place{};
   bool is_file = false;
+  // The user's word for the argument: the name of an option or of an array. None: the library's.
+  std::optional<std::string> word{};
 };
+
+// The word of an option, "padding-mask" for --padding-mask.
+inline std::string word_of(std::string_view option) { return std::string(option.substr(2)); }
 
 struct AttendCall {
   ArrayStore store{};
@@ -167,6 +172,10 @@ struct AttendResults {
   std::string path{};
   CallShape shape{};
 };
+
+// The weights that pictures show, by their name in kResultKinds: those after dropout, if there is
+// dropout or --save names them, unless --save names only those before it.
+std::string_view drawn_weights(const AttendOptions& options);
 
 // Throws UsageError if the options that ask for results do not fit together.
 void check_results(const AttendOptions& options, const AttendCall& call);

@@ -24,7 +24,7 @@ ConstView read_option(AttendCall& call, const std::string& spec, const std::stri
   std::string role = option.substr(2);
   for (char& c : role) c = c == '-' ? '_' : c;
   const ConstView view = call.store.get(spec, role);
-  call.origins[argument] = {fmt::format("{} {}", option, shown_file(spec)), true};
+  call.origins[argument] = {fmt::format("{} {}", option, shown_file(spec)), true, word_of(option)};
   call.settings[role] = spec;
   return view;
 }
@@ -86,11 +86,16 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
   call.settings["score"] = name_of(options.score);
   if (options.params.empty()) return options.score;
   call.settings["params"] = options.params;
-  const Origin file = {"--params " + shown_file(options.params), true};
-  call.origins[std::string(name_of(options.score))] = file;
-  call.origins["qk_norm.q"] = call.origins["qk_norm.k"] = file;
+  const std::string file = "--params " + shown_file(options.params);
+  call.origins["qk_norm.q"] = {file, true, "norm_q"};
+  call.origins["qk_norm.k"] = {file, true, "norm_k"};
   qkv::Score score = options.score;
-  take_parameters(score, [&](const char* name) { return parameter(options, call, name); });
+  take_parameters(score, [&](const char* name) {
+    std::string argument = fmt::format("{}.{}", name_of(options.score), name);
+    for (char& c : argument) c = c == 'W' ? 'w' : c;  // the library's name of Wq is additive.wq
+    call.origins[argument] = {file, true, name};
+    return parameter(options, call, name);
+  });
   return score;
 }
 
@@ -99,7 +104,7 @@ qkv::Score read_score(const AttendOptions& options, AttendCall& call) {
 void read_norm(const AttendOptions& options, AttendCall& call) {
   if (!options.norm_eps) return;
   qkv::QkNorm norm{.eps = *options.norm_eps};
-  call.origins["qk_norm.eps"] = {"--qk-norm", false};
+  call.origins["qk_norm.eps"] = {"--qk-norm", false, "qk-norm"};
   call.settings["qk_norm"] = *options.norm_eps;
   // The --params file must have a gain, unless it is given for the score's own parameters.
   bool any = options.params.empty() || qkv::has_parameters(options.score);
@@ -130,8 +135,9 @@ void read_rotary(const AttendOptions& options, AttendCall& call) {
   }
   qkv::Rotary rotary{.pairs = *options.rotary};
   call.settings["rotary"] = kRotaryPairings[static_cast<std::size_t>(*options.rotary)].name;
-  call.origins["rotary.base"] = {"--rotary-base", false};
-  call.origins["rotary.width"] = {options.rotary_width ? "--rotary-width" : "--rotary", false};
+  call.origins["rotary.base"] = {"--rotary-base", false, "rotary-base"};
+  call.origins["rotary.width"] = {options.rotary_width ? "--rotary-width" : "--rotary", false,
+                                  "rotary-width"};
   if (options.rotary_base) call.settings["rotary_base"] = rotary.base = *options.rotary_base;
   if (options.rotary_width) call.settings["rotary_width"] = rotary.width = *options.rotary_width;
   rotary.frequencies =
@@ -147,6 +153,9 @@ void read_rotary(const AttendOptions& options, AttendCall& call) {
 
 void read_numbers(const AttendOptions& options, AttendCall& call) {
   if (options.seed && !options.dropout) throw UsageError("--seed requires --dropout");
+  if (options.dropout.value_or(0) > 0 && !options.seed) {
+    throw UsageError(fmt::format("--dropout {} needs --seed N", *options.dropout));
+  }
   call.options.scale = options.scale;
   call.options.softcap = options.softcap;
   call.options.dropout = {options.dropout.value_or(0), options.seed};
@@ -158,8 +167,11 @@ void read_numbers(const AttendOptions& options, AttendCall& call) {
                                           {"top", "--top"},
                                           {"context", "--path"},
                                           {"diagonal", "--causal-offset"}}) {
-    call.origins[argument] = {option, false};
+    call.origins[argument] = {option, false, word_of(option)};
   }
+  call.origins["context"].word = "";  // the library says that the context forces the path
+  call.origins["window.left"] = {"--window", false, "LEFT"};
+  call.origins["window.right"] = {"--window", false, "RIGHT"};
   const qkv::Index D = call.inputs.q.rank() > 0 ? call.inputs.q.size(-1) : 1;
   const double usual =
       std::visit([&]<class S>(const S&) { return S::default_scale(D); }, options.score);

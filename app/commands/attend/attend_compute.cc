@@ -23,16 +23,33 @@ using qkv::View;
 
 // ---- messages -------------------------------------------------------------------------------
 
-// Throws the library's error with the file or option in place of the function's name.
+// Replaces the library's names of the arguments of packed sequences by those of the options.
+std::string in_words_of_options(std::string text) {
+  constexpr std::string_view kLibrary = "cu_seqlens";
+  for (auto at = text.find(kLibrary); at != text.npos; at = text.find(kLibrary, at)) {
+    text[at + 2] = '-';
+    at += kLibrary.size();
+    if (at < text.size() && text[at] == '_') text[at] = '-';
+  }
+  return text;
+}
+
+// Throws the library's error with the file or option in place of the function's name, and the
+// user's word in place of the argument's.
 [[noreturn]] void throw_with_origin(const qkv::Error& error, const AttendCall& call) {
   refuse_expression(error);
   const std::string& argument = error.argument();
   if (argument == "QKV_TARGET") throw error;  // an environment variable: neither file nor option
-  const std::string text = std::string(error.what()).substr(error.function().size() + 2);
+  std::string text = std::string(error.what()).substr(error.function().size() + 2);
   auto origin = call.origins.find(argument);
   if (origin == call.origins.end()) {
     origin = call.origins.find(argument.substr(0, argument.find_first_of(".[")));
   }
+  if (origin != call.origins.end() && origin->second.word) {
+    text.replace(0, argument.size(), *origin->second.word);
+    if (text.starts_with(' ')) text.erase(0, 1);
+  }
+  text = in_words_of_options(std::move(text));
   if (origin == call.origins.end()) throw qkv::app::InputError("attend", text);
   if (origin->second.is_file) throw qkv::app::InputError(origin->second.place, text);
   throw UsageError(fmt::format("{}: {}", origin->second.place, text));
@@ -132,19 +149,20 @@ class Call {
   void reserve(bool picture) {
     for (const ResultKind& kind : kinds_of(options_, call_)) reserve(kind);
     outputs_.column_sums.rows = listed(options_.column_rows);
-    call_.origins["column_sums.rows"] = {"--column-rows", false};
+    call_.origins["column_sums.rows"] = {"--column-rows", false, "column-rows"};
     if (options_.top) reserve_top();
-    if (picture && !outputs_.weights.matrix.given()) {
-      results_.weights = reserve_apart("weights");
+    if (picture && !given(drawn_weights(options_))) {
+      results_.weights = reserve_apart(drawn_weights(options_));
     }
-    if (outputs_.weights.matrix.given() && may_mask() && !outputs_.masked_scores.matrix.given()) {
+    const bool needs_masked = may_mask() && (picture || given("weights"));
+    if (needs_masked && !outputs_.masked_scores.matrix.given()) {
       masked_ = reserve_apart("masked");
     }
   }
   // True for each pair that is unmasked; absent if no pair is masked.
   Tensor unmasked() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
-    if (!outputs_.weights.matrix.given() || !may_mask() || !masked.given()) return {};
+    if (!has_weights() || !may_mask() || !masked.given()) return {};
     Tensor pairs = unmasked_pairs(masked);
     if (std::ranges::all_of(pairs.values<bool>(), std::identity{})) return {};
     return pairs;
@@ -154,8 +172,8 @@ class Call {
  private:
   void reserve(const ResultKind& kind) {
     const std::string argument(kind.argument);
-    call_.origins[argument] = {fmt::format("--save {}", kind.name), false};
-    call_.origins[argument + ".rows"] = {"--rows", false};
+    call_.origins[argument] = {fmt::format("--save {}", kind.name), false, std::string(kind.name)};
+    call_.origins[argument + ".rows"] = {"--rows", false, "rows"};
     const Dims shape = shape_for(kind, results_.shape, options_);
     const bool values = kind.axes == ResultAxes::kValues;
     results_.arrays.push_back({std::string(kind.name), {}});
@@ -182,6 +200,11 @@ class Call {
       if (result.name == kind.argument) Put{*this, tensor}(outputs_.*result.member);
     });
   }
+  // Whether weights before dropout, or those after it, are requested.
+  bool given(std::string_view name) const {
+    return (name == "weights" ? outputs_.weights : outputs_.dropped_weights).matrix.given();
+  }
+  bool has_weights() const { return given("weights") || given("dropped"); }
   static ConstView listed(const std::vector<Index>& rows) {
     return rows.empty() ? ConstView() : ConstView(rows);
   }
@@ -222,6 +245,16 @@ bool wants_picture(const OutputOptions& outputs) {
 }
 
 }  // namespace
+
+std::string_view drawn_weights(const AttendOptions& options) {
+  const auto saves = [&](std::string_view name) {
+    const auto* kind = std::ranges::find(kResultKinds, name, &ResultKind::name);
+    return options.save[static_cast<std::size_t>(kind - std::begin(kResultKinds))];
+  };
+  const bool drops = options.dropout.value_or(0) > 0;
+  const bool before = saves("weights") || !drops;
+  return saves("dropped") || !before ? "dropped" : "weights";
+}
 
 CallShape shape_of(const qkv::Inputs& inputs) {
   CallShape shape;

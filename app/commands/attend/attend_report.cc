@@ -46,30 +46,37 @@ double value_at(const ConstView& view, Index n) {
   }
 }
 
-// The indices of row n of an array along all axes but the last: "[1,0]"; "" for rank 1.
-std::string row_name(const Dims& shape, Index n) {
+// The indices of row n of an array along all axes but the last: "[1,0]"; "" for rank 1. `queries`
+// are the queries along the axis before the last, or none: all of them.
+std::string row_name(const Dims& shape, Index n, const std::vector<Index>& queries) {
   Dims place;
   for (int axis = 0; axis < shape.rank() - 1; ++axis) place.push_back(0);
   for (int axis = shape.rank() - 2; axis >= 0; --axis) {
     place[axis] = n % shape[axis];
     n /= shape[axis];
   }
-  return place.rank() > 0 ? qkv::to_string(place) : "";
+  if (place.rank() == 0) return "";
+  Index& query = place[place.rank() - 1];
+  if (!queries.empty()) query = queries[static_cast<std::size_t>(query)];
+  return qkv::to_string(place);
 }
 
-std::string rows_of(const ConstView& view, int limit) {
+std::string rows_of(const ConstView& view, int limit, const std::vector<Index>& queries) {
   const Index columns = view.size(-1);
   const Index rows = columns == 0 ? 0 : view.element_count() / columns;
   const bool whole = rows <= kMostRows && columns <= kMostColumns;
   const Index shown_rows = whole ? rows : std::min(rows, kFirstRows);
   const Index shown_columns = whole ? columns : std::min(columns, kFirstColumns);
   std::string text;
-  const auto label_width = row_name(view.shape(), std::max<Index>(0, shown_rows - 1)).size();
+  std::size_t label_width = 0;
+  for (Index row = 0; row < shown_rows; ++row) {
+    label_width = std::max(label_width, row_name(view.shape(), row, queries).size());
+  }
   const Index dots = shown_columns < columns ? 4 : 0;
   const Index room = limit - 2 - static_cast<Index>(label_width) - dots;
   const Index on_a_line = limit == 0 ? columns : std::max<Index>(1, room / (kNumberWidth + 1));
   for (Index row = 0; row < shown_rows; ++row) {
-    text += fmt::format("  {:<{}}", row_name(view.shape(), row), label_width);
+    text += fmt::format("  {:<{}}", row_name(view.shape(), row, queries), label_width);
     for (Index column = 0; column < shown_columns; ++column) {
       if (column > 0 && column % on_a_line == 0)
         text += fmt::format("\n{:{}}", "", label_width + 2);
@@ -116,9 +123,16 @@ std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendCall& call)
 // The detail in which a report shows an array: its numbers, or only its extremes and mean.
 enum class Detail { kNumbers, kSummary };
 
+// The queries that the rows of a result are of; none: all of them.
+std::vector<Index> queries_of(const AttendOptions& options, const NamedTensor& array) {
+  const auto* kind = std::ranges::find(kResultKinds, array.name, &ResultKind::name);
+  const bool matrix = kind != std::end(kResultKinds) && kind->axes == qkv::ResultAxes::kMatrix;
+  return matrix ? options.rows : std::vector<Index>();
+}
+
 // `columns` is the terminal's width, at which rows of numbers are wrapped; 0: they are not wrapped.
-std::string report(const AttendCall& call, const AttendResults& results, Detail detail,
-                   int columns = 0) {
+std::string report(const AttendOptions& options, const AttendCall& call,
+                   const AttendResults& results, Detail detail, int columns = 0) {
   std::string text;
   for (const auto& [name, view] : inputs_of(call)) {
     text += fmt::format("{} {}  {}\n", name, qkv::describe(view),
@@ -130,7 +144,8 @@ std::string report(const AttendCall& call, const AttendResults& results, Detail 
     const bool shown = detail == Detail::kNumbers;
     text += fmt::format("{}{} {}{}\n", shown ? "\n" : "", array.name, qkv::describe(view),
                         summary(view));
-    if (shown && view.element_count() > 0) text += rows_of(view, columns);
+    if (shown && view.element_count() > 0)
+      text += rows_of(view, columns, queries_of(options, array));
   }
   return text;
 }
@@ -172,9 +187,10 @@ ConstView cells_as_attention(const Tensor& cells, const CallShape& shape) {
                       {cells.size(0), 1, cells.size(1), cells.size(2), cells.size(3)});
 }
 
-const Tensor& weights_of(const AttendResults& results) {
+// The weights that pictures show.
+const Tensor& weights_of(const AttendOptions& options, const AttendResults& results) {
   for (const NamedTensor& array : results.arrays) {
-    if (array.name == "weights") return array.tensor;
+    if (array.name == drawn_weights(options)) return array.tensor;
   }
   return results.weights;
 }
@@ -234,7 +250,7 @@ ConstView one_map(const ConstView& all, Index batch, Index head) {
 qkv::app::Picture picture(const AttendOptions& options, const AttendCall& call,
                           const AttendResults& results) {
   qkv::app::Picture picture;
-  const ConstView weights = as_attention(weights_of(results), results.shape);
+  const ConstView weights = as_attention(weights_of(options, results), results.shape);
   const ConstView unmasked = as_attention(results.unmasked, results.shape);
   const Index batches = weights.rank() == 2 ? 1 : weights.size(0);
   const Index heads = weights.rank() == 2 ? 1 : weights.size(2);
@@ -251,6 +267,11 @@ qkv::app::Picture picture(const AttendOptions& options, const AttendCall& call,
   if (labels.queries != nullptr) picture.queries = labels.queries->values;
   for (const Index row : options.rows) picture.queries.push_back(fmt::format("{}", row));
   picture.notes = call.warnings;
+  if (options.dropout.value_or(0) > 0) {
+    picture.notes.push_back(fmt::format("weights {} dropout {}",
+                                        drawn_weights(options) == "dropped" ? "after" : "before",
+                                        *options.dropout));
+  }
   return picture;
 }
 
@@ -263,9 +284,9 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
   // This is only called for an .npy file, for which check_results() allows only one result.
   forms.array = [&results] { return results.arrays.front().tensor.view(); };
   forms.picture = [&] { return picture(options, call, results); };
-  forms.text = [&] { return report(call, results, Detail::kNumbers); };
-  forms.screen = [&] { return report(call, results, Detail::kNumbers, table_columns()); };
-  forms.brief = [&] { return report(call, results, Detail::kSummary); };
+  forms.text = [&] { return report(options, call, results, Detail::kNumbers); };
+  forms.screen = [&] { return report(options, call, results, Detail::kNumbers, table_columns()); };
+  forms.brief = [&] { return report(options, call, results, Detail::kSummary); };
   forms.json = [&] { return report_json(call, results); };
   return forms;
 }

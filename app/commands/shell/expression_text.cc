@@ -38,9 +38,9 @@ constexpr int kDeepest = 200;
 
 class Reader {
  public:
-  Reader(const std::string& option, std::string_view text,
+  Reader(const std::string& option, std::string_view text, Of of,
          const std::map<std::string, qkv::Captured>& arrays)
-      : option_(option), text_(text), arrays_(arrays) {}
+      : option_(option), text_(text), of_(of), arrays_(arrays) {}
 
   Expression read() {
     Expression all = alternatives();
@@ -268,7 +268,7 @@ class Reader {
       const Expression x = arguments(name, at, 1).at(0);
       return made(at, [&, to = of] { return to(x); });
     }
-    std::string names = "s, b, h, i, j, Tq, Tk";
+    std::string names = of_ == Of::kScore ? "s, b, h, i, j, Tq, Tk" : "b, h, i, j, Tq, Tk";
     for (const auto& [array, captured] : arrays_) names += ", " + array;
     fail(at, fmt::format("unknown name {}; known: {}; arrays are named by --with",
                          qkv::app::quoted(name), names));
@@ -305,6 +305,7 @@ class Reader {
 
   const std::string& option_;
   std::string_view text_;
+  Of of_;
   const std::map<std::string, qkv::Captured>& arrays_;
   const qkv::Symbols symbols_;
   std::size_t at_ = 0;
@@ -313,9 +314,9 @@ class Reader {
 
 }  // namespace
 
-Expression read_expression(const std::string& option, std::string_view text,
+Expression read_expression(const std::string& option, std::string_view text, Of of,
                            const std::map<std::string, qkv::Captured>& arrays) {
-  return Reader(option, text, arrays).read();
+  return Reader(option, text, of, arrays).read();
 }
 
 bool is_array_name(std::string_view text) {

@@ -2,6 +2,7 @@
 #include "commands/shell/expressions.h"
 
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -83,7 +84,8 @@ Expressions read_expressions(const ExpressionOptions& options, ArrayStore& store
     result.arrays.push_back(read_array(text, store, arrays));
   }
   if (options.score_mod) {
-    const qkv::Expression score = read_expression(kScoreMod, *options.score_mod, arrays);
+    const qkv::Expression score =
+        read_expression(kScoreMod, *options.score_mod, Of::kScore, arrays);
     try {
       result.mods.push_back(qkv::score_mod(score));
     } catch (const qkv::Error& error) {
@@ -92,7 +94,7 @@ Expressions read_expressions(const ExpressionOptions& options, ArrayStore& store
     result.score_text = score.text();
   }
   if (options.mask_mod) {
-    const qkv::Expression mask = read_expression(kMaskMod, *options.mask_mod, arrays);
+    const qkv::Expression mask = read_expression(kMaskMod, *options.mask_mod, Of::kMask, arrays);
     try {
       result.masks.emplace_back(qkv::mask_mod(mask));
     } catch (const qkv::Error& error) {
@@ -114,6 +116,11 @@ nlohmann::ordered_json settings_of(const Expressions& expressions) {
 }
 
 void refuse_expression(const qkv::Error& error) {
-  if (error.argument() == "mods[0]") refuse(kScoreMod, error);
-  if (error.argument() == "mask_mod") refuse(kMaskMod, error);
+  for (const auto& [argument, option] :
+       {std::pair<std::string, std::string>{"mods[0]", kScoreMod}, {"mask_mod", kMaskMod}}) {
+    if (error.argument() != argument) continue;
+    const std::size_t begin = error.function().size() + 2 + argument.size();
+    throw UsageError(
+        fmt::format("{}: {}{}", option, option.substr(2), std::string(error.what()).substr(begin)));
+  }
 }

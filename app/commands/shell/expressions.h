@@ -20,10 +20,10 @@
 
 // The lines of --help that say how expressions are written.
 inline constexpr const char* kExpressionHelp =
-    R"(--score-mod and --mask-mod are expressions as in Python: s, the indices b, h, i and j of batch
-entry, head, query and key, the numbers Tq and Tk of queries and keys; + - * / // %, comparisons,
-and, or, not; where(condition, x, y), abs, min, max, exp, log, sqrt, tanh, sin, cos, floor, int,
-float; elements of arrays that --with names:
+    R"(--score-mod and --mask-mod are expressions as in Python: the score s (in --score-mod), the
+indices b, h, i and j of batch entry, head, query and key, the numbers Tq and Tk of queries and
+keys; + - * / // %, comparisons, and, or, not; where(condition, x, y), abs, min, max, exp, log,
+sqrt, tanh, sin, cos, floor, int, float; elements of arrays that --with names:
   --score-mod 's - slope[h] * abs(i - j)' --with slope=slopes.npy --mask-mod 'i // 16 == j // 16')";
 
 struct ExpressionOptions {

@@ -102,8 +102,10 @@ void check_path(const OutputOptions& options, const Results& results, const std:
         fmt::format("{}: unknown file extension; valid: {}", output_name(path), valid));
   }
   if (!format->has(results)) {
-    throw UsageError(fmt::format("{}: this result has no .{} form; valid: {}", output_name(path),
-                                 format->name, valid));
+    const bool drawn = has_arrays(results) && has_picture(results) && format->name == "html";
+    throw UsageError(fmt::format("{}: this result has no .{} form; valid: {}{}", output_name(path),
+                                 format->name, valid,
+                                 drawn ? "; qkv view makes a page of the .npz" : ""));
   }
   if (path == "-" && format->binary && ::isatty(STDOUT_FILENO) == 1) {
     throw UsageError(

@@ -113,6 +113,8 @@ nlohmann::ordered_json report_json(const WordInput& input, const WordAttention& 
   json["width"] = input.x.size(1);
   json["score"] = name_of(options.score);
   json["scale"] = attention.scale;
+  const std::string parameters = parameters_text(attention, options);
+  if (!parameters.empty()) json["parameters"] = parameters;
   json.update(settings_of(expressions));
   json["form"] = form_of(options);
   json["seed"] = options.seed;
@@ -150,11 +152,13 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   return picture;
 }
 
-// The picture of a file, which says by itself how the scores were changed; on a terminal the report
-// says it.
+// The picture of a file, which says by itself where the parameters come from and how the scores
+// were changed; on a terminal the report says it.
 qkv::app::Picture picture_of_file(const WordInput& input, const WordAttention& attention,
-                                  const Expressions& expressions) {
+                                  const WordsOptions& options, const Expressions& expressions) {
   qkv::app::Picture file = picture(input, attention);
+  const std::string parameters = parameters_text(attention, options);
+  if (!parameters.empty()) file.notes.push_back(parameters);
   if (expressions.given()) file.notes.push_back(settings_text(settings_of(expressions)));
   return file;
 }
@@ -182,7 +186,7 @@ Results word_forms(const WordInput& input, const WordAttention& attention,
     return arrays(attention, input, options, expressions, *texts);
   };
   forms.array = [&] { return attention.weights.view(); };
-  forms.picture = [&] { return picture_of_file(input, attention, expressions); };
+  forms.picture = [&] { return picture_of_file(input, attention, options, expressions); };
   forms.text = [&] { return word_report(input, attention, options, expressions); };
   forms.screen = [&] { return screen(input, attention, options, expressions, common); };
   forms.json = [&] { return report_json(input, attention, options, expressions); };

@@ -84,6 +84,19 @@ std::string links(const WordInput& input, const Head& head) {
 
 }  // namespace
 
+std::string parameters_text(const WordAttention& attention, const WordsOptions& options) {
+  if (attention.parameters.empty()) return "";
+  if (!options.params.empty()) return "params " + qkv::app::on_one_line(options.params);
+  std::string names = "projections";  // of heads
+  if (options.heads == 0) {
+    names.clear();
+    for (const Parameter& parameter : attention.parameters) {
+      names += (names.empty() ? "" : ", ") + parameter.name;
+    }
+  }
+  return fmt::format("{} random (seed {})", names, options.seed);
+}
+
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const Expressions& expressions,
                         const WordScreen& screen) {
@@ -92,9 +105,11 @@ std::string word_report(const WordInput& input, const WordAttention& attention,
   settings["score"] = name_of(options.score);
   settings["scale"] = attention.scale;
   settings.update(settings_of(expressions));
+  const std::string parameters = parameters_text(attention, options);
   std::string text = qkv::app::picture::in_lines(
-      fmt::format("words {}, width {} ({}); {}", words, input.x.size(1),
-                  qkv::app::on_one_line(input.source), settings_text(settings)),
+      fmt::format("words {}, width {} ({}); {}{}{}", words, input.x.size(1),
+                  qkv::app::on_one_line(input.source), settings_text(settings),
+                  parameters.empty() ? "" : "; ", parameters),
       screen.columns);
   if (!screen.map.empty()) text += "\n" + screen.map;
   for (Index h = 0; h < std::max<Index>(1, options.heads); ++h) {

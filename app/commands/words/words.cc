@@ -23,8 +23,9 @@ constexpr fmt::format_string<const char* const&> kWordsFooter = R"(Examples:
 Text is split at white space, and punctuation at the ends of words is split off. A word is looked up
 as typed, then in lower case. Rows are queries: row i says how much word i attends to each word;
 "strongest other" is the word it attends to most besides itself. q, k and v are the word vectors
-themselves, in float64; with --heads they are projected by seeded weights. On a terminal the map is
-drawn above the table; a table that is too wide is split into bands of columns.
+themselves, in float64; with --heads they are projected. Parameters of scores and projections are
+random, drawn from the seed, unless --params reads learned ones. On a terminal the map is drawn
+above the table; a table that is too wide is split into bands of columns.
 
 Spelling vectors, used without --vectors, need no file and do not reflect meaning. All runs of 3 to
 5 letters of "<word>", and the whole of it, are hashed (FNV-1a). Each hash draws 50 (--dim) uniform
@@ -36,9 +37,9 @@ In a text, i and j are words, Tq and Tk their number, b is 0, and h is 0 without
 
 An .npz or .safetensors file holds all that is needed to compute the weights again: tokens, words,
 x, q, k, v, score, scale, params.*, scores (before --score-mod), score_mod, mask_mod, with.*,
-weights, lse, out; attn, src, tgt and, if anything is masked, mask make it an attention file. An
-.npy file holds the weights, an .svg, .png or .pdf is their picture, a .txt the report, a .json
-report and weights.)";
+weights, lse, out; attn, src, tgt and, if anything is masked, mask make it an attention file, which
+qkv view draws, also as a page (.html). An .npy file holds the weights, an .svg, .png or .pdf is
+their picture, a .txt the report, a .json report and weights.)";
 
 // Throws UsageError if two inputs are standard input.
 void check_stdin(const WordsOptions& options) {

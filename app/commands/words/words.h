@@ -85,6 +85,8 @@ struct WordScreen {
   std::string map{};  // the drawn attention map, or ""
   int columns = 0;    // the width that tables must fit; 0: any width
 };
+// Where parameters come from: "W random (seed 0)", or "params FILE"; "" for a score without any.
+std::string parameters_text(const WordAttention& attention, const WordsOptions& options);
 std::string word_report(const WordInput& input, const WordAttention& attention,
                         const WordsOptions& options, const Expressions& expressions,
                         const WordScreen& screen = {});

@@ -4,7 +4,8 @@
 
 usage: attend_errors_test.py PROGRAM [TEST ...]
 Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with
-the library's message in its one line, and write nothing. Rows it cannot express are counted by reason.
+the library's message in its one line, in the words of the command line, and write nothing. Rows it
+cannot express are counted by reason.
 """
 
 import collections
@@ -37,6 +38,11 @@ DTYPES = {"f64": "<f8", "f32": "<f4", "bf16": None, "f16": "<f2", "bool": "?", "
           "i16": "<i2", "i32": "<i4", "i64": "<i8", "u8": "u1", "u16": "<u2", "u32": "<u4",
           "u64": "<u8"}
 MOST_ELEMENTS = 1 << 20
+
+# The words of the command line for the library's names of arguments.
+WORDS = {**{name: option[2:] for name, option in {**NUMBERS, **ARRAYS}.items()}, **PARAMETERS,
+         **RESULTS, **{f"{name}.rows": "rows" for name in RESULTS}, "column_sums.rows": "column-rows",
+         "window.left": "LEFT", "window.right": "RIGHT", "diagonal": "causal-offset"}
 
 
 # The library's names of arguments whose values are on the command line: their errors exit with 2.
@@ -172,6 +178,15 @@ class CommandLine:
 Row = collections.namedtuple("Row", "id call kind message")
 
 
+def in_words(message):
+    """The library's message as the program says it."""
+    argument, _, rest = message.removeprefix("attention: ").partition(" ")
+    if argument == "dropout.seed":
+        return re.sub("is absent but dropout.p is (.*); .*", r"--dropout \1 needs --seed N", rest)
+    rest = re.sub("cu_seqlens(_[qk])?", lambda name: name[0].replace("_", "-"), rest)
+    return rest if argument == "context" else f"{WORDS.get(argument, argument)} {rest}"
+
+
 def rows_of_attention():
     for line in TABLE.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -194,7 +209,7 @@ class Table(Case):
             self.assertEqual(done.returncode, want, done.err)
             self.assertEqual(done.out, "")
             self.assertEqual(done.err.count("\n"), 1, done.err)
-            self.assertIn(": " + row.message.removeprefix("attention: ") + "\n", done.err)
+            self.assertIn(f": {in_words(row.message)}\n", done.err)
             self.assertEqual(self.names(), before)
 
     def test_every_row_that_can_be_said(self):

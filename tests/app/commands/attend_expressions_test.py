@@ -101,6 +101,9 @@ class Expressions(Case):
             (("--score-mod", "s - slop[h]", *slope),
              "--score-mod: column 5: unknown name \"slop\"; known: s, b, h, i, j, Tq, Tk, slope; "
              "arrays are named by --with"),
+            (("--mask-mod", "slop[h] > 0", *slope),
+             "--mask-mod: column 1: unknown name \"slop\"; known: b, h, i, j, Tq, Tk, slope; "
+             "arrays are named by --with"),
             (("--score-mod", "s -"), "--score-mod: column 4: expected a value, got the end"),
             (("--score-mod", ""), "--score-mod: column 1: expected a value, got the end"),
             (("--mask-mod", " "), "--mask-mod: column 2: expected a value, got the end"),

@@ -390,6 +390,42 @@ class Outputs(Arrays):
                 self.assertIn(f"batch {batch}, head {head}", svg)
         self.assertIn("masked", svg)
 
+    def test_rows_have_the_indices_of_their_queries(self):
+        self.qkv()
+        text = self.run_qkv("attend", "q.npy", "k.npy", "v.npy", "--rows", "2,0", "--save",
+                            "weights,row_max").out
+        weights, row_max = text.split("\nrow_max ")
+        labels = re.findall(r"^  (\[.*?\]) ", weights, re.MULTILINE)
+        self.assertEqual(labels, [f"[{b},{h},{i}]" for b in (0, 1) for h in range(4)
+                                  for i in (2, 0)])
+        self.assertEqual(re.findall(r"^  (\[.*?\]) ", row_max, re.MULTILINE),
+                         [f"[{b},{h}]" for b in (0, 1) for h in range(4)])
+
+    def titles(self, *arguments):
+        """The picture of a call, and the numbers in the titles of its cells, row by row."""
+        self.run_qkv("attend", "q.npy", "k.npy", "v.npy", *arguments, "-o", "x.svg")
+        svg = (self.dir / "x.svg").read_text(encoding="utf-8")
+        numbers = re.findall(r"<title>\d+ → \d+: (\S+)</title>", svg)
+        return svg, [float(number) for number in numbers if number != "masked"]
+
+    def test_pictures_show_the_weights_after_dropout(self):
+        self.qkv((6, 8), (7, 8), (7, 6))
+        drop = ("--dropout", "0.5", "--seed", "3")
+        saved = self.attend("q.npy", "k.npy", "v.npy", *drop, "--save", "weights,dropped")
+        self.assertGreater((saved["dropped"] == 0).sum(), 5)
+        for saves, name, note in (((), "dropped", "after"),
+                                  (("--save", "dropped"), "dropped", "after"),
+                                  (("--save", "weights,dropped"), "dropped", "after"),
+                                  (("--save", "weights"), "weights", "before")):
+            svg, shown = self.titles(*drop, *saves)
+            self.near(np.array(shown), saved[name].ravel(), 5e-4)
+            self.assertIn(f"weights {note} dropout 0.5</text>", svg)
+        svg, shown = self.titles()
+        self.near(np.array(shown), saved["weights"].ravel(), 5e-4)
+        self.assertNotIn("dropout", svg)
+        svg, shown = self.titles(*drop, "--mask-mod", "j != 1")
+        self.assertEqual(svg.count(" → 1: masked</title>"), 6)
+
     def test_npy_of_one_result(self):
         self.qkv()
         want = self.attend("q.npy", "k.npy", "v.npy", "--save", "lse", "-o", "x.npy")["lse"]

@@ -116,7 +116,7 @@ class ReportCase(FilesCase):
     def test_words_that_are_not_finite(self):
         np.savez(self.dir / "nan.npz", W=np.full((50, 50), np.nan))
         text = self.run_qkv("words", "a b", "--score", "bilinear", "--params", "nan.npz").out
-        rows = [line for line in text.splitlines() if "nan" in line]
+        rows = [line for line in text.splitlines() if " nan " in line]
         self.assertEqual(len(rows), 2, text)
         for row in rows:
             self.assertRegex(row, r"^[ab]  nan  nan  ")

@@ -167,9 +167,9 @@ class WordExpressions(Case):
             (("--score-mod", "s", "--with", "slope"), 2, "--with: expected NAME=FILE[:NAME]"),
             (("--score-mod", "s", *slope, *slope), 2, "--with names two arrays \"slope\""),
             (("--score-mod", "s + slope[j]", *slope), 2,
-             "--score-mod: mods[0] reads slope at index 2 of axis 0, which has 2 elements"),
+             "--score-mod: score-mod reads slope at index 2 of axis 0, which has 2 elements"),
             (("--mask-mod", "slope[i] > 0", *slope), 2,
-             "--mask-mod: mask_mod reads slope at index 2 of axis 0, which has 2 elements"),
+             "--mask-mod: mask-mod reads slope at index 2 of axis 0, which has 2 elements"),
             (("--score-mod", "s", "--with", "slope=absent.npy"), 3, "absent.npy: No such file"),
             (("--score-mod", "s", "--with", "slop=arrays.npz"), 3,
              "arrays.npz: expected an array called \"slop\"")]
@@ -181,7 +181,7 @@ class WordExpressions(Case):
                 self.assertEqual(line, attend)
                 self.assertFalse((self.dir / "w.npz").exists())
         line = self.refuse(2, "words", TEXT, "--heads", 2, "--score-mod", "s + slope[j]", *slope)
-        self.assertIn("--score-mod: mods[0] reads slope at index 2 of axis 0", line)
+        self.assertIn("--score-mod: score-mod reads slope at index 2 of axis 0", line)
 
     def test_inputs_are_told_apart(self):
         score = ("--score-mod", "s + a[0]", "--with", "a=-")

@@ -346,6 +346,20 @@ class Formats(Case):
         self.assertIn("  strongest other\n", report)
         self.assertIn('"strongest other" is', self.run_qkv("words", "--help").out.replace("\n", " "))
 
+    def test_random_parameters_are_said_to_be(self):
+        self.saved("a b c", "--score", "bilinear")
+        for options, said in (
+                (("--score", "bilinear", "--seed", 3), "W random (seed 3)"),
+                (("--score", "additive"), "Wq, Wk, v random (seed 0)"),
+                (("--heads", 2), "projections random (seed 0)"),
+                (("--score", "bilinear", "--params", "out.npz"), "params out.npz")):
+            done = self.run_qkv("words", "a b c", *options, "-o", "x.svg", "-o", "x.json")
+            self.assertTrue(done.out.splitlines()[0].endswith("; " + said), done.out)
+            self.assertIn(f">{said}</text>", (self.dir / "x.svg").read_text(encoding="utf-8"))
+            report = json.loads((self.dir / "x.json").read_text(encoding="utf-8"))
+            self.assertEqual(report["parameters"], said)
+        self.assertNotIn("random", self.run_qkv("words", "a b c").out)
+
     def test_every_head_has_its_links(self):
         report = json.loads(self.run_qkv("words", "a b c", "--heads", 2, "--json").out)
         self.assertEqual([(link["head"], link["from"]) for link in report["strongest_other"]],

@@ -367,7 +367,7 @@ class Walk(PageCase):
         self.reach(page, ".tokens button")
         self.press(page, "ArrowRight", "ArrowRight", "Enter")
         self.assertEqual(self.state(page), {"view": "text", "query": "2"})
-        self.assertIn("shaded by what", self.text(page, "#notes"))
+        self.assertIn('shaded by what "\u2068two\u2069" attends to', self.text(page, "#notes"))
         shown = page.locator(".tokens button").nth(1).get_attribute("aria-label")
         self.assertEqual(float(shown.removeprefix("one: ")), float(str(self.a[0, 0, 2, 1])))
 

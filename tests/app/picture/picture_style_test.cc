@@ -3,8 +3,11 @@
 #include <cmath>
 #include <cstdlib>
 #include <deque>
+#include <regex>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -333,6 +336,45 @@ TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
     EXPECT_NEAR(16 + number_after(svg, "h", line), number_after(svg, " width=\"", 0) - 16, 1)
         << svg;
   }
+}
+
+// ---- numbers in cells -----------------------------------------------------------------------
+
+// The font size and the texts of the numbers in the cells.
+std::pair<std::string, std::vector<std::string>> numbers_in(const std::vector<double>& values) {
+  Picture picture;
+  picture.panels = {{"", ConstView(values.data(), {1, static_cast<Index>(values.size())}), {}}};
+  const std::string svg = draw_svg(picture);
+  const std::regex cell("id=\"p0-v[^>]* font-size=\"([0-9.]+)\"[^>]*>([^<]*)<");
+  std::pair<std::string, std::vector<std::string>> found;
+  for (std::sregex_iterator at(svg.begin(), svg.end(), cell), end; at != end; ++at) {
+    found.first = (*at)[1];
+    found.second.push_back((*at)[2]);
+  }
+  return found;
+}
+
+TEST(PictureNumbers, HaveTheDigitsThatFit) {
+  using Texts = std::vector<std::string>;
+  const auto texts = [](const std::vector<double>& values) {
+    const auto found = numbers_in(values);
+    EXPECT_EQ(found.first, "10");
+    return found.second;
+  };
+  EXPECT_EQ(texts({0.5, 0.25}), (Texts{"0.50", "0.25"}));
+  EXPECT_EQ(texts({16, 8}), (Texts{"16.00", "8.00"}));
+  EXPECT_EQ(texts({-16, 8, 0}), (Texts{"-16.0", "8.0", "0"}));
+  EXPECT_EQ(texts({-123.4, 8.25, 0.3}), (Texts{"-123", "8", "0"}));
+  EXPECT_EQ(texts({1234.5, -987.6}), (Texts{"1234", "-988"}));
+  EXPECT_EQ(texts({0.05, 0.01}), (Texts{"0.050", "0.010"}));
+}
+
+TEST(PictureNumbers, AreSmallerOrPowersOfTenIfNoDigitCanGo) {
+  const auto found = numbers_in({-12345, 1});
+  EXPECT_EQ(found.first, "8");
+  EXPECT_EQ(found.second, (std::vector<std::string>{"-12345", "1"}));
+  EXPECT_EQ(numbers_in({2e300, -1e-7}).second, (std::vector<std::string>{"2e+300", "-1e-07"}));
+  EXPECT_TRUE(numbers_in({0.001}).second.empty());  // of which no three decimals say enough
 }
 
 }  // namespace
