@@ -5,7 +5,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import _core
 from ._functions import DEFAULTS, Array, Gradients, by_name, options_of
-from ._results import REQUESTS, wanted_of
+from ._results import REQUESTS, of_call, wanted_of
 from ._words import unknown_keyword
 
 # Options of attention() that the memory fixes, or that have no meaning for it.
@@ -72,9 +72,10 @@ class AdditiveMemory:
             ValueError, TypeError: invalid argument; the message names it, the rule and the value.
         """
         given = _checked("AdditiveMemory.attention", options, _TAKEN)
-        return self._memory.attention(
+        found = self._memory.attention(
             q, v, options_of({**DEFAULTS, **given, "score": "additive"}), wanted_of(given)
         )
+        return of_call(found, (q, v), given)
 
     def attention_backward(
         self,

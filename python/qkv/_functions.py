@@ -11,7 +11,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import _core
 from ._mods import MaskFunction, ScoreFunction
-from ._results import results
+from ._results import of_call, results
 from ._words import near_words
 
 # A NumPy array or any CPU array with __dlpack__; results have the type of the inputs. Python has no
@@ -212,7 +212,7 @@ def attention(
     >>> out.round(4), weights.round(4)
     (array([[3.0558]], dtype=float32), array([[0.9442, 0.0558]], dtype=float32))
     """
-    return _core.attention(
+    found = _core.attention(
         q, k, v,
         (score, params, qk_norm, rotary, rotary_base, rotary_width, rotary_frequencies,
          q_positions, k_positions, scale, softcap, score_mod, mask_mod, mask, padding_mask, bias,
@@ -221,6 +221,15 @@ def attention(
         (return_weights, return_scores, return_lse, return_row_max, return_column_sums,
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
+    )  # fmt: skip
+    if return_weights is False and return_scores is None and return_pooled is None:
+        return found
+    return of_call(
+        found, (q, k, v),
+        {"score_mod": score_mod, "mask_mod": mask_mod, "mask": mask, "padding_mask": padding_mask,
+         "bias": bias, "key_lengths": key_lengths, "causal": causal, "window": window,
+         "causal_offset": causal_offset, "shard": shard, "layout": layout, "rows": rows,
+         "return_scores": return_scores},
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from . import _core
 from ._functions import Array, Numbers, Window
 from ._layer import Layer, mask_options
 from ._mods import MaskFunction, ScoreFunction
-from ._results import results
+from ._results import of_call, results
 
 __all__ = [
     "AdditiveAttention",
@@ -140,7 +140,14 @@ class _Attention(Layer):
         )  # fmt: skip
         self._heads_averaged = 0
         if not average_weights:
-            return got
+            masks = {
+                "score_mod": score_mod, "mask_mod": mask_mod, "mask": mask,
+                "padding_mask": padding_mask, "bias": bias, "key_lengths": key_lengths,
+                "causal": causal, "window": window, "causal_offset": causal_offset,
+            }  # fmt: skip
+            # A learned key has a column of its own, which masks lack.
+            known = {} if self._config.get("bias_kv") else masks
+            return of_call(got, (q, k, v), {**known, "rows": rows, "return_scores": return_scores})
         if got.weights.ndim < 4:
             raise ValueError(
                 f"{type(self).__name__}.forward: average_weights is for weights with heads, "
@@ -443,7 +450,7 @@ class SelfAttention(Layer):
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
-        return self._forward(
+        got = self._forward(
             (x, None, None),
             mask_options(key_lengths, mask, padding_mask, causal, window,
                          score_mod=score_mod, mask_mod=mask_mod),
@@ -451,6 +458,12 @@ class SelfAttention(Layer):
              return_top, return_entropy, return_value_sums, return_pooled, rows, results),
             (train, seed),
             threads,
+        )  # fmt: skip
+        return of_call(
+            got, (x,),
+            {"score_mod": score_mod, "mask_mod": mask_mod, "mask": mask,
+             "padding_mask": padding_mask, "key_lengths": key_lengths, "causal": causal,
+             "window": window, "rows": rows, "return_scores": return_scores},
         )  # fmt: skip
 
     def backward(

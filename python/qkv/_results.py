@@ -3,7 +3,7 @@
 
 from collections import namedtuple
 from operator import itemgetter
-from typing import Any, Dict, NoReturn, Tuple, cast
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, cast
 
 from . import _core
 
@@ -65,13 +65,68 @@ _CLASSES: Dict[Tuple[str, ...], Any] = {}
 def _class_of(names: Tuple[str, ...]) -> Any:
     if names not in _CLASSES:
         make: Any = namedtuple
-        _CLASSES[names] = type("Results", (Results, make("Results", names)), {"__slots__": ()})
+        _CLASSES[names] = type("Results", (Results, make("Results", names)), {})
     return _CLASSES[names]
 
 
 def results(names: Tuple[str, ...], values: Tuple[Any, ...]) -> Any:
     """The values as a tuple with these names."""
     return _class_of(tuple(names))(*values)
+
+
+# ---- what pictures need to know of the call -----------------------------------------------------
+
+# The options that may mask pairs, and those that say where.
+_MASKS = (
+    "score_mod",
+    "mask_mod",
+    "mask",
+    "padding_mask",
+    "bias",
+    "key_lengths",
+    "causal",
+    "window",
+)
+_PLACES = ("causal_offset", "shard")
+
+
+class Call(NamedTuple):
+    """What is known of the call that gave results; its arrays are not copied."""
+
+    has_heads: bool  # whether the axis before queries and keys is that of the heads
+    queries: int  # Tq
+    rows: Any  # the queries of weights and scores; None for all
+    masks: Dict[str, Any]  # the options that may mask pairs, as far as they are given
+    places: Dict[str, Any]
+    stage: Any  # return_scores
+
+
+def of_call(found: Any, arrays: Sequence[Any], options: Dict[str, Any]) -> Any:
+    """What a call returns; results know from now on that it had these q, k, v and options."""
+    shapes: List[Any] = [getattr(array, "shape", None) for array in arrays if array is not None]
+    if not isinstance(found, Results) or None in shapes:
+        return found
+    ranks = {len(shape) for shape in shapes}
+    given = {n: options[n] for n in (*_MASKS, *_PLACES) if _is_given(options.get(n))}
+    vars(found)["_call"] = Call(
+        max(ranks) > 3 or len(ranks) > 1,
+        shapes[0][1 if options.get("layout") == "bthd" else -2],
+        options.get("rows"),
+        {name: given[name] for name in _MASKS if name in given},
+        {name: given[name] for name in _PLACES if name in given},
+        options.get("return_scores"),
+    )
+    return found
+
+
+def call_of(found: Results) -> Optional[Call]:
+    """What is known of the call; None for results that were copied or unpickled."""
+    call: Optional[Call] = vars(found).get("_call")
+    return call
+
+
+def _is_given(option: Any) -> bool:
+    return option is not None and option is not False
 
 
 _requests = itemgetter(*REQUESTS)

@@ -8,8 +8,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypeVar
 import numpy as np
 
 from ._functions import attention
+from ._masked import unmasked
 from ._picture import BFLOAT16, Picture, Row, Steps
-from ._results import Results
+from ._results import Results, call_of
 from ._words import near_words
 
 Array = Any
@@ -105,10 +106,12 @@ class _Show:
                 `--queries` and `--keys` of `qkv view`, the indices to show: 3, [0, 2],
                 range(8), slice(-8, None) or "0,2-5".
             mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched.
+                By default, of results, what the options of their call mask.
             quantity: the name of the numbers, which is written at the colours: "weight" (the
                 default for arrays), "score" or another. Rows that do not sum to 1 are noted only
                 for weights.
-            order: the axes before Tq and Tk, such as "layers,heads".
+            order: the axes before Tq and Tk, such as "layers,heads". A single one is "heads" of
+                arrays, and "examples" of results of a call without heads.
             minus: weights of the same shape to subtract; the picture shows the difference.
             title: the text above the picture.
             axes: the names of the rows and of the columns.
@@ -317,16 +320,20 @@ def _maps(
         held = arrays.pop("quantity", ["weight"])[0]
         usual = _ORDERS[arrays["attn"].ndim - 2]
         return _Maps(arrays, _quantity(quantity, held), arrays.pop("order", usual))
-    held = "weight"
+    held, allowed = "weight", None
+    orders = list(_ORDERS)
     if isinstance(value, Results):
+        orders[1], allowed = _axis_before_maps(value), _unmasked(name, value)
         value, held = _drawn(name, value)
     is_list = isinstance(value, (list, tuple)) and len(value) > 0
     if is_list and all(isinstance(one, Results) for one in value):
+        orders[1] = _axis_before_maps(value[0])
+        allowed = [_unmasked(name, one) for one in value]
         value, kinds = zip(*(_drawn(name, one) for one in value))
         held = kinds[0]
     if is_list and all(len(getattr(one, "shape", ())) >= 2 for one in value):
         array = _stack(name, value)
-        usual = ",".join(["layers", *filter(None, [_ORDERS[array.ndim - 3]])])
+        usual = ",".join(["layers", *filter(None, [orders[array.ndim - 3]])])
     else:
         array = _numbers(name, value)
         if not 2 <= array.ndim <= 5:
@@ -334,9 +341,14 @@ def _maps(
                 f"show: {name} must have 2 to 5 axes, [Tq,Tk] with examples, layers and heads "
                 f"before them, got shape {list(array.shape)}"
             )
-        usual = _ORDERS[array.ndim - 2]
+        usual = orders[array.ndim - 2]
     order = _order(order, usual, array)
     arrays, examples = {"attn": array}, _sizes(array.shape, order)["examples"]
+    if isinstance(allowed, list):  # of each layer
+        every = [np.ones(array.shape[1:], bool) if one is None else one for one in allowed]
+        allowed = None if all(one is None for one in allowed) else np.stack(every)
+    if allowed is not None:
+        arrays["mask"] = allowed
     if is_list and all(_is_bfloat16(one) for one in value) or _is_bfloat16(value):
         arrays[BFLOAT16] = True
     _label(arrays, "tgt", "queries", queries, array.shape[-2], examples)
@@ -344,15 +356,40 @@ def _maps(
     return _Maps(arrays, _quantity(quantity, held), order)
 
 
-def _drawn(name: str, results: Results) -> Tuple[Any, str]:
-    """The array of a call's results that is drawn, and its quantity."""
+def _drawn_field(name: str, results: Results) -> str:
+    """The name of the array of a call's results that is drawn."""
     drawn = next((field for field in _DRAWN if field in results._fields), None)
     if drawn is None:
         raise ValueError(
             f"show: {name} must hold weights, scores or pooled weights, and these results have "
             f"{', '.join(results._fields)}; request them by return_weights=True"
         )
+    return drawn
+
+
+def _drawn(name: str, results: Results) -> Tuple[Any, str]:
+    """The array of a call's results that is drawn, and its quantity."""
+    drawn = _drawn_field(name, results)
     return getattr(results, drawn), _DRAWN[drawn]
+
+
+def _axis_before_maps(results: Results) -> str:
+    """What the first axis of results with three axes is, such as weights [B,Tq,Tk]."""
+    call = call_of(results)
+    return "heads" if call is not None and call.has_heads else "examples"
+
+
+def _unmasked(name: str, results: Results) -> Any:
+    """True for each pair of the array that is drawn that the call did not mask, or None."""
+    call, drawn = call_of(results), _drawn_field(name, results)
+    if call is None or not call.masks or drawn == "pooled":
+        return None
+    after_masks = "scores" if call.stage == "masked" else "masked_scores"
+    if after_masks in results._fields:
+        allowed = ~np.isneginf(_numbers(name, getattr(results, after_masks)))
+        return None if allowed.all() else allowed
+    weights = _numbers(name, getattr(results, drawn))
+    return unmasked(call, weights.shape, weights if "weights" in drawn else None)
 
 
 def _stack(name: str, values: Sequence[Any]) -> Any:

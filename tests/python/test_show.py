@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests qkv.show: what is drawn, the forms of pictures, their files, and errors."""
 
+import pickle
 import re
 import subprocess
 import sys
@@ -107,6 +108,97 @@ def test_results_of_a_call(tmp_path):
     got = arrays(qkv.show(scores), tmp_path)
     np.testing.assert_array_equal(got["attn"], scores.scores)
     assert got["quantity"].tolist() == ["score"]
+
+
+def test_results_without_heads_are_examples(tmp_path):
+    x, q = weights(2, 3, 4), weights(4, 3, 4)
+    found = qkv.attention(x, x, x, return_weights=True, return_pooled=(2, 2))
+    assert "head" not in qkv.show(found).svg
+    got = arrays(qkv.show(found, example=1), tmp_path)["attn"]
+    np.testing.assert_array_equal(got[0], found.weights[1])
+    assert texts(qkv.show([found, found]).svg).count("layer 1") == 1
+    pooled = qkv.attention(x, x, x, return_pooled=(2, 2))
+    got = arrays(qkv.show(pooled, example=1), tmp_path)["attn"]
+    np.testing.assert_array_equal(got[0], pooled.pooled[1])
+    layer = qkv.SelfAttention(4).forward(x.astype(np.float32), return_weights=True)
+    got = arrays(qkv.show(layer, example=1), tmp_path)["attn"]
+    np.testing.assert_array_equal(got[0], layer.weights[1])
+    # With mixed ranks the axis is that of the heads, as that of a plain array is.
+    mixed = qkv.attention(q, x[0], x[0], return_weights=True)
+    for heads in (qkv.show(mixed), qkv.show(mixed.weights)):
+        assert {"head 0", "head 3"} <= set(texts(heads.svg))
+
+
+LENGTHS = np.array([5, 2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"causal": True},
+        {"causal": "top_left", "window": (1, None)},
+        {"causal": True, "causal_offset": 1},
+        {"key_lengths": LENGTHS},
+        {"padding_mask": np.arange(5) >= LENGTHS[:, None]},
+        {"mask": np.tri(4, 5, dtype=np.uint8)},
+        {"bias": np.where(np.tri(4, 5) > 0, 0.0, -np.inf)},
+        {"mask_mod": lambda at: at.j != at.h},
+        {"score_mod": lambda s, at: qkv.where(at.j > at.i, -np.inf, s)},
+        {"key_lengths": LENGTHS, "causal": True, "layout": "bthd"},
+    ],
+)
+def test_masked_pairs_of_results_are_hatched(tmp_path, options):
+    q, k = weights(2, 3, 4, 6), weights(2, 3, 5, 6)
+    turn = (0, 2, 1, 3) if "layout" in options else (0, 1, 2, 3)
+    call = [x.transpose(turn) for x in (q, k, k)]
+    found = qkv.attention(*call, return_weights=True, return_scores="masked", **options)
+    allowed = ~np.isneginf(found.scores)
+    assert not allowed.all()
+    for wanted in (
+        {"return_weights": True},
+        {"return_weights": "dropped", "dropout": 0.5, "seed": 1},
+        {"return_scores": "masked"},
+        {"return_scores": ("raw", "masked")},
+    ):
+        picture = qkv.show(qkv.attention(*call, **options, **wanted), example=1, heads="all")
+        np.testing.assert_array_equal(arrays(picture, tmp_path)["mask"][0], allowed[1])
+        assert "url(#masked)" in picture.svg
+    rows = qkv.attention(*call, return_weights=True, rows=[2, 0], **options)
+    got = arrays(qkv.show(rows, example=1, heads="all"), tmp_path)
+    np.testing.assert_array_equal(got["mask"][0], allowed[1][:, [2, 0]])
+
+
+def test_which_results_have_no_masked_pairs(tmp_path):
+    x = weights(2, 3, 4)
+    for found in (
+        qkv.attention(x, x, x, return_weights=True),
+        qkv.attention(x, x, x, return_weights=True, score_mod=lambda s, at: s - at.j),
+        qkv.attention(x, x, x, causal=True, return_pooled=(2, 2)),
+        pickle.loads(pickle.dumps(qkv.attention(x, x, x, causal=True, return_weights=True))),
+    ):
+        assert "mask" not in arrays(qkv.show(found), tmp_path)
+    found = qkv.attention(x, x, x, causal=True, return_weights=True)
+    got = arrays(qkv.show(found, mask=np.array([1, 0, 1])), tmp_path)["mask"]
+    np.testing.assert_array_equal(got[0], np.tile([True, False, True], (3, 1)))
+
+
+def test_masked_pairs_of_other_results(tmp_path):
+    x = weights(2, 3, 4)
+    causal = np.tri(3, dtype=bool)
+    memory = qkv.AdditiveMemory(x, {"Wq": np.ones((5, 4)), "Wk": np.ones((5, 4)), "v": np.ones(5)})
+    layer = qkv.MultiHeadAttention(4, 2, dtype="float64")
+    for found in (
+        qkv.SelfAttention(4, "float64").forward(x, causal=True, return_weights=True),
+        qkv.DotProductAttention().forward(x, x, x, causal=True, return_weights=True),
+        layer.forward(x, x, x, causal=True, return_weights=True),
+        memory.attention(x, x, causal=True, return_weights=True),
+        [qkv.attention(x, x, x, causal=c, return_weights=True) for c in (True, False)],
+    ):
+        mask = arrays(qkv.show(found), tmp_path)["mask"]
+        if isinstance(found, list):
+            assert mask[1].all()
+            mask = mask[0]
+        np.testing.assert_array_equal(mask, np.broadcast_to(causal, mask.shape))
 
 
 def test_lists_of_results_are_layers(tmp_path):

@@ -5,6 +5,7 @@ import copy
 import io
 import os
 import pickle
+import re
 import threading
 import warnings
 
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_versions import VERSION, needs_operator, torch
 
 import qkv.torch
+from qkv import _picture
 
 attention = qkv.torch.attention
 nn = qkv.torch.nn
@@ -73,6 +75,24 @@ def test_copies_of_results():
     for other in (pickle.loads(pickle.dumps(results)), copy.deepcopy(results)):
         assert other._fields == results._fields
         assert torch.equal(other.top[1], results.top[1])
+
+
+def test_pictures_hatch_what_a_call_masked():
+    if not _picture.PROGRAM.is_file():
+        pytest.skip("no program qkv in this build of the package")
+    x = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    keep = torch.ones(3, 3, dtype=torch.bool).tril()
+    bias = torch.tensor([0.0, -torch.inf, 0.0])
+    options = {"mask": keep, "bias": bias, "return_weights": True}
+    for found in (
+        qkv.torch.attention(x, x, x, **options),
+        qkv.torch.attention(x.requires_grad_(), x, x, **options),
+        qkv.torch.attention(x, x, x, **{**options, "bias": bias.requires_grad_()}),
+    ):
+        shown = qkv.show(found)
+        masked = {cell for cell in range(9) if cell not in (0, 3, 6, 8)}
+        titles = re.findall("<title>(.) → (.): masked</title>", shown.svg)
+        assert {3 * int(i) + int(j) for i, j in titles} == masked
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -8,7 +8,7 @@ import torch
 
 from .. import _functions
 from .._mods import ScoreMod, made_of_torch
-from .._results import results
+from .._results import of_call, results
 from .._words import unknown_keyword
 from ._cuda import attention as attention_on_cuda
 from ._cuda import refuse_gradients as refuse_gradients_on_cuda
@@ -301,7 +301,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         return values[0]
     if len(names) < len(values):
         values[-2:] = [tuple(values[-2:])]
-    return results(tuple(names), tuple(values))
+    return of_call(results(tuple(names), tuple(values)), (q, k, v), options)
 
 
 def _refuse_pages(options: Dict[str, Any], rule: str) -> None:
