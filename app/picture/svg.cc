@@ -258,14 +258,15 @@ class Drawing {
     return true;
   }
 
-  // The style of the most digits that fit: 2 or 3 decimals, which show two significant digits of
-  // the largest number, or fewer, then smaller letters, then powers of ten. None if the largest
-  // number is too small for 3 decimals.
+  // The style of numbers: the largest has two or three significant digits, or as many as fit; then
+  // letters are smaller, then there are powers of ten. None if the largest number is too small for
+  // 3 decimals.
   std::optional<NumberStyle> number_style(Index p) const {
     constexpr double kSmallestNumber = 7;
     const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
     if (size * 1000 < 9.5) return std::nullopt;
-    for (int decimals = size * 100 < 9.5 ? 3 : 2; decimals >= 0; --decimals) {
+    const int most = size * 100 < 9.5 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+    for (int decimals = most; decimals >= 0; --decimals) {
       if (fits(p, {decimals, kSmallSize})) return NumberStyle{decimals, kSmallSize};
     }
     for (const int decimals : {0, kPowers}) {

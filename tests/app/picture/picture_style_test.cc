@@ -362,8 +362,9 @@ TEST(PictureNumbers, HaveTheDigitsThatFit) {
     return found.second;
   };
   EXPECT_EQ(texts({0.5, 0.25}), (Texts{"0.50", "0.25"}));
-  EXPECT_EQ(texts({16, 8}), (Texts{"16.00", "8.00"}));
+  EXPECT_EQ(texts({16, 8}), (Texts{"16.0", "8.0"}));
   EXPECT_EQ(texts({-16, 8, 0}), (Texts{"-16.0", "8.0", "0"}));
+  EXPECT_EQ(texts({9.99, 1}), (Texts{"9.99", "1.00"}));
   EXPECT_EQ(texts({-123.4, 8.25, 0.3}), (Texts{"-123", "8", "0"}));
   EXPECT_EQ(texts({1234.5, -987.6}), (Texts{"1234", "-988"}));
   EXPECT_EQ(texts({0.05, 0.01}), (Texts{"0.050", "0.010"}));
