@@ -600,7 +600,7 @@ _UFUNCS: Dict[str, Callable[..., Expression]] = {
     "right_shift": lambda a, b: _floor_quotient(*_shifted(">>", a, b)),
 }
 _FUNCTIONS: Dict[str, Callable[..., Expression]] = {"where": where, "clip": _clip}
-_ROUNDING = ("round", "fix")  # these are no ufuncs
+_ROUNDING = ("round", "fix")  # functions of NumPy that are no ufuncs
 
 
 def _composed() -> Dict[str, Callable[..., Expression]]:

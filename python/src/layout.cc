@@ -59,7 +59,8 @@ ConstView as_heads_first(const ConstView& view, const Layout& layout, Index head
     }
     if (view.size(-1) % heads != 0) {
       throw_value_error(name, "must have a width that " + std::to_string(heads) +
-                                  " heads divide, got " + qkv::describe(view));
+                                  " heads divide where heads is given, for [..,T,H*D], got " +
+                                  qkv::describe(view));
     }
   }
   return heads_first(view, layout, heads);

@@ -256,9 +256,9 @@ def test_heads_of_scores_with_parameters():
 @pytest.mark.parametrize(
     "heads, change, text",
     [
-        (3, {}, r"q must have a width that 3 heads divide, got float64 \[2,3,16\]"),
+        (3, {}, r"width that 3 heads divide where heads is given, for \[..,T,H\*D\], got f"),
         (4, {"k": draw(B, TK, 6)}, r"k must have a width that is a multiple of D = 4, a head's"),
-        ((4, 2), {"v": draw(B, TK, 5)}, "v must have a width that 2 heads divide, got float64"),
+        ((4, 2), {"v": draw(B, TK, 5)}, "v must have a width that 2 heads divide where"),
         (0, {}, "heads must be 1 or more, got int 0"),
         ((4,), {}, r"heads must be H or a pair \(H, G\), got tuple of length 1"),
         (4.0, {}, "heads must be an integer, got float 4.0"),

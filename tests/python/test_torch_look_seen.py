@@ -68,6 +68,13 @@ def test_layers_that_there_are_not(layers):
     assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
 
 
+def test_a_looker_that_was_not_entered():
+    looker = qkv.torch.look(Calls(ours))
+    message = "^look returns a context manager without 'names': write with look"
+    with pytest.raises(AttributeError, match=message):
+        _ = looker.names
+
+
 def test_layers_that_there_may_be():
     with qkv.torch.look(Calls(ours), layers=2) as seen:
         pass  # no layer attended, so nothing is known about their number
@@ -342,6 +349,7 @@ WRONG = {
         {"layers": re.compile("x$"), "top": 1}, ValueError,
         "layers must be patterns of names of the model's modules, got 'x$'; it has '', 'inner', ",
     ),
+    "keyword": ({"return_weights": True}, TypeError, "'return_weights'. Did you mean 'rows'"),
     "no layers": ({"layers": [], "top": 1}, ValueError, "must name one or more"),
     "layer": (
         {"layers": -1, "top": 1}, ValueError,

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple, Union
 
 import torch
 
+from .._words import near_words
 from ._kinds import FLAG, check_kinds
 from ._look_names import has_name, with_names_of
 from ._look_record import Asked, record
@@ -116,6 +117,7 @@ class _Look(ContextDecorator):
             looker.check_layers()
 
 
+@near_words
 def look(
     model: torch.nn.Module,
     *,

@@ -7,7 +7,7 @@ import torch
 
 from .. import _core
 from .._functions import DEFAULTS, Numbers, Window, options_of
-from .._mods import MaskFunction, ScoreFunction
+from .._mods import MaskFunction, ScoreFunction, made_of_torch
 from .._ring import WORD, mask_mod_of, score_mod_of, zigzags_of
 from .._words import near_words
 from ._kinds import FLAG, SIZE, check_kinds
@@ -202,6 +202,7 @@ def _checked(options: Dict[str, Any], q: torch.Tensor) -> Dict[str, Any]:
                 f"process's rows, [B,T] = [{q.shape[0]},{q.shape[-2]}], got {list(lengths.shape)}"
             )
     options = {**options, "window": window, "key_lengths": lengths}
+    made_of_torch(options)
     options["score_mod"] = score_mod_of(options["score_mod"])
     options["mask_mod"] = mask_mod_of(options["mask_mod"])
     _refuse_gradients(options, q.shape[-2])
