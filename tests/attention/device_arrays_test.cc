@@ -360,7 +360,7 @@ TEST(DeviceArrays, OtherErrorsOfBatchEntriesAreThoseOfHostMemory) {
        [](Arrays& arrays, Call& call) {
          call.inputs.k = arrays(DType::kInt32, {kB, kG, kTk, kD});
        }},
-      {"TypeError: attention: v is float16 but k is bfloat16",
+      {"TypeError: attention: v must be bfloat16 where k is bfloat16",
        [](Arrays& arrays, Call& call) {
          call.inputs.v = arrays(DType::kFloat16, {kB, kG, kTk, kE});
        }},
