@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <iterator>
 #include <optional>
+#include <span>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "commands/shell/console.h"
@@ -101,6 +103,32 @@ std::string remark_of(const Curve& curve) {
   return text;
 }
 
+// The validations that do not count, as text: "update 310, 420"; empty if all count.
+std::string uncounted(const Curve& curve) {
+  constexpr std::size_t kMost = 8;
+  std::vector<qkv::Index> updates;
+  for (const CurvePoint& point : curve.points) {
+    if (!point.counts) updates.push_back(point.update);
+  }
+  if (updates.empty()) return "";
+  const std::size_t shown = std::min(kMost, updates.size());
+  return fmt::format("update {}{}", fmt::join(std::span(updates).first(shown), ", "),
+                     shown < updates.size() ? " and later ones" : "");
+}
+
+// The note on validations that do not count; empty if all count.
+std::string note_on_uncounted(const std::vector<Curve>& curves) {
+  std::string names;
+  for (const Curve& curve : curves) {
+    const std::string updates = uncounted(curve);
+    if (updates.empty()) continue;
+    if (!names.empty()) names += "; ";
+    names += (curves.size() > 1 ? shown_name(curve.run) + ", " : std::string()) + updates;
+  }
+  if (names.empty()) return "";
+  return fmt::format("Not counted for the best, since a run ended there and went on: {}.", names);
+}
+
 // The points with a training loss, as they are drawn. Where an epoch ends just after a validation,
 // the loss is that of few updates, which says little and would be a step in the curve. It is merged
 // into the next point, or into the one before if it is the last.
@@ -167,7 +195,9 @@ class SeriesMaker {
   ChartPoint point_of(const CurvePoint& point, double y, std::size_t run, const char* name) const {
     const std::string start =
         curves_.size() > 1 ? shown_name(curves_[run].run) + ", " : std::string();
-    return {place_(point), y, fmt::format("{}update {}: {} {:.6g}", start, point.update, name, y)};
+    return {place_(point), y,
+            fmt::format("{}update {}: {} {:.6g}{}", start, point.update, name, y,
+                        point.counts ? "" : ", not counted")};
   }
 
   const std::vector<Curve>& curves_;
@@ -197,6 +227,8 @@ Chart chart_of(const std::vector<Curve>& curves, CurveAxis axis) {
         "may "
         "lie above validation.";
   }
+  const std::string more = note_on_uncounted(curves);
+  chart.note += (chart.note.empty() || more.empty() ? "" : " ") + more;
   qkv::app::ChartPanel losses{"loss per target token", {}};
   make.add(losses, &CurvePoint::loss, ChartStroke::kThin, "training loss");
   make.add(losses, &CurvePoint::valid_loss, ChartStroke::kMarked, "loss");
@@ -218,9 +250,10 @@ std::string text_of(const std::vector<Curve>& curves) {
                                                    {"valid loss"}, {"BLEU"},    {"best"}};
     for (const CurvePoint& point : curve.points) {
       updates.push_back(fmt::to_string(point.update));
-      const std::string cells[] = {number(point.epochs, 2), number(point.seconds, 1),
-                                   number(point.loss, 4),   number(point.valid_loss, 4),
-                                   number(point.bleu, 2),   point.is_best ? "*" : ""};
+      const std::string cells[] = {
+          number(point.epochs, 2), number(point.seconds, 1),
+          number(point.loss, 4),   number(point.valid_loss, 4),
+          number(point.bleu, 2),   point.is_best ? "*" : point.counts ? "" : "not counted"};
       for (std::size_t n = 0; n < columns.size(); ++n) columns[n].cells.push_back(cells[n]);
     }
     text += (text.empty() ? "" : "\n") + shown_name(curve.run) + "\n";
@@ -248,6 +281,7 @@ Json json_of(const std::vector<Curve>& curves) {
       put(one, "valid_loss", point.valid_loss);
       put(one, "bleu", point.bleu);
       if (point.valid_loss || point.bleu) one["best"] = point.is_best;
+      if (!point.counts) one["counts"] = false;
       run["points"].push_back(std::move(one));
     }
     json["runs"].push_back(std::move(run));

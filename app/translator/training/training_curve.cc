@@ -22,7 +22,6 @@ namespace {
 struct LoggedLine {
   CurvePoint point{};
   Index epoch = 0;  // count of complete epochs
-  bool is_end = false;
 };
 
 // The members of one line.
@@ -86,7 +85,8 @@ class Members {
 
 // Reads one line; `least` is the update of the line before.
 LoggedLine read_line(const Members& members, Index least) {
-  LoggedLine line{.epoch = members.count("epoch", 0), .is_end = members.has("end")};
+  LoggedLine line{.epoch = members.count("epoch", 0)};
+  line.point.is_end = members.has("end");
   line.point.update = members.count("update", least);
   line.point.seconds = members.seconds("seconds");
   line.point.loss = members.number("loss");
@@ -141,12 +141,15 @@ std::vector<CurvePoint> read_training_curve(const std::string& path) {
     throw InputError(file, "expected a line for each epoch and each validation, got none so far");
   }
   set_epochs(lines);
-  const bool all_end = std::ranges::all_of(lines, &LoggedLine::is_end);
+  const bool all_end =
+      std::ranges::all_of(lines, [](const LoggedLine& line) { return line.point.is_end; });
   std::vector<CurvePoint> points;
   for (LoggedLine& line : lines) {
     const bool is_last = &line == &lines.back();
-    if (line.is_end && !(all_end && is_last)) line.point.loss.reset();
-    if (line.is_end && !is_last) line.point.is_best = false;
+    CurvePoint& point = line.point;
+    if (point.is_end && !(all_end && is_last)) point.loss.reset();
+    point.counts = !point.is_end || is_last || !point.valid_loss;
+    point.is_best = point.is_best && point.counts;
     points.push_back(line.point);
   }
   return points;

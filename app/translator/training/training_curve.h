@@ -21,6 +21,9 @@ struct CurvePoint {
   std::optional<double> valid_loss{};
   std::optional<double> bleu{};
   bool is_best = false;  // the best validation so far, whose parameters were kept
+  bool is_end = false;   // where a run ended
+  // False for a validation where a run ended that was resumed later: resuming discards it.
+  bool counts = true;
 };
 
 // The path of train.jsonl, where `path` is that file or its folder.
@@ -29,9 +32,8 @@ QKV_API std::string training_log_of(const std::string& path);
 // Reads the progress of a run: one point for each line of training_log_of(path), in their order.
 // The point of a line that marks the end of a run has no `loss`, which is the mean over few updates
 // that the next line includes too; only if all lines mark ends, the last one keeps it. If the run
-// was resumed, such a line is not the best, since resuming discards its validation. Throws
-// InputError for a file that is missing or empty, and with the line for a line that training does
-// not write.
+// was resumed, such a line is not the best and does not count. Throws InputError for a file that is
+// missing or empty, and with the line for a line that training does not write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
 
 }  // namespace qkv::app

@@ -150,7 +150,8 @@ struct TrainingValidation {
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
   std::function<void(const TrainingValidation&)> validation{};
-  // Called with a sentence on each data file of which lines were skipped.
+  // Called with a sentence on each data file of which lines were skipped, and on a validation that
+  // resuming discards.
   std::function<void(const std::string&)> warning{};
   // Called before an error is thrown of which the other ranks do not know: this rank's process must
   // end them.

@@ -12,6 +12,7 @@
 #include "ranks/collective.h"
 #include "translator/data/batches.h"
 #include "translator/training/kept_checkpoints.h"
+#include "translator/training/training_curve.h"
 #include "translator/training/training_log.h"
 #include "translator/training/validation.h"
 
@@ -27,6 +28,12 @@ bool is_due(const Budget& every, const Counts& counts) {
   const bool epoch_ended = counts.batch == 0;
   return (every.updates && counts.spent.updates % *every.updates == 0) ||
          (every.epochs && epoch_ended && counts.spent.epochs % *every.epochs == 0);
+}
+
+// The figures of a validation, with its BLEU if there is one.
+std::string figures(const CurvePoint& point) {
+  std::string text = point.bleu ? fmt::format("BLEU {:.2f}, ", *point.bleu) : "";
+  return text + fmt::format("loss {:.4f}", point.valid_loss.value_or(std::nan("")));
 }
 
 }  // namespace
@@ -55,11 +62,37 @@ void Training::begin() {
     }
     resumed_ = state_.counts.spent.updates;
     remove_checkpoints_after(*folder_, *resumed_);
+    tell_of_discarded();
   } else {
     check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
     state_.save(*folder_);
   }
+}
+
+// Warns if the run goes on after a validation at its end that was the best: the best parameters are
+// again those that the state holds.
+void Training::tell_of_discarded() const {
+  const bool goes_on = !is_spent(options_.after, state_.counts.spent) && !state_.stopping.is_over();
+  if (!goes_on || state_.log.empty() || !hooks_.warning) return;
+  std::vector<CurvePoint> points;
+  try {
+    points = read_training_curve(folder_->file(kLogFile));
+  } catch (const InputError&) {
+    return;  // training does not need the lines of earlier runs
+  }
+  const CurvePoint end = points.back();
+  if (!end.is_end || !end.is_best) return;
+  std::string best = "best.safetensors holds the latest parameters until the next validation";
+  points.pop_back();
+  for (const CurvePoint& point : points) {
+    if (point.is_best) {
+      best = fmt::format("the best is again that of update {} ({})", point.update, figures(point));
+    }
+  }
+  hooks_.warning(
+      fmt::format("{}: the validation at update {} ({}) does not count in a run that goes on; {}",
+                  folder_->path(), end.update, figures(end), best));
 }
 
 void Training::share() {

@@ -61,6 +61,7 @@ class Training {
   const ValidationScore& score();
   Quality quality();
   void tell() const;
+  void tell_of_discarded() const;
   void check_nothing_is_lost() const;
   [[noreturn]] void fail(const std::string& what, Index update) const;
 

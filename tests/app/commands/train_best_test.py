@@ -109,6 +109,33 @@ class Best(TrainCase):
                                        "checkpoint-30.safetensors"])
         self.assertEqual(self.validations("RUN")[0]["translated"], 20)
 
+    def test_a_validation_that_resuming_discards_is_named(self):
+        """The validation at the end of a budget was the best, until the run went on."""
+        more = ("--lr", "0.02", "--warmup", "3", "--valid", "valid.tsv", "--valid-freq", "4u",
+                "--tokenize", "word")
+        lines = []
+        for seed in range(20):
+            self.train("RUN", "--after", "10u", *more, "--seed", seed)
+            lines = self.lines("RUN")
+            if lines[-1]["best"]:
+                break
+            shutil.rmtree(self.dir / "RUN")
+        *before, last = lines
+        self.assertTrue(last["best"])
+        best = [line for line in before if line.get("best")][-1]
+        first, again = (f"update {line['update']} (BLEU {line['bleu']:.2f}, loss "
+                        f"{line['valid_loss']:.4f})" for line in (last, best))
+        idle = self.run_qkv("train", "RUN")  # does not go on
+        self.assertNotIn("does not count", idle.err)
+        done = self.run_qkv("train", "RUN", "--after", "11u")
+        self.assertEqual(done.err, f"qkv: RUN: the validation at {first} does not count in a run "
+                                   f"that goes on; the best is again that of {again}\n")
+        self.assertEqual(self.run_qkv("train", "RUN", "--after", "12u", "--quiet").err, "")
+        self.train("EARLY", "--after", "3u", *more)
+        self.assertIn("does not count in a run that goes on; best.safetensors holds the latest "
+                      "parameters until the next validation\n",
+                      self.run_qkv("train", "EARLY", "--after", "5u").err)
+
     def test_a_run_from_before_there_was_a_choice(self):
         """A run without the setting resumes as it began: by loss, with 200 sentences."""
         self.file("valid.tsv", self.run_qkv("gen", "reverse", "-n", 210, "--seed", 2).out)
