@@ -7,6 +7,23 @@
 #include <fmt/ranges.h>
 
 namespace qkv::app {
+namespace {
+
+// The detail of an error, which stands behind the file and the line.
+std::string detail_of(const InputError& error) {
+  std::string text = error.what();
+  const std::string place = fmt::format(":{}: ", error.line());
+  const std::size_t at = text.find(place);
+  if (at != text.npos) text.erase(0, at + place.size());
+  return text;
+}
+
+}  // namespace
+
+InputError with_skip_bad(const InputError& error) {
+  return InputError::at_line(error.file(), error.line(),
+                             detail_of(error) + "; --skip-bad skips such lines");
+}
 
 void LineNumbers::add(Index line) {
   ++count_;
@@ -23,11 +40,7 @@ std::string LineNumbers::text() const {
 void BadLines::add(const InputError& error) {
   numbers_.add(error.line());
   if (numbers_.lowest() != error.line()) return;
-  // The detail stands behind the file and the line.
-  reason_ = error.what();
-  const std::string place = fmt::format(":{}: ", error.line());
-  const std::size_t at = reason_.find(place);
-  if (at != reason_.npos) reason_.erase(0, at + place.size());
+  reason_ = detail_of(error);
 }
 
 std::string BadLines::summary(Index lines, std::string_view fate) const {

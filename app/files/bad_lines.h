@@ -28,6 +28,9 @@ class QKV_API LineNumbers {
   std::vector<Index> first_{};  // the lowest numbers, ascending
 };
 
+// The error of a line that --skip-bad would leave out, which names that option.
+QKV_API InputError with_skip_bad(const InputError& error);
+
 // The lines of a file that could not be used and were left out.
 class QKV_API BadLines {
  public:

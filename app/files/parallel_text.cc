@@ -80,7 +80,7 @@ class RowReader {
         has_row_ = true;
         return true;
       }
-      leave_out(expected(fmt::to_string(columns)));
+      leave_out(expected(fmt::format("{}; tabs separate columns", columns)));
     }
     finish();
     return false;

@@ -326,6 +326,12 @@ def _maps(
         orders[1], allowed = _axis_before_maps(value), _unmasked(name, value)
         value, held = _drawn(name, value)
     is_list = isinstance(value, (list, tuple)) and len(value) > 0
+    if is_list and hasattr(value[0], "_attention_arrays_"):
+        kind = type(value[0]).__name__
+        raise TypeError(
+            f"show: {name} must be one {kind}, got a {type(value).__name__} of {len(value)}: show "
+            f"one of them, such as {name}[0]"
+        )
     if is_list and all(isinstance(one, Results) for one in value):
         orders[1] = _axis_before_maps(value[0])
         allowed = [_unmasked(name, one) for one in value]

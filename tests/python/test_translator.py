@@ -118,6 +118,9 @@ def test_are_drawn_as_by_the_program(tmp_path, demo):
     assert set(demo.translate("")._repr_mimebundle_()) == {"text/plain"}
     with pytest.raises(ValueError, match="^show: keys are for arrays; a Translation has its own"):
         qkv.show(one, keys=["a"])
+    message = "^show: weights must be one Translation, got a list of 2: show one of them, such as"
+    with pytest.raises(TypeError, match=message):
+        qkv.show([one, one])
 
 
 def test_translations_are_values(demo):

@@ -27,9 +27,9 @@ constexpr const char* kCurveFooter = R"(Examples:
 
 Draws the learning curves in the train.jsonl of runs, finished or still training: training and
 validation loss per target token, and BLEU. The ring marks the best validation; one where a run
-ended that was resumed later does not count, as docs/translator.md explains. Training loss,
-unlike validation loss, includes dropout and label smoothing; a loss averaged over far fewer updates
-than its neighbours is merged into the next point. -o curve.txt and --json have the numbers.)";
+ended that was resumed later does not count, as docs/translator.md explains. Training loss, unlike
+validation loss, includes dropout and label smoothing; a loss averaged over far fewer updates than
+its neighbours is merged into the next point. -o curve.txt and --json have the numbers.)";
 
 struct CurveOptions {
   std::vector<std::string> runs{};

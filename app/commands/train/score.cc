@@ -2,10 +2,12 @@
 // `qkv score`: compares translations with those that people wrote.
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -43,8 +45,9 @@ whole texts, with its tokenizer 13a, any number of references, and exponential s
 compare the text that qkv translate prints with DATA as it is. exact: translations that equal a
 reference, except for the kind of white space and of quotation marks.
 
-Where sentences have several references, "one reference" scores the translations against the first
-alone, and then the next different reference in the same way: a measure of how well people agree.
+Where 100 sentences or more have several references, "one reference" scores the translations against
+the first alone, and then the next different reference in the same way: a measure of how well people
+agree. --json has it for fewer, too.
 
 log-probability: the natural log-probability of the targets of all lines, end tokens included;
 perplexity: exp(-log-probability / tokens). Texts have at most 4096 tokens.
@@ -62,6 +65,7 @@ struct ScoreOptions {
   std::string hypotheses{};
   std::string against{};
   PairColumns columns{};
+  bool has_columns = false;  // whether the command line gives them
   bool skip_bad = false;
   qkv::app::RunModel model = qkv::app::RunModel::kBest;
   qkv::app::SearchOptions search{};
@@ -192,13 +196,14 @@ Scores compare(const ScoreOptions& options, const TestPairs& data,
 
 Scores score_model(const ScoreOptions& options, const Common& common) {
   const TranslationModel model = read_model(options.run, options.model);
+  const PairColumns columns = options.has_columns ? options.columns : columns_of_run(options.run);
   const auto check = [&](const TextPair& pair, const std::string& file, Index line) {
     return count_tokens(model, pair.source, file, line) +
            count_tokens(model, pair.target, file, line);
   };
   const TestPairs data =
-      read_test_pairs(options.data, options.columns,
-                      options.skip_bad ? BadPairs::kSkipped : BadPairs::kRefused, check, common);
+      read_test_pairs(options.data, columns,
+                      options.skip_bad ? BadPairs::kSkipped : BadPairs::kSkippable, check, common);
   ModelRun run(model, options.search, common);
   const qkv::app::TranslationLoss loss = run.loss(data);
   Scores scores = compare(options, data, run.translate(data));
@@ -213,6 +218,16 @@ Scores score_file(const ScoreOptions& options, const Common& common) {
   return compare(options, data, read_translations(options.hypotheses, data));
 }
 
+// Says which of the two arguments is missing beside the one that is given.
+[[noreturn]] void refuse_one_argument(const std::string& given) {
+  std::error_code failed;
+  const bool is_model =
+      given.ends_with(".safetensors") || !std::filesystem::is_regular_file(given, failed);
+  const std::string name = in_shell(given);
+  throw UsageError(is_model ? fmt::format("DATA is required: qkv score {} DATA", name)
+                            : fmt::format("RUN is required, before DATA: qkv score RUN {}", name));
+}
+
 // Assigns the positional arguments: with --hypotheses there is no RUN.
 void resolve(ScoreOptions& options) {
   if (!options.hypotheses.empty()) {
@@ -225,7 +240,7 @@ void resolve(ScoreOptions& options) {
     if (options.data.empty()) throw UsageError("DATA is required");
   }
   if (options.hypotheses.empty() && options.run.empty()) throw UsageError("RUN is required");
-  if (options.data.empty()) throw UsageError("DATA is required");
+  if (options.data.empty()) refuse_one_argument(options.run);
   const std::string* inputs[] = {&options.data, &options.hypotheses, &options.against};
   if (std::ranges::count(inputs, "-", [](const auto* path) { return *path; }) > 1) {
     throw UsageError("only one of DATA, --hypotheses and --against can be standard input");
@@ -288,7 +303,9 @@ void add_score(const Command& program, const Common& common) {
           .add_option("--hypotheses", options->hypotheses,
                       "score these translations, one per line, in place of a model's")
           .type_name("FILE");
-  add_columns(command, options->columns.source, options->columns.target);
+  const Option columns =
+      add_columns(command, options->columns.source, options->columns.target,
+                  "default: those with which RUN was trained; 0,1 for a model file");
   hypotheses.excludes(
       command.add_flag("--skip-bad", options->skip_bad,
                        "skip lines that are not pairs; a warning counts and names them"));
@@ -296,5 +313,8 @@ void add_score(const Command& program, const Common& common) {
   add_comparison(command, *options);
   add_outputs(command, options->outputs, "txt", {});
   command.footer(kScoreFooter);
-  command.callback([options, &common] { run(*options, common); });
+  command.callback([options, columns, &common] {
+    options->has_columns = columns.is_given();
+    run(*options, common);
+  });
 }

@@ -15,6 +15,9 @@ using Json = nlohmann::ordered_json;
 using qkv::app::CorpusScore;
 using qkv::app::TranslationLoss;
 
+// The fewest sentences whose scores with one reference are shown: those of fewer say little.
+constexpr qkv::Index kFewestSentences = 100;
+
 double per_token(const TranslationLoss& loss) {
   return loss.log_probability / static_cast<double>(loss.tokens);
 }
@@ -106,7 +109,8 @@ std::string text_of(const Scores& scores) {
                                  scores.score.sentences);
   if (scores.loss) text += loss_text(*scores.loss);
   text += score_text(scores.score, scores.signature);
-  if (scores.one_reference) text += one_reference_text(*scores.one_reference);
+  const auto& one = scores.one_reference;
+  if (one && one->humans.sentences >= kFewestSentences) text += one_reference_text(*one);
   if (scores.rival) text += rival_text(*scores.rival);
   return text;
 }

@@ -129,7 +129,7 @@ Table read_table(const SplitOptions& options, const Common& common) {
   qkv::app::BadLines bad;
   Index lines = 0;
   const auto leave_out = [&](const InputError& error) {
-    if (!options.skip_bad) throw error;
+    if (!options.skip_bad) throw with_skip_bad(error);
     lines = error.line();
     bad.add(error);
   };
@@ -141,8 +141,7 @@ Table read_table(const SplitOptions& options, const Common& common) {
     lines = line;
     for (const Index column : columns) {
       if (!qkv::app::is_blank(fields[static_cast<std::size_t>(column)])) continue;
-      leave_out(InputError::at_line(options.name(), line,
-                                    fmt::format("expected text in column {}, got none", column)));
+      leave_out(InputError::at_line(options.name(), line, no_text_in(column)));
       return true;
     }
     if (table.pairs.size() == std::numeric_limits<std::uint32_t>::max()) {

@@ -47,6 +47,7 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns, B
   Index lines = 0;
   const auto leave_out = [&](const InputError& error) {
     if (bad_pairs == BadPairs::kRefused) throw error;
+    if (bad_pairs == BadPairs::kSkippable) throw with_skip_bad(error);
     lines = error.line();
     bad.add(error);
   };
@@ -57,8 +58,7 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns, B
     try {
       // A reference may be empty: the correct translation of noise is no text.
       if (qkv::app::is_blank(pair.source)) {
-        throw InputError::at_line(
-            read.name, line, fmt::format("expected text in column {}, got none", columns.source));
+        throw InputError::at_line(read.name, line, no_text_in(columns.source));
       }
       read.lengths.push_back(check(pair, read.name, line));
     } catch (const InputError& error) {

@@ -10,15 +10,10 @@
 #include <qkv/app/translation_model.h>
 
 #include "commands/shell/console.h"
+#include "commands/train/translation.h"
 #include "text/sentences.h"
 
 // The input of `qkv score`: sentence pairs, and translations that were made elsewhere.
-
-// The columns of source and target in a line, from 0.
-struct PairColumns {
-  qkv::Index source = 0;
-  qkv::Index target = 1;
-};
 
 // The sentence pairs of a file, in its order.
 struct TestPairs {
@@ -33,8 +28,9 @@ struct TestPairs {
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// The treatment of a line that is no sentence pair: an InputError, or a warning without the line.
-enum class BadPairs { kRefused, kSkipped };
+// The treatment of a line that is no sentence pair: an InputError, one that names --skip-bad, or a
+// warning without the line.
+enum class BadPairs { kRefused, kSkippable, kSkipped };
 
 // Reads and checks sentence pairs. A line with an empty source is bad; a reference may be empty.
 TestPairs read_test_pairs(const std::string& path, const PairColumns& columns, BadPairs bad_pairs,

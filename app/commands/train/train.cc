@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -288,6 +293,11 @@ void resolve(TrainOptions& options, const Command& command) {
   }
 }
 
+std::string budget_of(const TrainOptions& options) {
+  const bool is_default = !options.resumes && std::ranges::count(options.given, "after") == 0;
+  return budget_text(options.training.after, is_default);
+}
+
 // Warns if there was nothing left to train.
 void warn_if_idle(const TrainOptions& options, const TrainingReport& report, const Common& common) {
   if (report.resumed != report.spent.updates) return;
@@ -297,7 +307,7 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
   }
   if (report.end == TrainingEnd::kBudget) {
     warn(common, fmt::format("nothing was trained: {} is used up; to resume: {} --after {}",
-                             budget_text(options.training.after), resuming(options),
+                             budget_of(options), resuming(options),
                              longer(options.training.after, report.spent)));
   }
 }
@@ -320,11 +330,48 @@ void check_memory(const qkv::app::TranslatorConfig& model) {
                  "smaller ones take less");
 }
 
+// Shows a step without progress of its own while this thread takes it: as soon as progress is shown
+// at all, and once.
+class ShownStep {
+ public:
+  ShownStep(Progress& progress, const std::string& step) {
+    constexpr std::chrono::milliseconds kSilence{1100};  // longer than Progress is silent
+    progress.at(step);
+    if (!progress.is_pending()) return;
+    thread_ = std::thread([this, &progress, step, kSilence] {
+      std::unique_lock lock(mutex_);
+      if (!done_.wait_for(lock, kSilence, [&] { return is_done_; })) progress.at(step);
+    });
+  }
+  ~ShownStep() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      is_done_ = true;
+    }
+    done_.notify_one();
+    thread_.join();
+  }
+  ShownStep(const ShownStep&) = delete;
+  ShownStep& operator=(const ShownStep&) = delete;
+
+ private:
+  std::mutex mutex_{};
+  std::condition_variable done_{};
+  bool is_done_ = false;
+  std::thread thread_{};
+};
+
 TrainingReport train(const TrainOptions& options, const Common& common) {
   Progress progress(common, "train");
+  std::optional<ShownStep> step;
   qkv::app::TrainingHooks hooks;
   hooks.stop = &stop_flag();
   hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
+  hooks.step = [&](const std::string& text) {
+    step.reset();
+    if (!text.empty()) step.emplace(progress, text);
+  };
   hooks.warning = [&](const std::string& text) { warn(common, text); };
   hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };
   hooks.lone_error = &lone_error;
@@ -357,7 +404,9 @@ void run(TrainOptions options, const Command& command, Common common) {
                              resuming(options)));
     throw qkv::Cancelled("train");
   }
-  if (is_first) print(text_of(report, options.folder, options.training.after));
+  if (is_first) {
+    print(text_of(report, options.folder, options.training, budget_of(options)));
+  }
   warn_if_idle(options, report, common);
 }
 

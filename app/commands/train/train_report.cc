@@ -14,7 +14,9 @@ namespace {
 using qkv::Index;
 using qkv::app::BestBy;
 using qkv::app::Spent;
+using qkv::app::Tokenization;
 using qkv::app::TrainingEnd;
+using qkv::app::TrainingOptions;
 using qkv::app::TrainingReport;
 using qkv::app::ValidationScore;
 
@@ -41,6 +43,16 @@ std::string figures(const ValidationScore& score) {
 
 std::string clipped(const std::optional<double>& share) {
   return share ? fmt::format(", clipped {:.0f} % of updates", 100 * *share) : "";
+}
+
+// The count of pairs that are too long, with the option that says so.
+std::string left_out(const TrainingReport& report, const TrainingOptions& options) {
+  std::string text = fmt::format("{} left out", report.left_out);
+  if (report.left_out == 0) return text;
+  const char* unit = options.tokenization == Tokenization::kCharacter ? "characters"
+                     : options.tokenization == Tokenization::kWord    ? "words"
+                                                                      : "subwords";
+  return text + fmt::format(", longer than --max-length {} {}", options.max_length, unit);
 }
 
 // The best value of the criterion --best.
@@ -82,21 +94,20 @@ std::string text_of(const qkv::app::TrainingValidation& validation) {
   return text;
 }
 
-std::string budget_text(const qkv::app::Budget& after) {
-  const std::string text = to_string(after);
-  const bool is_default = text == to_string(qkv::app::TrainingOptions{}.after);
-  return fmt::format("the budget of {}{}", text, is_default ? ", the default of --after," : "");
+std::string budget_text(const qkv::app::Budget& after, bool is_default) {
+  return fmt::format("the budget of {}{}", to_string(after),
+                     is_default ? ", the default of --after," : "");
 }
 
 std::string text_of(const qkv::app::TrainingReport& report, const std::string& folder,
-                    const qkv::app::Budget& after) {
+                    const qkv::app::TrainingOptions& options, const std::string& budget) {
   const std::string why = report.end == TrainingEnd::kPatience ? "validation stopped improving"
                           : report.end == TrainingEnd::kStopped
                               ? "stopped"
-                              : fmt::format("{} is used up", budget_text(after));
+                              : fmt::format("{} is used up", budget);
   std::string text =
-      fmt::format("{}: {} pairs ({} left out), {} source and {} target tokens, {} parameters\n",
-                  shown_name(folder), report.pairs, report.left_out, report.source_tokens,
+      fmt::format("{}: {} pairs ({}), {} source and {} target tokens, {} parameters\n",
+                  shown_name(folder), report.pairs, left_out(report, options), report.source_tokens,
                   report.target_tokens, report.parameters);
   text += fmt::format("epochs {}, updates {}, {}: {}\n", report.spent.epochs, report.spent.updates,
                       duration(report.spent.seconds), why);

@@ -11,12 +11,12 @@
 std::string text_of(const qkv::app::TrainingProgress& progress);
 // A line with the scores, then a sentence, its translation and its reference on a line each.
 std::string text_of(const qkv::app::TrainingValidation& validation);
-// `after` is the budget of the run.
+// `budget` is budget_text() of the run.
 std::string text_of(const qkv::app::TrainingReport& report, const std::string& folder,
-                    const qkv::app::Budget& after);
+                    const qkv::app::TrainingOptions& options, const std::string& budget);
 
 // "the budget of 5e", or "the budget of 10e, the default of --after,".
-std::string budget_text(const qkv::app::Budget& after);
+std::string budget_text(const qkv::app::Budget& after, bool is_default);
 
 // A budget with which a run that has used up `after` can continue: `after` added to what it has
 // spent.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +25,7 @@
 #include "commands/train/translate_input.h"
 #include "files/bad_lines.h"
 #include "files/parallel_text.h"
+#include "text/text.h"
 
 namespace {
 
@@ -39,13 +41,13 @@ constexpr const char* kTranslateFooter = R"(Examples:
   qkv translate RUN few.tsv -o alignments.npz
 
 Each line is translated to one line, in order and as soon as possible. In a file or on standard
-input, the first column of each line is read. An empty line stays empty. A line of more than 4096
-tokens is reported and its translation left empty, so that line numbers match; the other lines are
-translated, and the exit code is 3. With --skip-bad it is 0, and lines that are not UTF-8 are left
-empty, too. A translation that has not ended after --most-tokens tokens is truncated. TEXT is a file
-if one of that name exists. A single word with a letter counts as a missing file if it has an
-extension (lines.tsv) or begins with a folder that exists (runs/lines, ./lines); everything else,
-such as and/or, is text.
+input, column --col of each line is read. An empty line stays empty. A line of more than 4096 tokens
+or without the column is reported and its translation left empty, so that line numbers match; the
+other lines are translated, and the exit code is 3. With --skip-bad it is 0, and lines that are not
+UTF-8 are left empty, too. A translation that has not ended after --most-tokens tokens is cut off; a
+warning names its line. TEXT is a file if one of that name exists. A single word with a letter
+counts as a missing file if it has an extension (lines.tsv) or begins with a folder that exists
+(runs/lines, ./lines); everything else, such as and/or, is text.
 
 Models of words write spaces around punctuation as the training data has them and, if trained with
 --lower, its capitals. Curly quotation marks are read as ' and ". Words that the model does not know
@@ -84,6 +86,7 @@ class LineTranslator {
     if (is_known && static_cast<Index>(tokens) > model_.longest_source) longer_.add(line);
     tokens_ += tokens;
     texts_.emplace_back(text);
+    numbers_.push_back(line);
     if (is_full(Batch::kSearch, texts_.size(), tokens_)) flush();
   }
 
@@ -98,13 +101,29 @@ class LineTranslator {
                      file.empty() ? "TEXT" : file, model_.longest_source, lines));
   }
 
+  // Warns of translations that were cut off; `file` as in warn_of_longer().
+  void warn_of_cut(const std::string& file, const Common& common) const {
+    if (cut_.count() == 0) return;
+    const std::string limit =
+        search_.most_tokens > 0
+            ? fmt::format("--most-tokens {}", search_.most_tokens)
+            : std::string("--most-tokens (by default 2 x the line's tokens + 10)");
+    warn(common, file.empty()
+                     ? fmt::format("TEXT: the translation reached {} and is cut off", limit)
+                     : fmt::format("{}: {} of {} translations reached {} and are cut off: line {}",
+                                   file, cut_.count(), translated_, limit, cut_.text()));
+  }
+
   void flush() {
     std::vector<TranslatedLine> lines;
     auto translations = qkv::app::translate(model_, texts_, search_, context_, unknown_);
     for (std::size_t n = 0; n < texts_.size(); ++n) {
+      if (!translations[n].is_whole) cut_.add(numbers_[n]);
+      if (!translations[n].target.empty()) ++translated_;
       lines.push_back({std::move(texts_[n]), std::move(translations[n])});
     }
     texts_.clear();
+    numbers_.clear();
     tokens_ = 0;
     take_(lines);
   }
@@ -116,8 +135,11 @@ class LineTranslator {
   qkv::Context context_;
   Take take_;
   std::vector<std::string> texts_{};
+  std::vector<Index> numbers_{};  // the line of each text
   std::size_t tokens_ = 0;
+  Index translated_ = 0;            // lines that are not empty
   qkv::app::LineNumbers longer_{};  // the lines that are longer than every source in training
+  qkv::app::LineNumbers cut_{};     // the lines whose translations were cut off
 };
 
 // True if standard input has nothing to read at present: whoever writes it may be waiting for an
@@ -139,24 +161,28 @@ class Untranslated {
   void add(const qkv::app::InputError& error) {
     if (!skips_) complain(error.what());
     lines_.add(error);
+    numbers_.add(error.line());
   }
 
   // Warns of the skipped lines, if there were any among the `lines` lines that were read.
   void warn_of_skipped(Index lines) const {
-    if (skips_ && lines_.count() > 0) warn(common_, fmt::format("{}: {}", file_, summary(lines)));
+    if (!skips_ || lines_.count() == 0) return;
+    warn(common_, fmt::format("{}: {}", file_, lines_.summary(lines, "left empty")));
   }
   // Throws InputError if any line was not translated, unless --skip-bad was given.
   void check(Index lines) const {
-    if (!skips_ && lines_.count() > 0) throw qkv::app::InputError(file_, summary(lines));
+    if (skips_ || lines_.count() == 0) return;
+    throw qkv::app::InputError(
+        file_, fmt::format("{} of {} lines left empty: {}; --skip-bad makes this a warning",
+                           numbers_.count(), lines, numbers_.text()));
   }
 
  private:
-  std::string summary(Index lines) const { return lines_.summary(lines, "left empty"); }
-
   std::string file_;
   bool skips_;
   const Common& common_;
   qkv::app::BadLines lines_{};
+  qkv::app::LineNumbers numbers_{};
 };
 
 // Checks, when a line is read, that a picture can be written for each line so far.
@@ -173,6 +199,25 @@ void check_pictures(const OutputOptions& outputs, Index line) {
   check_numbered(outputs, line);
 }
 
+// The column of a file's lines that is translated: of a table, by default the run's source.
+Index column_of(const TranslateOptions& options, const Source& source) {
+  if (options.column) return *options.column;
+  const bool is_table = source.file.ends_with(".tsv") && linked_model(options) == nullptr;
+  return is_table ? columns_of_run(options.run).source : 0;
+}
+
+// The text of a line in the column; an empty line has none.
+std::string_view text_in(std::span<const std::string_view> fields, Index column,
+                         const std::string& file, Index line) {
+  const Index columns = std::ssize(fields);
+  if (column < columns) return fields[static_cast<std::size_t>(column)];
+  if (columns == 1 && qkv::app::is_blank(fields[0])) return {};
+  throw qkv::app::InputError::at_line(
+      file, line,
+      fmt::format("expected {} or more columns, got {}; tabs separate columns", column + 1,
+                  columns));
+}
+
 // Translates all lines of the source, and calls done() when they are translated.
 void translate_all(const Source& source, const TranslateOptions& options, const Common& common,
                    LineTranslator& lines, const std::function<void()>& done) {
@@ -180,10 +225,11 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
     lines.add(source.text, "TEXT", 1);
     lines.flush();
     done();
-    return lines.warn_of_longer("", common);
+    lines.warn_of_longer("", common);
+    return lines.warn_of_cut("", common);
   }
   qkv::app::ParallelTextOptions reading;
-  reading.columns = {0};
+  const Index column = column_of(options, source);
   reading.empty_lines = qkv::app::EmptyLines::kKept;
   reading.stop = &stop_flag();
   const bool piped = source.file == "-";
@@ -194,18 +240,17 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
     bad.add(error);
     lines.add("", name, error.line());
   };
-  if (options.skip_bad) {
-    reading.bad_line = [&](const qkv::app::InputError& error) {
-      count = error.line();
-      leave_empty(error);
-    };
-  }
+  reading.bad_line = [&](const qkv::app::InputError& error) {
+    if (!options.skip_bad) throw with_skip_bad(error);
+    count = error.line();
+    leave_empty(error);
+  };
   try {
     qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
       count = line;
       check_pictures(options.outputs, line);
       try {
-        lines.add(fields[0], name, line);
+        lines.add(text_in(fields, column, name, line), name, line);
       } catch (const qkv::app::InputError& error) {
         leave_empty(error);
       }
@@ -220,6 +265,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
   lines.flush();
   done();
   lines.warn_of_longer(name, common);
+  lines.warn_of_cut(name, common);
   bad.warn_of_skipped(count);
   bad.check(count);
 }
@@ -288,6 +334,18 @@ void check(const TranslateOptions& options) {
   check_model_choice(options);
 }
 
+// Throws UsageError for a page, which qkv view makes of an array file.
+void check_pages(const OutputOptions& outputs) {
+  for (const std::string& path : outputs.paths) {
+    constexpr std::string_view kPage = ".html";
+    if (!path.ends_with(kPage)) continue;
+    const std::string arrays = path.substr(0, path.size() - kPage.size()) + ".npz";
+    throw UsageError(
+        fmt::format("-o {0}: this result has no .html form; use -o {1}, then qkv view {1} -o {0}",
+                    in_shell(path), in_shell(arrays)));
+  }
+}
+
 void run(const TranslateOptions& options, const Common& common) {
   check(options);
   std::vector<TranslatedLine> kept;
@@ -299,10 +357,12 @@ void run(const TranslateOptions& options, const Common& common) {
       return text;
     };
   }
+  check_pages(options.outputs);
   check_outputs(options.outputs, results);
   const Source source = source_of(options);
-  if (options.skip_bad && source.file.empty()) {
-    throw UsageError("--skip-bad requires the lines of a file or of standard input");
+  if ((options.skip_bad || options.column) && source.file.empty()) {
+    throw UsageError(fmt::format("{} requires the lines of a file or of standard input",
+                                 options.skip_bad ? "--skip-bad" : "--col"));
   }
   check_inputs(options.outputs, {source.file});
   if (linked_model(options) == nullptr) check_inputs(options.outputs, model_files(options.run));
@@ -343,8 +403,8 @@ void add_translate(const Command& program, const Common& common) {
   command
       .add_option(
           "TEXT", options->input,
-          "a text to translate, or a file: of lines, or the first column of a .tsv (default "
-          "-: standard input)")
+          "a text to translate, or a file: of lines, or a column of a .tsv (default -: standard "
+          "input)")
       .type_name("");
   add_linked_models(command, *options);
   add_run_model(command, options->model);
@@ -357,6 +417,9 @@ void add_translate(const Command& program, const Common& common) {
       command, "--most-tokens", options->search.most_tokens, Bounds<Index>{1, kMostTokens},
       "maximum number of tokens of a translation, its end token included (default: 2 x the line's "
       "tokens, its end token included, + 10)");
+  add_number(command, "--col", options->column, Bounds<Index>{0, qkv::app::kMostColumns - 1},
+             "the column of a file to translate, counted from 0 (default: of a .tsv, the source's "
+             "with which RUN was trained; else 0)");
   command.add_flag("--scores", options->scores,
                    "print a tab and the natural log-probability after each translation");
   command.add_flag("--show", options->show,

@@ -2,6 +2,7 @@
 #ifndef QKV_COMMANDS_TRAIN_TRANSLATE_H_
 #define QKV_COMMANDS_TRAIN_TRANSLATE_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,8 @@ struct TranslateOptions {
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
-  bool skip_bad = false;  // lines that are too long or not UTF-8 are not an error
+  bool skip_bad = false;               // lines that are too long or not UTF-8 are not an error
+  std::optional<qkv::Index> column{};  // of a file's lines, from 0
   OutputOptions outputs{};
 };
 

@@ -22,8 +22,8 @@ constexpr Index kWidestBeam = 1000;
 
 }  // namespace
 
-void add_columns(const Command& command, Index& source, Index& target) {
-  command
+Option add_columns(const Command& command, Index& source, Index& target, const std::string& usual) {
+  return command
       .add_parsed(
           "--cols",
           [&source, &target](const std::string& text) {
@@ -42,8 +42,18 @@ void add_columns(const Command& command, Index& source, Index& target) {
             source = *first;
             target = *second;
           },
-          "columns of source and target (default 0,1)")
+          fmt::format("columns of source and target ({})", usual))
       .type_name("S,T");
+}
+
+PairColumns columns_of_run(const std::string& run) {
+  if (!qkv::app::holds_run(run)) return {};
+  const qkv::app::TrainingOptions options = qkv::app::options_of_run(run, {}, {});
+  return {options.source_column, options.target_column};
+}
+
+std::string no_text_in(Index column) {
+  return fmt::format("expected text in column {} (counted from 0), got none", column);
 }
 
 void add_run_model(const Command& command, qkv::app::RunModel& model) {

@@ -20,8 +20,19 @@ inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::R
 inline constexpr const char* kRunHelp =
     "the folder that qkv train wrote, or a model file, such as its best.safetensors";
 
-// Adds --cols S,T, the columns from 0.
-void add_columns(const Command& command, qkv::Index& source, qkv::Index& target);
+// The columns of source and target in a line, from 0.
+struct PairColumns {
+  qkv::Index source = 0;
+  qkv::Index target = 1;
+};
+
+// Adds --cols S,T, the columns from 0; `usual` says in the help what they are by default.
+Option add_columns(const Command& command, qkv::Index& source, qkv::Index& target,
+                   const std::string& usual = "default 0,1");
+// The columns with which the run in a folder was trained; the default ones for a model file.
+PairColumns columns_of_run(const std::string& run);
+// The error of a column without text.
+std::string no_text_in(qkv::Index column);
 
 // Adds --model best|last.
 void add_run_model(const Command& command, qkv::app::RunModel& model);

@@ -2,6 +2,7 @@
 #include "translator/model/run_folder.h"
 
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -10,16 +11,28 @@
 
 namespace qkv::app {
 
-std::string model_path(const std::string& folder, const char* name) {
-  const std::filesystem::path path(folder);
-  std::error_code error;  // opening the model reports why a folder cannot be read
-  if (!std::filesystem::exists(path / kConfigFile, error) && !error) {
+void check_is_run(const std::string& folder) {
+  std::error_code error;  // opening a file reports why a folder cannot be read
+  if (!std::filesystem::exists(std::filesystem::path(folder) / kConfigFile, error) && !error) {
     throw InputError(folder, fmt::format("expected the folder of a run, got one without {}; qkv "
                                          "train DATA -o FOLDER makes one",
                                          kConfigFile));
   }
+}
+
+std::string model_path(const std::string& folder, const char* name) {
+  check_is_run(folder);
+  const std::filesystem::path path(folder);
+  std::error_code error;
   if (!std::filesystem::exists(path / name, error) && !error) {
-    throw InputError(folder, fmt::format("this run has no model yet: {} is missing", name));
+    const bool wants_best = std::string_view(name) == kBestFile;
+    if (!std::filesystem::exists(path / (wants_best ? kModelFile : kBestFile), error)) {
+      throw InputError(folder, fmt::format("this run has no model yet: {} is missing", name));
+    }
+    throw InputError(folder, fmt::format("{} is missing: qkv train {} writes it again; --model {} "
+                                         "uses {}, which is there",
+                                         name, folder, wants_best ? "last" : "best",
+                                         wants_best ? kModelFile : kBestFile));
   }
   return (path / name).string();
 }

@@ -11,6 +11,8 @@ inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kBestFile = "best.safetensors";
 
+// Throws InputError for a folder that holds no run.
+void check_is_run(const std::string& folder);
 // The path of a model file (kBestFile or kModelFile) of a RUN folder. Throws InputError for a
 // folder that holds no run, and for a run that has not saved that model.
 std::string model_path(const std::string& folder, const char* name);

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 
 #include "files/settings.h"
 #include "files/text_file.h"
+#include "translator/model/run_folder.h"
 #include "translator/training/training_state.h"
 
 namespace qkv::app {
@@ -128,6 +131,11 @@ std::string training_log_of(const std::string& path) {
 
 std::vector<CurvePoint> read_training_curve(const std::string& path) {
   const std::string file = training_log_of(path);
+  std::error_code failed;  // reading the file reports why
+  if (file != path && std::filesystem::is_directory(path, failed) &&
+      !std::filesystem::exists(file, failed) && !failed) {
+    check_is_run(path);
+  }
   const std::string text = read_text(file);
   std::vector<LoggedLine> lines;
   Index number = 0;

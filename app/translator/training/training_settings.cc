@@ -186,10 +186,23 @@ std::string text_of(const SettingValue* value) {
 }
 
 struct Difference {
-  std::string name{};  // the option; the setting's name if no option sets it
+  std::string name{};  // the option; the setting's name_of() if no option sets it
   std::string before{};
   std::string after{};
 };
+
+// The name in messages of a setting that no option sets: that of a fact about data names the option
+// that names the data.
+std::string name_of(const std::string& setting) {
+  for (const auto& [prefix, option] :
+       {std::pair{"data_", "DATA"}, std::pair{"valid_", "--valid"}}) {
+    if (!setting.starts_with(prefix)) continue;
+    std::string fact = setting.substr(std::string_view(prefix).size());
+    std::ranges::replace(fact, '_', ' ');
+    return fmt::format("{} {}", option, fact);
+  }
+  return setting;
+}
 
 // Adds the old and the new value of a setting, even if they are equal, unless the setting may
 // change. Adjacent settings that one option sets become one entry: "--cols: 0,1 -> 1,0".
@@ -202,7 +215,7 @@ void compare(const std::string& setting, const SettingValue* was, const SettingV
     all.back().before += "," + text_of(was);
     all.back().after += "," + text_of(is);
   } else {
-    all.push_back({option.empty() ? setting : option, text_of(was), text_of(is)});
+    all.push_back({option.empty() ? name_of(setting) : option, text_of(was), text_of(is)});
   }
 }
 

@@ -60,8 +60,8 @@ struct TextPairs {
 };
 
 InputError no_text(const std::string& name, Index line, Index column) {
-  return InputError::at_line(name, line,
-                             fmt::format("expected text in column {}, got nothing", column));
+  return InputError::at_line(
+      name, line, fmt::format("expected text in column {} (counted from 0), got none", column));
 }
 
 std::string skipped(const TextPairs& read) { return read.bad.summary(read.lines, "skipped"); }
@@ -74,7 +74,7 @@ TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
   rows.columns = {options.source_column, options.target_column};
   rows.stop = stop;
   rows.bad_line = [&](const InputError& error) {
-    if (!options.skip_bad) throw error;
+    if (!options.skip_bad) throw with_skip_bad(error);
     read.lines = error.line();
     read.bad.add(error);
   };
@@ -171,7 +171,7 @@ class PairSplitter {
     const Tokens target = tokenizer_.split(line.target);
     if (source.empty() || target.empty()) {
       const Index column = source.empty() ? options_.source_column : options_.target_column;
-      if (!options_.skip_bad) throw no_text(name, line.line, column);
+      if (!options_.skip_bad) throw with_skip_bad(no_text(name, line.line, column));
       block.bad.push_back(no_text(name, line.line, column));
       block.left_out.push_back(true);
       return;
@@ -229,7 +229,7 @@ std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs,
 
 // Learns subwords from both texts, since names and numbers have equal pieces in both languages.
 Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOptions& options,
-                          const std::atomic<bool>* stop) {
+                          const TrainingHooks& hooks) {
   std::size_t n = 0;
   const auto next = [&]() -> std::optional<std::string> {
     if (n == 2 * pairs.size()) return std::nullopt;
@@ -238,18 +238,24 @@ Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOpti
     ++n;
     return as_read(text, options.letters);
   };
-  return train_subwords(next, options.subwords, stop);
+  if (hooks.step) {
+    hooks.step(
+        fmt::format("learning {} subwords of {} pairs", options.subwords.vocabulary, pairs.size()));
+  }
+  Subwords learned = train_subwords(next, options.subwords, hooks.stop);
+  if (hooks.step) hooks.step("");
+  return learned;
 }
 
 Tokenizer::Units units_of(const std::vector<TextLine>& pairs, const TrainingOptions& options,
-                          const std::optional<Subwords>& subwords, const std::atomic<bool>* stop) {
+                          const std::optional<Subwords>& subwords, const TrainingHooks& hooks) {
   switch (options.tokenization) {
     case Tokenization::kCharacter:
       return Characters{};
     case Tokenization::kWord:
       return Words{};
     case Tokenization::kSubword:
-      return subwords ? *subwords : learned_subwords(pairs, options, stop);
+      return subwords ? *subwords : learned_subwords(pairs, options, hooks);
   }
   return {};
 }
@@ -274,7 +280,7 @@ TranslationData read_translation_data(const TrainingOptions& options,
   };
   TranslationData data;
   TextPairs train = read_pairs(options.data, options, stop);
-  data.tokenizer = Tokenizer(units_of(train.pairs, options, subwords, stop), options.letters);
+  data.tokenizer = Tokenizer(units_of(train.pairs, options, subwords, hooks), options.letters);
   const PairSplitter splitter(data.tokenizer, options, stop);
   TextStyleBuilder style(options.tokenization, options.letters);
   SplitPairs split = splitter.split(train, &style);

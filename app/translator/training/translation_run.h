@@ -153,6 +153,8 @@ struct TrainingHooks {
   // Called with a sentence on each data file of which lines were skipped, and on a validation that
   // resuming discards.
   std::function<void(const std::string&)> warning{};
+  // Called with the name of a step before training that may take long, and with "" at its end.
+  std::function<void(const std::string&)> step{};
   // Called before an error is thrown of which the other ranks do not know: this rank's process must
   // end them.
   std::function<void()> lone_error{};

@@ -81,7 +81,7 @@ class Score(Model):
         done = self.run_qkv("score", "m.safetensors", "d.tsv", "--json", "--skip-bad")
         self.assertEqual(done.out, want)
         self.assertEqual(done.err, "qkv: d.tsv: 3 of 8 lines skipped: 6, 7, 8; the first: expected 2 "
-                                   "or more columns, got 1\n")
+                                   "or more columns, got 1; tabs separate columns\n")
         self.file("d.tsv", "a\n")
         self.assertIn("d.tsv: expected sentence pairs, got none: 1 of 1 lines skipped: 1; ",
                       self.refuse(3, "score", "m.safetensors", "d.tsv", "--skip-bad"))
@@ -152,10 +152,7 @@ class Score(Model):
             signature = re.escape(report[f"{key}_signature"])
             self.assertRegex(text, rf"(?m)^{name} +{report[key]:.2f}.*\n +{signature}$")
         self.assertRegex(text, rf"(?m)^exact +{report['exact']}, {report['exact_percent']:.2f} %$")
-        one = report["one_reference"]
-        self.assertEqual(one["sentences"], 1)
-        self.assertRegex(text, rf"(?m)^one reference +the first, of sentences that have several: {one['sentences']}$")
-        self.assertRegex(text, rf"(?m)^  humans +BLEU {one['humans']['bleu']:.2f}, chrF2 ")
+        self.assertEqual(report["one_reference"]["sentences"], 1)
         self.score("-o", "s.json", "-o", "s.txt")
         self.assertEqual(json.loads((self.dir / "s.json").read_text()), report)
         self.assertEqual((self.dir / "s.txt").read_text(), text)
@@ -222,6 +219,19 @@ class Hypotheses(Case):
         self.file("same.tsv", "Go.\tVa !\nGo.\tVa\u202f!\n")
         self.file("t.txt", "Va !")
         self.assertNotIn("one_reference", self.score("--hypotheses", "t.txt", "same.tsv"))
+
+    def test_one_reference_as_text(self):
+        """Scores of fewer than 100 sentences are in the JSON alone."""
+        for sentences in (99, 100):
+            self.file("d.tsv", "".join(f"s{n}\tun deux trois {m} {n}\n" for n in range(sentences)
+                                       for m in ("quatre", "cinq")))
+            self.file("h.txt", "".join(f"un deux trois quatre {n}\n" for n in range(sentences)))
+            one = self.score("--hypotheses", "h.txt", "d.tsv")["one_reference"]
+            self.assertEqual(one["sentences"], sentences)
+            text = self.run_qkv("score", "--hypotheses", "h.txt", "d.tsv").out
+            self.assertEqual("one reference" in text, sentences == 100)
+        self.assertIn("\none reference    the first, of sentences that have several: 100\n", text)
+        self.assertRegex(text, rf"(?m)^  humans +BLEU {one['humans']['bleu']:.2f}, chrF2 ")
 
     def test_against_another(self):
         self.file("d.tsv", "".join(f"s{n}\tun deux trois quatre cinq {n}\n" for n in range(60)))

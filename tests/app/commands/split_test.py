@@ -53,16 +53,17 @@ class Split(Case):
         self.assertEqual(self.parts(), self.parts("WHOLE"))
         self.file("bad.tsv", b"only\n\xff\tx\n" + data + b" \tx\n")
         arguments = ("split", "bad.tsv", "-o", "S", "--hold-out", 9, "--valid", 9)
-        self.assertIn("bad.tsv:1: expected 2 or more columns, got 1", self.refuse(3, *arguments))
+        self.assertIn("bad.tsv:1: expected 2 or more columns, got 1; tabs separate columns; --skip-bad",
+                      self.refuse(3, *arguments))
         done = self.run_qkv(*arguments, "--skip-bad")
         lines = len(data.splitlines()) + 3
         self.assertEqual(done.err, f"qkv: bad.tsv: 3 of {lines} lines skipped: 1, 2, {lines}; the "
-                                   "first: expected 2 or more columns, got 1\n")
+                                   "first: expected 2 or more columns, got 1; tabs separate columns\n")
         self.assertEqual(self.parts(), self.parts("WHOLE"))
         self.file("bad.tsv", "a\nb\n")
         self.assertEqual(self.refuse(3, *arguments, "--skip-bad"),
                          "qkv: bad.tsv: expected sentence pairs, got none: 2 of 2 lines skipped: 1, "
-                         "2; the first: expected 2 or more columns, got 1\n")
+                         "2; the first: expected 2 or more columns, got 1; tabs separate columns\n")
 
     def check(self, parts, table, report, columns=(0, 1)):
         """No text is in two parts; each line is in one, in order; the counts are as reported."""

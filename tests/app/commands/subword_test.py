@@ -45,6 +45,14 @@ class Subwords(TrainCase):
                                   config["source_tokens"], config["target_tokens"]),
                                  ("subword", 300, model, 300, 300))
 
+    def test_learning_is_shown(self):
+        told = "qkv: train: learning 300 subwords of 120 pairs\n"
+        for mode, times in (("always", 1), ("never", 0)):
+            done = self.train(mode, *SUBWORDS, "--after", "1u", "--progress", mode)
+            self.assertEqual(done.err.count(told), times, done.err)
+        again = self.train("always", *SUBWORDS, "--after", "2u", "--progress", "always")
+        self.assertNotIn("learning", again.err)
+
     def test_the_kept_pieces_are_used(self):
         """The kept model is used, since another version of SentencePiece may learn other pieces."""
         self.train("RUN", *SUBWORDS, "--after", "2u")
@@ -78,9 +86,9 @@ class Subwords(TrainCase):
         report = json.loads(self.run_qkv("score", alone, "valid.tsv", "--json").out)
         self.assertEqual((report["pairs"], report["exact"]), (6, 6))
         self.assertLess(report["log_probability"], 0)
-        # The text can be read though no letter of it was learned, and nothing is on standard error.
+        # The text can be read though no letter of it was learned, and no error is reported.
         done = self.run_qkv("translate", alone, "中文 😀\t", "--threads", 2)
-        self.assertEqual(done.err, "")
+        self.assertRegex(done.err, r"\A(qkv: TEXT: the translation reached --most-tokens .*\n)?\Z")
         self.run_qkv("translate", alone, "A中", "-o", "a.json")
         table = json.loads((self.dir / "a.json").read_text(encoding="utf-8"))
         self.assertNotIn("<unk>", table["translations"][0]["src"])

@@ -114,6 +114,30 @@ class GoesOn(TrainCase):
         self.assertEqual(self.resume("DONE").err, "qkv: nothing was trained: validation stopped "
                                                   f"improving at update {self.updates('DONE')}\n")
 
+    def test_a_budget_that_was_typed_is_no_default(self):
+        self.file("data.tsv", "a\tb\n")
+        default = self.begin("DEFAULT", "10e").out
+        self.assertIn("the budget of 10e is used up", default)
+        done = self.run_qkv("train", "data.tsv", "-o", "RUN", *SIZES)
+        self.assertIn("the budget of 10e, the default of --after, is used up", done.out)
+
+    def test_the_columns_of_a_run(self):
+        """`score` and `translate` read those on which the run was trained."""
+        pairs = [line.split("\t") for line in (self.dir / "valid.tsv").read_text().splitlines()]
+        self.file("ids.tsv", "".join(f"{n}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairs)))
+        self.file("lines.txt", "".join(f"{a}\n" for a, _ in pairs))
+        score, translate = (lambda *more, name=name: self.run_qkv(name, *more).out
+                            for name in ("score", "translate"))
+        self.run_qkv("train", "ids.tsv", "-o", "IDS", *SIZES, "--after", "3u", "--cols", "1,2")
+        want = score("IDS", "valid.tsv", "--cols", "0,1")
+        self.assertEqual(score("IDS", "ids.tsv"), want)
+        self.assertNotEqual(score("IDS", "ids.tsv", "--cols", "0,2"), want)
+        self.assertEqual(score("IDS/best.safetensors", "valid.tsv"), want)
+        want = translate("IDS", "lines.txt")
+        self.assertEqual(translate("IDS", "ids.tsv"), want)
+        self.assertEqual(translate("IDS", "valid.tsv", "--col", "0"), want)
+        self.assertNotEqual(translate("IDS", "ids.tsv", "--col", "0"), want)
+
     def test_data_that_moved(self):
         self.begin("WHOLE", "7u", *MORE)
         self.begin("RUN", "3u", *MORE)

@@ -51,12 +51,12 @@ TEST(ParallelText, ColumnsAreChosenInTheirOrder) {
   EXPECT_EQ(read("a\tb\tc\nd\te\tf\n", {.columns = {2, 0, 2}}),
             (Rows{{"c", "a", "c"}, {"f", "d", "f"}}));
   EXPECT_EQ(refusal("a\tb\tc\nd\te\n", {.columns = {2}}),
-            "a.tsv:2: expected 3 or more columns, got 2");
+            "a.tsv:2: expected 3 or more columns, got 2; tabs separate columns");
 }
 
 TEST(ParallelText, RefusalsNameTheLine) {
   EXPECT_EQ(refusal("a\tb\nc\n", {.least_columns = 2}),
-            "a.tsv:2: expected 2 or more columns, got 1");
+            "a.tsv:2: expected 2 or more columns, got 1; tabs separate columns");
   EXPECT_EQ(refusal(""), "a.tsv:1: expected 1 or more columns, got an empty file");
   EXPECT_EQ(refusal("a\n\nb\n"), "a.tsv:2: expected 1 or more columns, got a blank line");
   EXPECT_EQ(refusal("a\n\r\nb\n"), "a.tsv:2: expected 1 or more columns, got a blank line");
@@ -105,7 +105,7 @@ TEST(ParallelText, BadLinesMayBeLeftOut) {
   };
   EXPECT_EQ(read(bytes, options), (Rows{{"a", "b"}, {"g", "h"}, {"k", "l"}, {"m", "n"}}));
   EXPECT_EQ(errors, (std::vector<std::string>{
-                        "2: expected 2 or more columns, got 1",
+                        "2: expected 2 or more columns, got 1; tabs separate columns",
                         "3: expected 2 or more columns, got a blank line",
                         "4: expected 2 or more columns, got a blank line",
                         "5: expected UTF-8, got \"\\xff\" at byte 1 of the line",
@@ -120,7 +120,7 @@ TEST(ParallelText, EmptyLinesMayBeKept) {
   EXPECT_EQ(read("\na\tb\n\r\nc", options), (Rows{{""}, {"a"}, {""}, {"c"}}));
   EXPECT_EQ(read("", options), Rows{});
   EXPECT_EQ(refusal("a\tb\n\n", {.least_columns = 2, .empty_lines = EmptyLines::kKept}),
-            "a.tsv:2: expected 2 or more columns, got 1");
+            "a.tsv:2: expected 2 or more columns, got 1; tabs separate columns");
 }
 
 // Available rows are delivered before more bytes are read: here the writer waits for each row.

@@ -182,7 +182,7 @@ TEST(TranslationRun, AnErrorOfARankEndsAll) {
                      if (rank == 1) options.data = options.valid;
                    })[1]
                 .substr(0, 53),
-            "the data or settings are not those of rank 0: data_pa");
+            "the data or settings are not those of rank 0: DATA pa");
   EXPECT_EQ(errors(2,
                    [&](int rank, TrainingOptions& options) {
                      if (rank == 1) options.after = parse_budget("2u");
@@ -412,6 +412,10 @@ TEST(TranslationRun, ItsFolderIsAModelFile) {
     return complaint<InputError>([&] { read_model_file(path); });
   };
   std::filesystem::remove(run + "/best.safetensors");
+  EXPECT_EQ(refusal(run),
+            run + ": best.safetensors is missing: qkv train " + run +
+                " writes it again; --model last uses model.safetensors, which is there");
+  std::filesystem::remove(run + "/model.safetensors");
   EXPECT_EQ(refusal(run), run + ": this run has no model yet: best.safetensors is missing");
   std::filesystem::remove(run + "/config.json");
   EXPECT_EQ(refusal(run), run +
