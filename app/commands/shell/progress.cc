@@ -59,6 +59,11 @@ void Progress::at(const std::string& state) {
   show(std::exchange(state_, ""));
 }
 
+void Progress::now(const std::string& state) {
+  next_ = std::min(next_, Clock::now());
+  at(state);
+}
+
 void Progress::keep(const std::string& text) {
   if (!enabled_) return;
   const char* erase = drawn_ && terminal_ ? "\r\x1b[K" : "";

@@ -24,8 +24,8 @@ class Progress {
   void bytes(qkv::Index done, qkv::Index total);
   // Shows `state`, a short text that says how far the task is.
   void at(const std::string& state);
-  // True if a state was passed to at() that is not shown yet, but may be later.
-  bool is_pending() const { return !state_.empty(); }
+  // Shows `state` even in the first second: it begins a step that takes longer and says nothing.
+  void now(const std::string& state);
   // Prints lines that stay, above the line that is updated.
   void keep(const std::string& text);
 

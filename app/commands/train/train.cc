@@ -1,16 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `qkv train`: trains a translator on sentence pairs, in a folder from which it can be resumed.
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -330,47 +325,15 @@ void check_memory(const qkv::app::TranslatorConfig& model) {
                  "smaller ones take less");
 }
 
-// Shows a step without progress of its own while this thread takes it: as soon as progress is shown
-// at all, and once.
-class ShownStep {
- public:
-  ShownStep(Progress& progress, const std::string& step) {
-    constexpr std::chrono::milliseconds kSilence{1100};  // longer than Progress is silent
-    progress.at(step);
-    if (!progress.is_pending()) return;
-    thread_ = std::thread([this, &progress, step, kSilence] {
-      std::unique_lock lock(mutex_);
-      if (!done_.wait_for(lock, kSilence, [&] { return is_done_; })) progress.at(step);
-    });
-  }
-  ~ShownStep() {
-    if (!thread_.joinable()) return;
-    {
-      const std::lock_guard lock(mutex_);
-      is_done_ = true;
-    }
-    done_.notify_one();
-    thread_.join();
-  }
-  ShownStep(const ShownStep&) = delete;
-  ShownStep& operator=(const ShownStep&) = delete;
-
- private:
-  std::mutex mutex_{};
-  std::condition_variable done_{};
-  bool is_done_ = false;
-  std::thread thread_{};
-};
-
 TrainingReport train(const TrainOptions& options, const Common& common) {
   Progress progress(common, "train");
-  std::optional<ShownStep> step;
   qkv::app::TrainingHooks hooks;
   hooks.stop = &stop_flag();
   hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
-  hooks.step = [&](const std::string& text) {
-    step.reset();
-    if (!text.empty()) step.emplace(progress, text);
+  hooks.learning = [&](Index pieces, Index pairs) {
+    constexpr Index kSlow = 10'000;  // so many pairs take about a second or more
+    const std::string step = fmt::format("learning {} subwords of {} pairs", pieces, pairs);
+    pairs < kSlow ? progress.at(step) : progress.now(step);
   };
   hooks.warning = [&](const std::string& text) { warn(common, text); };
   hooks.validation = [&](const TrainingValidation& done) { progress.keep(text_of(done)); };

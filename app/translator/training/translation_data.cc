@@ -238,13 +238,8 @@ Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOpti
     ++n;
     return as_read(text, options.letters);
   };
-  if (hooks.step) {
-    hooks.step(
-        fmt::format("learning {} subwords of {} pairs", options.subwords.vocabulary, pairs.size()));
-  }
-  Subwords learned = train_subwords(next, options.subwords, hooks.stop);
-  if (hooks.step) hooks.step("");
-  return learned;
+  if (hooks.learning) hooks.learning(options.subwords.vocabulary, std::ssize(pairs));
+  return train_subwords(next, options.subwords, hooks.stop);
 }
 
 Tokenizer::Units units_of(const std::vector<TextLine>& pairs, const TrainingOptions& options,

@@ -153,8 +153,9 @@ struct TrainingHooks {
   // Called with a sentence on each data file of which lines were skipped, and on a validation that
   // resuming discards.
   std::function<void(const std::string&)> warning{};
-  // Called with the name of a step before training that may take long, and with "" at its end.
-  std::function<void(const std::string&)> step{};
+  // Called before subwords are learned, which may take long: with the counts of pieces and of
+  // sentence pairs.
+  std::function<void(Index pieces, Index pairs)> learning{};
   // Called before an error is thrown of which the other ranks do not know: this rank's process must
   // end them.
   std::function<void()> lone_error{};

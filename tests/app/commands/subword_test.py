@@ -52,6 +52,11 @@ class Subwords(TrainCase):
             self.assertEqual(done.err.count(told), times, done.err)
         again = self.train("always", *SUBWORDS, "--after", "2u", "--progress", "always")
         self.assertNotIn("learning", again.err)
+        text = (self.dir / "data.tsv").read_text(encoding="utf-8")
+        self.file("data.tsv", text * 100)  # learning takes long, so it is shown in the first second
+        done = self.train("MANY", *SUBWORDS, "--after", "1u", "--progress", "auto")
+        self.assertIn("qkv: train: learning 300 subwords of 12000 pairs\n", done.err)
+        self.assertEqual(self.train("SILENT", *SUBWORDS, "--after", "1u", "--quiet").err, "")
 
     def test_the_kept_pieces_are_used(self):
         """The kept model is used, since another version of SentencePiece may learn other pieces."""
