@@ -187,9 +187,10 @@ class CommandLine(Case):
                               if line.startswith(begin) and end.split()[0] not in line), "")
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
                                       env={**os.environ, **environment}, timeout=PATIENCE, check=False)
-                # Long tasks show progress, and a picture of a part has notes.
-                messages = re.sub(rb"(?m)^qkv: (bench|gen|reading \S+|score|train|translate|a\.npz): .*\n",
-                              b"", done.stderr)
+                # Long tasks show progress, a picture of a part has notes, and a model of few updates
+                # may end no translation.
+                messages = re.sub(rb"(?m)^qkv: ((bench|gen|reading \S+|score|train|translate|a\.npz): .*|"
+                                  rb".* reached --most-tokens .*)\n", b"", done.stderr)
                 self.assertEqual((done.returncode, messages), (0, b""), line)
 
     def test_the_picture_of_the_documents_is_what_its_command_draws(self):
