@@ -91,7 +91,8 @@ def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
 def near_words(function: _F) -> _F:
     """Decorator: the error for an unknown keyword suggests the closest one.
 
-    Errors name a method by the class of its object, not by a base class.
+    Errors name a method by the class of its object, not by a base class, unless its __qualname__
+    was changed.
     """
     known = {name for name in inspect.signature(function).parameters if name != "self"}
     is_method = len(known) < len(inspect.signature(function).parameters)
@@ -102,7 +103,8 @@ def near_words(function: _F) -> _F:
             return function(*args, **options)
         except TypeError as error:
             text, name = str(error), function.__qualname__
-            if is_method and args:
+            bases = type(args[0]).__mro__ if is_method and args else ()
+            if name in (f"{base.__name__}.{function.__name__}" for base in bases):
                 name = f"{type(args[0]).__name__}.{function.__name__}"
             unknown = [word for word in options if word not in known]
             if unknown:

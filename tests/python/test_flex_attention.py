@@ -368,7 +368,7 @@ def test_errors_name_its_arguments():
     for arguments, text in (
         ((q, k[..., 1:], v), r"key has D = 7 but query has D = 8 \(query \[.*\], key \[2,4"),
         ((q, k, v[..., 1:, :]), r"value has Tk = 55 but key has Tk = 56 \(key .*, value \["),
-        ((q.float(), k, v), "key is float64 but query is float32 "),
+        ((q.float(), k, v), "key must be float32, .* where query is float32, got float64 "),
         ((q, k, v, None, None, "1"), "scale must be a number, got str '1'$"),
     ):
         with pytest.raises((TypeError, ValueError), match=f"^flex_attention: {text}"):

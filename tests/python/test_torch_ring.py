@@ -89,7 +89,7 @@ def test_all_processes_raise(results: Any) -> None:
             "TypeError: ring_attention: window must be a pair (left, right), got (1,)"
         )
         assert found["again"] and found["strides"]
-    assert first["seed"].startswith(word + "seed is absent but dropout is 0.1; the mask needs")
+    assert first["seed"].startswith(word + "seed is absent but dropout is 0.1; dropout needs")
     assert second["seed"] == "RuntimeError: rank 0 has failed"
     assert first["causal"] == first["dtype"] == "RuntimeError: rank 1 has failed"
     assert second["causal"] == (

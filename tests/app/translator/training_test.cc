@@ -361,7 +361,7 @@ TEST(Configuration, DifferencesAreShown) {
   now.options.seed = ~std::uint64_t{0};
   now.options.validate_every = app::parse_budget("7u");
   EXPECT_EQ(differences(settings_of(old), settings_of(now)),
-            "data_hash: \"\" -> \"1\"; --lower: false -> true; --attention: \"additive\" -> "
+            "DATA hash: \"\" -> \"1\"; --lower: false -> true; --attention: \"additive\" -> "
             "\"multihead\"; --lr: 0.002 -> 0.5; --valid-freq: \"1e\" -> \"7u\"; --seed: "
             "0 -> 18446744073709551615");
   now = old;
