@@ -8,6 +8,7 @@ can be made and run is used.
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -127,7 +128,8 @@ def _small(config: PreTrainedConfig, narrow: bool, taken: List[int]) -> Dict[str
     heads, groups = values.get("num_attention_heads"), values.get("num_key_value_heads")
     if narrow and groups is not None and heads == groups:
         more["num_key_value_heads"] = more.get("num_attention_heads", heads)
-    return {**more, **(HINTS.get(config.model_type, {}) if narrow else {})}
+    # A copy, because configurations write into the dictionaries that they are given.
+    return {**more, **(copy.deepcopy(HINTS.get(config.model_type, {})) if narrow else {})}
 
 
 def _rope(value: Dict[str, Any]) -> Dict[str, Any]:
