@@ -91,11 +91,9 @@ def unknown_keyword(function: str, word: str, known: Set[str]) -> TypeError:
 def near_words(function: _F) -> _F:
     """Decorator: the error for an unknown keyword suggests the closest one.
 
-    Errors name a method by the class of its object, not by a base class, unless its __qualname__
-    was changed.
+    Errors name a method of an internal base class by the class of its object.
     """
     known = {name for name in inspect.signature(function).parameters if name != "self"}
-    is_method = len(known) < len(inspect.signature(function).parameters)
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -103,8 +101,7 @@ def near_words(function: _F) -> _F:
             return function(*args, **options)
         except TypeError as error:
             text, name = str(error), function.__qualname__
-            bases = type(args[0]).__mro__ if is_method and args else ()
-            if name in (f"{base.__name__}.{function.__name__}" for base in bases):
+            if name.startswith("_") and args:
                 name = f"{type(args[0]).__name__}.{function.__name__}"
             unknown = [word for word in options if word not in known]
             if unknown:
