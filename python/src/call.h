@@ -15,7 +15,7 @@ namespace qkv::python {
 int threads_of(const char* function, nanobind::handle threads);
 
 // Sets the default number of threads, for later calls without `threads`; 0 for one per processor.
-void set_threads(nanobind::handle threads);
+void set_threads(nanobind::handle n);
 // The number of threads that a call without `threads` uses; never 0.
 int thread_count();
 
