@@ -171,7 +171,7 @@ QKV_API void attention_backward_step(const Inputs& inputs, const Options& option
 // backward() may allocate for inputs with non-contiguous channels, for selected rows of dweights,
 // and for gradients that are accumulated or not in C order. Views inside the options (bias,
 // lengths, ...) stay bound: their memory is read at every run. The context must outlive the plan.
-// Of a moved-from plan run() and backward() throw Error, the names are "" and the sizes 0.
+// run() and backward() of a moved-from plan throw Error; its names are "" and its sizes 0.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);
