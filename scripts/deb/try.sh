@@ -7,8 +7,8 @@ set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-if ! scripts/root/make.sh "$suite"; then
+if ! scripts/bare/make.sh "$suite"; then
   echo "skipped: $suite: no root"
   exit
 fi
-scripts/root/in.sh "$suite" --network sh "$PWD/scripts/deb/in_root.sh" "$PWD"/dist/qkv_*.deb
+scripts/bare/in.sh "$suite" --network sh "$PWD/scripts/deb/in_root.sh" "$PWD"/dist/qkv_*.deb

@@ -37,7 +37,7 @@ try() {
   for major in 1 2; do
     if ! fetch_numpy "$version" "$major" "$machine"; then
       skip "$suite: no NumPy $major for Python $version"
-    elif scripts/root/in.sh "$suite" "${@:4}" sh "$PWD/scripts/wheel/first_picture.sh" \
+    elif scripts/bare/in.sh "$suite" "${@:4}" sh "$PWD/scripts/wheel/first_picture.sh" \
       "$python" "$PWD/build/numpy/$machine/$version/$major"; then
       tried=$((tried + 1))
     else
@@ -50,11 +50,11 @@ try() {
 readonly version_of='import sys; print("%d.%d" % sys.version_info[:2])'
 seen=" "
 for suite in "${suites[@]}"; do
-  if ! scripts/root/make.sh "$suite"; then
+  if ! scripts/bare/make.sh "$suite"; then
     skip "$suite: no root"
     continue
   fi
-  version=$(scripts/root/in.sh "$suite" python3 -c "$version_of")
+  version=$(scripts/bare/in.sh "$suite" python3 -c "$version_of")
   seen+="$version "
   echo "$suite: Python $version"
   try "$suite" python3 "$version"

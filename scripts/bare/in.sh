@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/root/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND [ARGUMENT...]
+# Usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND [ARGUMENT...]
 # Runs a command in build/roots/SUITE, without a network unless --network. The checkout and each
 # DIRECTORY are there, read-only, at their own paths. All that the command writes is thrown away.
 # Needs to be root.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
-readonly root=$PWD/build/roots/${1:?usage: scripts/root/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND}
+readonly root=$PWD/build/roots/${1:?usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND}
 shift
 apart=(unshare --mount --pid --fork --kill-child)
 network=--net
@@ -36,19 +36,19 @@ readonly inside='
   at=$root/../mounted
   mkdir -p "$at"
   mount -t tmpfs tmpfs "$at"
-  mkdir "$at/written" "$at/work" "$at/root"
-  mount -t overlay overlay -o "lowerdir=$root,upperdir=$at/written,workdir=$at/work" "$at/root"
-  mount -t proc proc "$at/root/proc"
-  mount --rbind /dev "$at/root/dev"
+  mkdir "$at/written" "$at/work" "$at/system"
+  mount -t overlay overlay -o "lowerdir=$root,upperdir=$at/written,workdir=$at/work" "$at/system"
+  mount -t proc proc "$at/system/proc"
+  mount --rbind /dev "$at/system/dev"
   while [ "$count" -gt 0 ]; do
-    mkdir -p "$at/root$1"
-    mount --bind "$1" "$at/root$1"
-    mount -o remount,bind,ro "$at/root$1"
+    mkdir -p "$at/system$1"
+    mount --bind "$1" "$at/system$1"
+    mount -o remount,bind,ro "$at/system$1"
     shift
     count=$((count - 1))
   done
-  [ -n "$network" ] || cp /etc/resolv.conf /etc/hosts "$at/root/etc"
-  exec chroot "$at/root" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+  [ -n "$network" ] || cp /etc/resolv.conf /etc/hosts "$at/system/etc"
+  exec chroot "$at/system" /usr/bin/env -i HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
     PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
 '
 exec "${apart[@]}" $network bash -c "$inside" in.sh "$root" "${#binds[@]}" "$network" "${binds[@]}" "$@"

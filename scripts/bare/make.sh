@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/root/make.sh SUITE
+# Usage: scripts/bare/make.sh SUITE
 # Makes build/roots/SUITE with debootstrap: the smallest system of that Debian release, with Python
 # and without a compiler; of bookworm-arm64 and so on, that of another architecture, whose programs
 # run under qemu. Does nothing if it is there. Needs to be root, and Debian's archive; QKV_MIRROR names
@@ -8,7 +8,7 @@
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
-readonly suite=${1:?usage: scripts/root/make.sh SUITE}
+readonly suite=${1:?usage: scripts/bare/make.sh SUITE}
 readonly root=$PWD/build/roots/$suite
 readonly binfmt=/proc/sys/fs/binfmt_misc
 if [[ $suite == *-arm64 && ! -e $binfmt/qemu-aarch64 && -f /usr/lib/binfmt.d/qemu-aarch64.conf ]]; then
