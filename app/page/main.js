@@ -211,11 +211,11 @@ function setState(changes) {
 
 // ---- the controls -------------------------------------------------------------------------------
 
-function exampleName(example, n) {
-  const {keys} = example;
+function exampleName(example) {
+  const {keys, number} = example;
   const text = example.title || (keys.tokens === null ? "" : keys.tokens.slice(0, 8).join(" "));
   const short = Array.from(text);
-  return `${n}${text ? ": " : ""}${short.slice(0, 26).join("")}${short.length > 26 ? "\u2026" : ""}`;
+  return `${number}${text ? ": " : ""}${short.slice(0, 26).join("")}${short.length > 26 ? "\u2026" : ""}`;
 }
 
 function fillSelect(name, options) {

@@ -347,6 +347,7 @@ std::string Writer::example_json(std::size_t n) const {
   }
   return object(
       {{"title", json_of(example.title)},
+       {"number", fmt::format("{}", example.number)},
        {"queries", axis_json(example.queries, example.query_indices, example.weights.size(2))},
        {"keys", axis_json(example.keys, example.key_indices, example.weights.size(3))},
        {"notes", json_of(example.notes)},

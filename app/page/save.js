@@ -4,7 +4,7 @@
 // A name for files: the maps' file, the map, and what was done to the numbers.
 function fileName(extension) {
   const parts = [page.name.replace(/^.*\//, "").replace(/\.[a-z0-9]+$/i, "") || "attention"];
-  if (page.examples.length > 1) parts.push(`example ${state.example}`);
+  if (page.examples.length > 1) parts.push(`example ${current().number}`);
   parts.push(mapNames[state.layer * HEADS + state.head]);
   if (state.compare !== "none") parts.push(extension === "csv" ? "minus" : "with", shown.maps[1].name);
   if (state.special !== "shown") parts.push(`special tokens ${state.special}`);

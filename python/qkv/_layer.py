@@ -4,7 +4,7 @@
 import inspect
 import os
 from operator import index
-from typing import Any, Dict, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class Layer:
     _core_class: Any
     _config: Dict[str, Any]
     _layer: Any
+    forward: Callable[..., Any]
 
     def __init_subclass__(cls) -> None:
         """Makes the methods' errors for an unknown keyword suggest the closest known one."""
@@ -221,6 +222,10 @@ class Layer:
         return {prefix + name: torch.from_numpy(array) for name, array in arrays.items()}
 
     # ---- passes ----------------------------------------------------------------------------------
+
+    def __call__(self, *arrays: Any, **options: Any) -> Any:
+        """Calls `forward`."""
+        return self.forward(*arrays, **options)
 
     def _forward(
         self,

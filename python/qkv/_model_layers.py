@@ -330,6 +330,8 @@ class CrossEntropy:
         loss = losses.sum() / (self._divisor if self._divisor else losses.sum() * 0)
         return (loss, got[1]) if return_log_probabilities else loss
 
+    __call__ = forward
+
     def backward(self, dlosses: Union[float, Array] = 1.0, *, threads: Optional[int] = None) -> Any:
         """Computes the gradient of the last forward pass.
 

@@ -165,11 +165,25 @@ def elementwise(function: Callable[..., Any], *operands: Any) -> Any:
 # ---- reductions ----------------------------------------------------------------------------------
 
 
+def _of_numpy(reduced: Callable[..., Any]) -> Callable[..., Any]:
+    """Accepts NumPy's names of a reduction's arguments, axis and keepdims, besides PyTorch's."""
+
+    @functools.wraps(reduced)
+    def renamed(x: Any, *places: Any, **options: Any) -> Any:
+        for name, others in (("axis", "dim"), ("keepdims", "keepdim")):
+            if name in options and others not in options:
+                options[others] = options.pop(name)
+        return reduced(x, *places, **options)
+
+    return renamed
+
+
 def _reduction(
     of_two: Callable[[Any, Any], Any], first: Callable[[Any], Any], of_none: Any
 ) -> Callable[..., Any]:
     """sum, any and others: of_two(x, y) from the first element to the last one."""
 
+    @_of_numpy
     def reduced(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
         items = _items_of(x)
         axis = 0 if dim is None else dim
@@ -200,6 +214,7 @@ def _as_it_is(x: Any) -> Any:
 _sum = _reduction(operator.add, _as_it_is, 0)
 
 
+@_of_numpy
 def _mean(x: Any, dim: Optional[int] = None, keepdim: bool = False) -> Any:
     shape = _items_of(x).shape
     return _sum(x, dim, keepdim) / float(np.prod(shape) if dim is None else shape[dim])

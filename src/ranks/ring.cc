@@ -176,9 +176,10 @@ void Ring::check_sizes() const {
   const Index t = inputs_.q.size(2);
   const auto check_axis = [&](const char* name, const ConstView& x, int from_end, Index size,
                               const char* what, bool may_broadcast = false) {
-    if (!x.given() || x.rank() < from_end) return;
-    const Index got = x.size(x.rank() - from_end);
-    if (got == size || (got == 1 && may_broadcast)) return;
+    if (!x.given()) return;
+    const Index got = x.rank() < from_end ? 1 : x.size(x.rank() - from_end);
+    if (got == size && x.rank() >= from_end) return;
+    if (got == 1 && may_broadcast) return;
     throw Error(
         function_, name,
         core::text("must have ", what, ", which are ", size, ", got ", to_string(x.shape())));

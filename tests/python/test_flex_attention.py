@@ -399,6 +399,9 @@ def test_arguments():
         qkv.torch.flex_attention(q, k, v, block_mask=MASKS["causal"])
     with pytest.raises(TypeError, match="query must be a torch.Tensor, got list"):
         qkv.torch.flex_attention([1], k, v)
+    for name in ("enable_gqa", "return_lse"):
+        with pytest.raises(TypeError, match=f"{name} must be True or False, got int"):
+            qkv.torch.flex_attention(q, k, v, **{name: 1})
     torch.testing.assert_close(
         qkv.torch.flex_attention(q, k, v, scale=0.25),
         qkv.torch.attention(q, k, v, scale=0.25),

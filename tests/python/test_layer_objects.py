@@ -85,6 +85,15 @@ def test_copies_are_equal_and_apart(name, copied):
     np.testing.assert_array_equal(layer.forward(*arrays), before)
 
 
+def test_an_object_that_is_called_runs_forward():
+    layer, x = qkv.Linear(3, 2), np.ones((1, 3), np.float32)
+    assert np.array_equal(layer(x), layer.forward(x))
+    with pytest.raises(TypeError, match="Did you mean 'threads'"):
+        layer(x, thread=1)
+    loss = qkv.CrossEntropy()
+    assert loss(np.zeros((1, 4)), [0]) == loss.forward(np.zeros((1, 4)), [0])
+
+
 class Mine(qkv.SelfAttention):
     """A user's subclass with an attribute of its own."""
 

@@ -189,3 +189,15 @@ def test_extremes_of_rows():
 
 
 LARGEST, SMALLEST = TABLE.max(-1), TABLE.min(-1)
+
+
+@pytest.mark.parametrize("function", [np.sum, np.mean, np.max, np.min])
+def test_reductions_along_an_axis_of_numpy(function):
+    cube = RANDOM.standard_normal((TK, 2, 3))
+    column = function(cube, axis=1)[:, 2]
+    got = attended(lambda s, at: s + function(cube[at.j], axis=0)[2])
+    np.testing.assert_allclose(got, attended(lambda s, at: s + column[at.j]), rtol=1e-14)
+    kept = attended(lambda s, at: s + function(cube[at.j], axis=0, keepdims=True)[0, 2])
+    assert np.array_equal(kept, got)
+    with pytest.raises(TypeError, match="dtype"):
+        attended(lambda s, at: s + np.sum(cube[at.j][0], dtype=np.float32))

@@ -102,6 +102,8 @@ def test_calls_in_order():
     for call, k in zip(layer.calls, keys):
         torch.testing.assert_close(call.weights, of_formula(q, k), **CLOSE)
     assert layer.weights is layer.calls[-1].weights
+    assert layer.heads == layer.calls[-1].heads == tuple(range(HEADS))
+    assert layer.rows == layer.calls[-1].rows == (0,)
 
 
 def test_only_this_model_and_only_inside():

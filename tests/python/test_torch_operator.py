@@ -459,6 +459,17 @@ def test_autocast_chooses_the_dtype(dtype):
     assert leaves[0].grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("name", ["return_lse", "return_row_max", "return_value_sums"])
+def test_a_flag_is_true_or_false_under_autocast_too(name):
+    for asked in (1, "yes"):
+        for enabled in (False, True):
+            with (
+                torch.autocast("cpu", enabled=enabled),
+                pytest.raises(TypeError, match=f"^attention: {name} must be True or False, got "),
+            ):
+                attention(*inputs_of(), **{name: asked})
+
+
 # ---- a PyTorch without operators ----------------------------------------------------------------
 
 

@@ -174,6 +174,9 @@ def test_a_process_alone(tmp_path: Path) -> None:
             (lambda: qkv.torch.ring_attention(q, q, q, sharding="striped"),
              'ring_attention: sharding must be "contiguous", "zigzag" or a number of zigzags, got '
              "'striped'"),
+            (lambda: qkv.torch.ring_attention(q, q, q, padding_mask=torch.tensor(True)),
+             "ring_attention: padding_mask must have all keys of the sequence on the last axis, "
+             "which are 700, got []"),
             (lambda: qkv.torch.ring_attention(q[0], q, q),
              "ring_attention: q must be [B,H,T,D] on the CPU, got [2, 700, 8] on cpu"),
             (lambda: qkv.torch.ring_attention(q, q[:, :, :5], q),
@@ -191,6 +194,16 @@ def test_a_process_alone(tmp_path: Path) -> None:
             with pytest.raises(ValueError) as error:
                 call()
             assert str(error.value) == message
+        for name, value, message in (
+            ("key_lengths", "abc", "key_lengths must be integers, [B] or [B,T], got str"),
+            ("key_lengths", object(), "key_lengths must be integers, [B] or [B,T], got object"),
+            ("params", {1: q}, "params must have names as keys, got 1"),
+            ("group", "abc", "group must be a process group or None, got str"),
+            ("group", [], "group must be a process group or None, got list"),
+        ):
+            with pytest.raises(TypeError) as wrong_type:
+                qkv.torch.ring_attention(q, q, q, **{name: value})
+            assert str(wrong_type.value) == f"ring_attention: {message}"
         with pytest.raises(TypeError, match="unexpected keyword argument 'block_tables'"):
             qkv.torch.ring_attention(q, q, q, block_tables=q)  # type: ignore[call-arg]
         with pytest.raises(RuntimeError):

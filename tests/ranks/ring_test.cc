@@ -429,6 +429,9 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
   EXPECT_EQ(all({.bias = bias}),
             "ring_attention: bias must have all keys of the sequence on the last axis, which are "
             "1024, got [512,512]");
+  EXPECT_EQ(all({.masks = {Padding{Tensor(DType::kBool, {})}}}),
+            "ring_attention: padding must have all keys of the sequence on the last axis, which "
+            "are 1024, got []");
   EXPECT_EQ(all({.softcap = -1}),
             "ring_attention: softcap must be finite and 0 (off) or more, got -1");
   EXPECT_EQ(errors_of({512, 512}, kContiguous,

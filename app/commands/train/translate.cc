@@ -47,7 +47,8 @@ other lines are translated, and the exit code is 3. With --skip-bad it is 0, and
 UTF-8 are left empty, too. A translation that has not ended after --most-tokens tokens is cut off; a
 warning names its line. TEXT is a file if one of that name exists. A single word with a letter
 counts as a missing file if it has an extension (lines.tsv) or begins with a folder that exists
-(runs/lines, ./lines); everything else, such as and/or, is text.
+(runs/lines, ./lines), and several words do if they end in .txt or .tsv; everything else, such as
+and/or, is text.
 
 Models of words write spaces around punctuation as the training data has them and, if trained with
 --lower, its capitals. Curly quotation marks are read as ' and ". Words that the model does not know

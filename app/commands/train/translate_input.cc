@@ -54,12 +54,13 @@ std::string first_folder(const std::string& name) {
 
 // True for a name that is meant as a file even if no such file exists: one word with a letter that
 // begins with an existing folder, or has an extension of at least two letters or digits, the first
-// a letter. "3/5/1987", "U.S.A" and "and/or" are texts.
+// a letter; or several words that end in .txt or .tsv. "3/5/1987", "U.S.A" and "and/or" are texts.
 bool is_path(const std::string& name) {
   const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
-  if (name.find(' ') != name.npos || std::ranges::none_of(name, is_letter)) return false;
   const std::string extension = std::filesystem::path(name).extension().string();
+  if (name.find(' ') != name.npos) return extension == ".txt" || extension == ".tsv";
+  if (std::ranges::none_of(name, is_letter)) return false;
   std::error_code error;
   return std::filesystem::is_directory(first_folder(name), error) ||
          (extension.size() > 2 && is_letter(static_cast<unsigned char>(extension[1])) &&

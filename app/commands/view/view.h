@@ -152,6 +152,10 @@ Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* m
 // differ in tokens and masks. Throws InputError if the parts are not the same.
 void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
 
+// The name of an example, "example 2 of 4"; of a translation, with its line, counted from 1 as by
+// qkv translate: "example 2 of 4 (line 3)".
+std::string example_name(const qkv::app::AttentionFile& file, qkv::Index example);
+
 // The examples of a page: the one that the options choose, or all that are not empty. Throws
 // UsageError if there is none.
 std::vector<qkv::Index> page_examples(const qkv::app::AttentionFile& file,

@@ -125,6 +125,7 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
                       file.attn.size(3), file.row_entropy.size(4)));
     }
     one.title = shown.picture.title;
+    one.number = example;
     one.weights = shown.weights.view();
     if (shown.allowed.given()) one.allowed = shown.allowed.view();
     one.queries = shown.tgt.values;

@@ -87,7 +87,7 @@ bool is_empty(const AttentionFile& file, Index example) {
          masked_padding(file, example, 4) == file.attn.size(4);
 }
 
-// Finds the example to show: by default the first that is not empty.
+// Finds the example to show: by default the first one that is not empty.
 void select_example(const AttentionFile& file, const ViewOptions& options, Selection& selection) {
   check_example(file, options.choice);
   const Index examples = file.attn.size(0);
@@ -98,11 +98,11 @@ void select_example(const AttentionFile& file, const ViewOptions& options, Selec
     Index& n = selection.example;
     while (!is_chosen && n + 1 < examples && is_empty(file, n)) ++n;
     if (is_empty(file, n)) {
-      throw UsageError(fmt::format(
-          "{}: nothing to draw{}: {} masked padding, like an empty line; "
-          "--queries all --keys all draws it",
-          options.input.name(), is_chosen ? fmt::format(" in example {} of {}", n, examples) : "",
-          is_chosen || examples == 1 ? "it has only" : "all examples have only"));
+      throw UsageError(
+          fmt::format("{}: nothing to draw{}: {} masked padding, like an empty line; "
+                      "--queries all --keys all draws it",
+                      options.input.name(), is_chosen ? " in " + example_name(file, n) : "",
+                      is_chosen || examples == 1 ? "it has only" : "all examples have only"));
     }
   }
   if (examples == 1 || is_chosen) return;
@@ -111,7 +111,7 @@ void select_example(const AttentionFile& file, const ViewOptions& options, Selec
                           : n == 1 ? ": example 0 is empty"
                                    : fmt::format(": examples 0-{} are empty", n - 1);
   selection.omissions.push_back(
-      {fmt::format("example {} of {} shown{}", n, examples, why), "--example N shows others"});
+      {fmt::format("{} shown{}", example_name(file, n), why), "--example N shows others"});
 }
 
 // Removes padding at the end from the selection, unless the options name it: it is there only
@@ -221,6 +221,11 @@ Selection select_rows(const AttentionFile& file, const ViewOptions& options) {
 }
 
 }  // namespace
+
+std::string example_name(const AttentionFile& file, Index example) {
+  const std::string line = file.line.values.empty() ? "" : fmt::format(" (line {})", example + 1);
+  return fmt::format("example {} of {}{}", example, file.attn.size(0), line);
+}
 
 std::vector<Index> page_examples(const AttentionFile& file, const ViewOptions& options) {
   check_example(file, options.choice);

@@ -169,7 +169,7 @@ Shown other_part(const AttentionFile& file, const ViewOptions& options, Index ex
 void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& shown) {
   const Selection& part = shown.selection;
   if (options.choice.example >= 0 && file.attn.size(0) > 1 && !options.all_maps) {
-    shown.notes.push_back({fmt::format("example {} of {}", part.example, file.attn.size(0))});
+    shown.notes.push_back({example_name(file, part.example)});
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
   for (Note& note : reduce_all(options.reductions, shown)) shown.notes.push_back(std::move(note));

@@ -13,7 +13,7 @@ double learning_rate(const Schedule& schedule, Index update) {
   const auto check = [](bool good, const char* name, const char* rule, double got) {
     if (!good) throw Error("learning_rate", name, fmt::format("must be {}, got {}", rule, got));
   };
-  check(schedule.rate >= 0 && std::isfinite(schedule.rate), "rate", "finite and not negative",
+  check(schedule.rate > 0 && std::isfinite(schedule.rate), "rate", "finite and above 0",
         schedule.rate);
   check(schedule.warmup >= 0, "warmup", "at least 0", static_cast<double>(schedule.warmup));
   check(schedule.decay >= 0 && std::isfinite(schedule.decay), "decay", "finite and not negative",

@@ -9,7 +9,7 @@ namespace qkv::app {
 // The learning rate of each update: it rises linearly for `warmup` updates (Goyal et al. 2017) and
 // then falls with an inverse square root (as in Vaswani et al. 2017, eq. 3).
 struct Schedule {
-  double rate = 1e-3;  // the peak
+  double rate = 1e-3;  // the peak, above 0
   Index warmup = 0;    // W updates; 0: no warm-up
   // D updates: u updates after the warm-up the rate is rate / sqrt(1 + u / D); 0: constant.
   double decay = 0;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -62,6 +63,24 @@ struct TextPairs {
 InputError no_text(const std::string& name, Index line, Index column) {
   return InputError::at_line(
       name, line, fmt::format("expected text in column {} (counted from 0), got none", column));
+}
+
+// A warning if at least half of the validation pairs are training pairs; else empty.
+std::string seen_in_training(const TextPairs& train, const TextPairs& valid) {
+  const auto key = [](const TextLine& pair) { return pair.source + '\t' + pair.target; };
+  std::unordered_set<std::string> texts;
+  for (const TextLine& pair : valid.pairs) texts.insert(key(pair));
+  std::unordered_set<std::string> seen;
+  for (const TextLine& pair : train.pairs) {
+    if (std::string text = key(pair); texts.contains(text)) seen.insert(std::move(text));
+  }
+  const auto count = std::ranges::count_if(
+      valid.pairs, [&](const TextLine& pair) { return seen.contains(key(pair)); });
+  if (2 * count < std::ssize(valid.pairs)) return {};
+  return fmt::format(
+      "{}: {} of its {} pairs are training pairs, so that validation does not measure how new text "
+      "is translated; qkv split divides data",
+      valid.name, count, valid.pairs.size());
 }
 
 std::string skipped(const TextPairs& read) { return read.bad.summary(read.lines, "skipped"); }
@@ -296,6 +315,11 @@ TranslationData read_translation_data(const TrainingOptions& options,
   TextPairs valid = read_pairs(options.valid, options, stop);
   split = splitter.split(valid, nullptr);
   warn_of_skipped(valid);
+  if (hooks.warning) {
+    if (const std::string warning = seen_in_training(train, valid); !warning.empty()) {
+      hooks.warning(warning);
+    }
+  }
   data.valid = split.encode(valid, data);
   data.valid.sentences = first_sentences(valid.pairs, options.valid_translate);
   return data;

@@ -16,6 +16,7 @@ namespace qkv::app {
 // One example of a page: all its maps have one shape. Rows are queries, columns are keys.
 struct PageExample {
   std::string title{};                 // such as the sentence; may be empty
+  Index number = 0;                    // its index in its file
   ConstView weights{};                 // [L,H,Tq,Tk], a real dtype; the memory stays the caller's
   ConstView allowed{};                 // [L,H,Tq,Tk] bool, false where masked; absent: no masking
   ConstView other{};                   // maps of the same shape to compare with; absent: none

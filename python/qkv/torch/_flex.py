@@ -9,7 +9,7 @@ from .._captured import Call
 from .._mods import MaskMod, OfCall, check_takes
 from .._words import in_words_of
 from ._attention import attention
-from ._kinds import check_kinds
+from ._kinds import FLAG, check_kinds
 from ._questions import is_compiling, is_recorded
 from ._recorded import call_of
 
@@ -150,6 +150,7 @@ def flex_attention(
     torch.Size([2])
     """
     check_kinds(_WORD, torch.Tensor, query=query, key=key, value=value)
+    check_kinds(_WORD, FLAG, enable_gqa=enable_gqa, return_lse=return_lse)
     for name, x in (("query", query), ("key", key), ("value", value)):
         if x.dim() != 4:
             raise ValueError(f"{_WORD}: {name} must have four axes, got {list(x.shape)}")

@@ -129,6 +129,16 @@ class Layer(_Results):
         self.name = name
         self.calls: List[Call] = []
 
+    @property
+    def heads(self) -> Tuple[int, ...]:
+        """The indices of the recorded heads, the second axis of all results."""
+        return self.calls[-1].heads
+
+    @property
+    def rows(self) -> Tuple[int, ...]:
+        """The indices of the queries whose weights were kept, the third axis of weights."""
+        return self.calls[-1].rows
+
     def _result(self, name: str) -> Any:
         return self.calls[-1]._result(name)
 

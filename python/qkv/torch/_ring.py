@@ -183,10 +183,12 @@ def _check_tensors(q: Any, k: Any, v: Any, return_lse: Any) -> None:
 def _checked(options: Dict[str, Any], q: torch.Tensor) -> Dict[str, Any]:
     """The options as the calls of parts take them."""
     check_kinds(WORD, FLAG, causal=options["causal"])
-    if options["params"] is not None and not isinstance(options["params"], dict):
-        raise TypeError(
-            f"{WORD}: params must be a dict of tensors, got {type(options['params']).__name__}"
-        )
+    params = options["params"]
+    if params is not None and not isinstance(params, dict):
+        raise TypeError(f"{WORD}: params must be a dict of tensors, got {type(params).__name__}")
+    for name in params or ():
+        if not isinstance(name, str):
+            raise TypeError(f"{WORD}: params must have names as keys, got {name!r}")
     window = options["window"]
     if window is not None:
         if not isinstance(window, (tuple, list)) or len(window) != 2:
@@ -195,7 +197,12 @@ def _checked(options: Dict[str, Any], q: torch.Tensor) -> Dict[str, Any]:
         check_kinds(WORD, SIZE, **{"window[0]": window[0], "window[1]": window[1]})
     lengths = options["key_lengths"]
     if lengths is not None:
-        lengths = torch.as_tensor(lengths, device="cpu")
+        try:
+            lengths = torch.as_tensor(lengths, device="cpu")
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"{WORD}: key_lengths must be integers, [B] or [B,T], got {type(lengths).__name__}"
+            ) from None
         if list(lengths.shape) not in ([q.shape[0]], [q.shape[0], q.shape[-2]]):
             raise ValueError(
                 f"{WORD}: key_lengths must have the shape [B] = [{q.shape[0]}] or, for this "

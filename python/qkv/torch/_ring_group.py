@@ -77,7 +77,12 @@ class GroupRanks:
 
 
 def size_of_group(word: str, group: Any) -> int:
-    """The number of processes. Raises ValueError if this one is no member."""
+    """The number of processes. Raises TypeError for no group, ValueError for one without this."""
+    others = (None, dist.GroupMember.NON_GROUP_MEMBER)
+    if not isinstance(group, dist.ProcessGroup) and not any(group is x for x in others):
+        raise TypeError(
+            f"{word}: group must be a process group or None, got {type(group).__name__}"
+        )
     if dist.get_rank(group) < 0:
         raise ValueError(f"{word}: group must have this process as a member")
     count: int = dist.get_world_size(group)

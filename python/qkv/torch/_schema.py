@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from .._functions import DEFAULTS, Shard, attention
-from .._results import AXES, REQUESTED, REQUESTS, results
+from .._results import AXES, FLAGS, REQUESTED, REQUESTS, results
+from ._kinds import FLAG, check_kinds
 from ._questions import is_compiling
 from ._recorded import CAPTURED, recorded, replay
 
@@ -395,6 +396,8 @@ def _is_asked(name: str, options: Dict[str, Any]) -> bool:
     """Whether the argument return_NAME requests the result of this name."""
     request = f"return_{name}"
     value = options.get(request, DEFAULTS[request])
+    if name in FLAGS:
+        check_kinds("attention", FLAG, **{request: value})
     if name == "column_sums" and not isinstance(value, (bool, np.bool_)):
         return True  # the queries
     return value is not None if name == "pooled" else bool(value)

@@ -178,7 +178,7 @@ class Log(TrainCase):
 
     def test_ends_take_no_part_in_early_stopping(self):
         """With a learning rate of 0 each validation after the first is without improvement."""
-        more = (*VALID, "--valid-freq", "4u", "--patience", "2", "--lr", "0")
+        more = (*VALID, "--valid-freq", "4u", "--patience", "2", "--lr", "1e-30")
         for end in (3, 5, 6, 7, 9, 10):
             done = self.train("RUN", "--after", f"{end}u", *more)
             self.assertIn(f"the budget of {end}u is used up", done.out)

@@ -189,7 +189,7 @@ class TrainRanks(TrainCase):
     def test_errors_are_one_line(self):
         cases = [(3, ("none.tsv", "-o", "X"), "qkv: none.tsv: No such file or directory"),
                  (2, ("data.tsv", "-o", "X", "--lr", "-1"),
-                  "qkv: --lr: must be finite and not negative, got -1"),
+                  "qkv: --lr: must be finite and above 0, got -1"),
                  (2, ("data.tsv", "-o", "X", "--after", "soon"), None),
                  (2, ("data.tsv", "-o", "X", "--patience", "2"),
                   "qkv: --patience requires --valid")]

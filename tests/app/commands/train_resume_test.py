@@ -109,7 +109,7 @@ class GoesOn(TrainCase):
         self.assertEqual(self.resume("RUN", "--quiet").err, "")
         self.resume("RUN", "--after", "10e,8u")
         self.assertEqual(self.updates("RUN"), 8)
-        more = ("--valid", "valid.tsv", "--patience", "1", "--lr", "0")
+        more = ("--valid", "valid.tsv", "--patience", "1", "--lr", "1e-30")
         self.begin("DONE", "9e", *more)
         self.assertEqual(self.resume("DONE").err, "qkv: nothing was trained: validation stopped "
                                                   f"improving at update {self.updates('DONE')}\n")

@@ -19,6 +19,24 @@ from train_runs import ENDLESS, FILES, SIZES, TrainCase, changed, limited_to, sa
 BAD = b"no tab\n\xff\ty\n\n\tx\nz\t \n\xe2\x80\x8b\n"  # six lines that are no pairs
 
 
+class SeenInTraining(TrainCase):
+    """Tests the warning about validation pairs that are training pairs."""
+
+    WARNING = (" pairs are training pairs, so that validation does not measure how new text is "
+               "translated; qkv split divides data\n")
+
+    def test_half_or_more(self):
+        train = (self.dir / "data.tsv").read_bytes().splitlines(keepends=True)
+        other = (self.dir / "valid.tsv").read_bytes().splitlines(keepends=True)
+        other = [line for line in other if line not in train]
+        (self.dir / "half.tsv").write_bytes(b"".join(train[:4] + other[:4]))
+        (self.dir / "less.tsv").write_bytes(b"".join(train[:4] + other[:5]))
+        for name, count in (("data.tsv", "200 of its 200"), ("half.tsv", "4 of its 8")):
+            done = self.train(name[:4], "--after", "1u", "--valid", name)
+            self.assertEqual(done.err, f"qkv: {name}: {count}{self.WARNING}")
+        self.assertEqual(self.train("LESS", "--after", "1u", "--valid", "less.tsv").err, "")
+
+
 class BadLines(TrainCase):
     """Tests lines that are no pairs, and `--skip-bad`, which leaves them out."""
 
@@ -164,12 +182,12 @@ class Folder(TrainCase):
 
     def test_patience(self):
         """With a learning rate of 0 the second validation is no better."""
-        done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0")
+        done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "1e-30")
         self.assertIn("epochs 3, ", done.out)
         self.assertIn("validation stopped improving", done.out)
         before = self.files("RUN")
         self.assertIn("epochs 3, ",
-                      self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "0").out)
+                      self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "1e-30").out)
         self.assertEqual(self.files("RUN"), before)
 
     def test_pairs_that_are_too_long(self):

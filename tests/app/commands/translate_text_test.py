@@ -20,9 +20,17 @@ class Arguments(Model):
             self.assertEqual(self.translate(*words, lines=""), expected)
 
     def test_dates_and_abbreviations_are_texts(self):
-        for text in ("3/5/1987", "3.5.1987", "U.S.A", "a b.txt", "a/b c", "abc.", "a/b", "cab/abba/a",
+        for text in ("3/5/1987", "3.5.1987", "U.S.A", "a b.txt c", "a/b c", "abc.", "a/b", "cab/abba/a",
                      "3/may/1987"):
             self.assertEqual(self.translate(text, lines=""), self.translate(lines=text + "\n"))
+
+    def test_a_missing_file_whose_name_has_spaces(self):
+        for name in ("my file.txt", "my own file.tsv"):
+            for model in ("m.safetensors", "--demo"):
+                self.assertEqual(self.refuse(3, "translate", model, name),
+                                 f"qkv: {name}: No such file or directory\n")
+        self.file("my file.txt", b"cab\n")
+        self.assertEqual(self.translate("my file.txt", lines=""), self.translate(lines="cab\n"))
 
     def test_an_empty_text_stays_empty(self):
         for text in ("", " ", "\u200b", "\ufeff", "\u200d\u3000"):

@@ -76,7 +76,7 @@ class Padding(Styled):
         got = self.seen("a.npz", "--example", 1)
         self.assertTrue(got.startswith("x → 12\n"), got)
         self.assertNotIn("pad", got)
-        self.assertEqual(got.splitlines()[-1], "example 1 of 2")
+        self.assertEqual(got.splitlines()[-1], "example 1 of 2 (line 2)")
         self.assertIn(">x → 12</text>", self.svg("--example", 1))
         self.assertTrue(self.seen("a.npz", "--example", 1, "--title", "T").startswith("T\n"))
         self.run_qkv("--quiet", "view", "a.npz", "--example", 1, "-o", "b.npz")
@@ -93,7 +93,7 @@ class Padding(Styled):
         got = json.loads(self.run_qkv("view", "a.npz", "--example", 1, "--hide-special",
                                       "--json").out)
         self.assertEqual(got["notes"][:2],
-                         ["example 1 of 2", "1 of 3 queries hidden (special tokens)"])
+                         ["example 1 of 2 (line 2)", "1 of 3 queries hidden (special tokens)"])
         self.assertIn("1 of 2 keys hidden", got["notes"][2])
 
     def save_empty(self, name, *empty, **more):

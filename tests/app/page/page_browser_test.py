@@ -636,13 +636,13 @@ class Examples(PageCase):
     def test_examples_of_different_lengths(self):
         a = weights(3, 2, 4, 4)
         mask = np.ones((3, 1, 1, 4), bool)
-        mask[1, ..., 2:] = mask[2] = False
-        src = [["a", "b", "c", "d"], ["e", "f", "[PAD]", "[PAD]"], ["[PAD]"] * 4]
+        mask[2, ..., 2:] = mask[1] = False
+        src = [["a", "b", "c", "d"], ["[PAD]"] * 4, ["e", "f", "[PAD]", "[PAD]"]]
         np.savez(self.dir / "a.npz", attn=a, src=src, mask=mask)
         self.run_qkv("--quiet", "view", "a.npz", "--order", "examples,heads", "-o", "page.html")
         page = self.open()
         names = page.locator("#example option").all_inner_texts()
-        self.assertEqual(names, ["0: a b c d", "1: e f"])  # the third is empty
+        self.assertEqual(names, ["0: a b c d", "2: e f"])  # the second is empty
         self.choose(page, "example", "1")
         self.assertIn(
             "2 rows",

@@ -297,8 +297,8 @@ TEST(Schedule, WrongOnes) {
   const auto refused = [](const Schedule& schedule, Index update) {
     return complaint<Error>([&] { learning_rate(schedule, update); });
   };
-  EXPECT_EQ(refused({.rate = -1}, 1),
-            "learning_rate: rate must be finite and not negative, got -1");
+  EXPECT_EQ(refused({.rate = -1}, 1), "learning_rate: rate must be finite and above 0, got -1");
+  EXPECT_EQ(refused({.rate = 0}, 1), "learning_rate: rate must be finite and above 0, got 0");
   EXPECT_EQ(refused({.warmup = -2}, 1), "learning_rate: warmup must be at least 0, got -2");
   EXPECT_EQ(refused({.decay = std::numeric_limits<double>::infinity()}, 1),
             "learning_rate: decay must be finite and not negative, got inf");
