@@ -262,7 +262,7 @@ class Drawing {
   // letters are smaller, then there are powers of ten. None if the largest number is too small for
   // 3 decimals.
   std::optional<NumberStyle> number_style(Index p) const {
-    constexpr double kSmallestNumber = 7;
+    constexpr int kSmallestNumber = 7;
     const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));
     if (size * 1000 < 9.5) return std::nullopt;
     const int most = size * 100 < 9.5 ? 3 : size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
@@ -270,8 +270,9 @@ class Drawing {
       if (fits(p, {decimals, kSmallSize})) return NumberStyle{decimals, kSmallSize};
     }
     for (const int decimals : {0, kPowers}) {
-      for (double small = kSmallSize - 1; small >= kSmallestNumber; --small) {
-        if (fits(p, {decimals, small})) return NumberStyle{decimals, small};
+      for (int smaller = 1; kSmallSize - smaller >= kSmallestNumber; ++smaller) {
+        const NumberStyle style{decimals, kSmallSize - smaller};
+        if (fits(p, style)) return style;
       }
     }
     return std::nullopt;

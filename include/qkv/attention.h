@@ -56,8 +56,8 @@ QKV_API void attention(const Inputs& inputs, const Options& options, const Outpu
 
 // Merges results for the same queries and different keys: `out` [..,T,E] and `lse` [..,T] become
 // those for the keys of both, out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2). `out` and `out2`
-// have one dtype, `lse` and `lse2` that of its accumulators. Each call rounds once; calls of
-// ascending keys, merged in this order, give one result whatever the machine.
+// have one dtype, `lse` and `lse2` that of its accumulators. Each merge rounds once. Results merged
+// in ascending order of their keys have the same bits on every machine.
 QKV_API void merge(const View& out, const View& lse, const ConstView& out2, const ConstView& lse2);
 
 // The state of a softmax over the keys so far, from which calls of later keys continue: the largest
@@ -71,9 +71,9 @@ struct AttentionState {
 };
 
 // Adds the keys of a call to `state`. Of `outputs`, out, lse and row_max may be requested: they are
-// the results for all keys so far, sinks included. Shards of consecutive keys give the bits of one
-// call of all keys, if each has keys and first_key is a multiple of kShardKeys, which is checked.
-// Not with packed sequences or paged keys.
+// the results for all keys so far, sinks included. Steps over consecutive shards, none of them
+// empty, give the bits of one call of all keys. Throws Error unless first_key is a multiple of
+// kShardKeys. Not with packed sequences or paged keys.
 QKV_API void attention_step(const Inputs& inputs, const Options& options,
                             const AttentionState& state, const Outputs& outputs);
 QKV_API void attention_step(const Inputs& inputs, const Options& options,
@@ -109,14 +109,14 @@ struct InputGradients {
   View bias{};
   View alibi{};
   View sinks{};
-  std::vector<CapturedGradient> captured{};  // of arrays that scores in options.mods read
+  std::vector<CapturedGradient> captured{};  // of arrays that functions of options.mods read
   Write write = Write::kOverwrite;
 };
 
 // Computes the requested gradients (Dao et al. 2022, appendix B.2, extended to every option).
 // `options` must be those of the forward call; dropout is regenerated from its seed. For a shard of
-// the keys, `saved` are the merged results of all keys: the gradient of q is the sum over the
-// shards, and those of sinks are complete in each. It has no gradient of weights.
+// the keys, `saved` are the merged results of all keys: the gradient of q is to be summed over the
+// shards, that of sinks is complete in each, and output_gradients.weights must be absent.
 QKV_API void attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
                                 const OutputGradients& output_gradients,
                                 const InputGradients& input_gradients);
@@ -127,24 +127,24 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 // ---- gradients in steps ---------------------------------------------------------------------
 
 // The sums of gradients so far, which a call continues: of q, k and v, with their shapes, of the
-// accumulators' dtype and contiguous along the channels. Zeros in the beginning.
+// accumulators' dtype and contiguous along the channels. Zero before the first call.
 struct GradientSums {
   View q{};
   View k{};
   View v{};
 };
 
-// The results of the forward pass for all keys. Without `weight_sums`, which are those of
-// add_weight_sums() for all keys, the rounding of lse stays in the weights.
+// The results of the forward pass for all keys. `weight_sums` is what add_weight_sums() has added
+// up over all keys; if absent, gradients are not corrected for the rounding of lse.
 struct SavedOfAll {
   ConstView out{};
   ConstView lse{};
   ConstView weight_sums{};  // [B,H,Tq], float64
 };
 
-// Adds exp(s_j - lse), summed over the call's keys, to `sums` [B,H,Tq] (float64), for queries with
-// |lse| > 16, whose gradients are corrected for the rounding of lse. For the calls that
-// attention_backward_step() takes, with `lse` of all keys.
+// Adds the sum of exp(s_j - lse) over the call's keys to `sums` [B,H,Tq] (float64), for queries
+// with |lse| > 16 alone: attention_backward_step() corrects their gradients for the rounding of
+// lse. `lse` is that of all keys. The call must be one that attention_backward_step() takes.
 QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
                              const View& sums);
 QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
@@ -153,8 +153,8 @@ QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const
 // Continues sums of gradients, for dot products without QK-norm and rotary positions; q, k and v
 // are not broadcast. Steps over consecutive shards, from first_query and first_key that are
 // multiples of kShardKeys, give the bits of one call with weight_sums and H = G: dq in ascending
-// order of keys, dk and dv in ascending order of queries. With H = R G, a call takes every R-th
-// head, by Shard::first_head, and those of the first head of each group come first.
+// order of keys, dk and dv in ascending order of queries. With H = R G, a shard takes R calls:
+// call r = 0 .. R-1 has query heads r, r + R, .. (Shard::first_head = r, head_step = R).
 QKV_API void attention_backward_step(const Inputs& inputs, const Options& options,
                                      const SavedOfAll& saved,
                                      const OutputGradients& output_gradients,

@@ -14,8 +14,8 @@ from ._mods import MaskFunction, ScoreFunction
 from ._results import of_call, results
 from ._words import near_words
 
-# A NumPy array or any CPU array with __dlpack__; results have the type of the inputs. Python has no
-# type for both.
+# A NumPy array or any CPU array with __dlpack__, which `typing` cannot say; results have the type of
+# the inputs.
 Array = Any
 Numbers = Any  # an array, or a list of numbers
 Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
@@ -142,8 +142,8 @@ def attention(
             [sum Tk]), replacing the default positions.
         scale: factor of the scores; by default 1/sqrt(D) for scaled_dot and 1 for others.
         softcap: s becomes softcap * tanh(s / softcap); 0 turns it off.
-        score_mod, mask_mod: functions f(s, at) of the score and f(at), true where a query may
-            attend, or what `qkv.score_mod` and `qkv.mask_mod` make of them once.
+        score_mod: f(s, at), the new score; or what `qkv.score_mod` makes of it once.
+        mask_mod: f(at), true where a query may attend; or what `qkv.mask_mod` makes of it once.
         mask: bool or 0/1, true where a query may attend; broadcasts to [B,H,Tq,Tk].
         padding_mask: [B,Tk], true where a key is padding.
         bias: added to the scores; broadcasts to [B,H,Tq,Tk]; -inf masks.
@@ -197,7 +197,7 @@ def attention(
         out, [B,H,Tq,E] of q's dtype; with extras, a named tuple of the requested results, in this
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
         masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
-        value_sums, pooled; a tuple even if it has one field (v=None). All but out are float32,
+        value_sums, pooled. With v=None there is no out, and one result is a named tuple, too. All but out are float32,
         float64 for float64. The keys in top are int64. Where a query has fewer unmasked keys than
         return_top, the rest of top is filled by weights 0 with keys -1.
 
@@ -222,6 +222,7 @@ def attention(
          return_top, return_entropy, return_value_sums, return_pooled, rows, results),
         threads,
     )  # fmt: skip
+    # Results with a matrix keep what a picture of them needs.
     if return_weights is False and return_scores is None and return_pooled is None:
         return found
     return of_call(
@@ -306,21 +307,22 @@ def attention_backward(
 ) -> Gradients:
     """The gradients of `attention` from those of its results (Dao et al. 2022, appendix B.2).
 
-    Nothing of size Tq x Tk is stored or allocated; dropout is regenerated from its seed.
+    Takes no memory of size Tq x Tk but that of dbias; dropout is regenerated from its seed.
 
     Args:
         dout: gradient of the loss with respect to out, of its shape and dtype; None for zero.
         q, k, v and all options: as in the call of `attention`.
         out, lse: the results of that call (return_lse=True); out may be None if dout is. For a
-            shard of the keys, those of all keys: dq is then the shard's part of a sum, dsinks is
-            complete in each shard, and dweights is not taken.
+            shard of the keys, those of all keys: dq is then to be summed over the shards, dsinks
+            is complete in each, and dweights must be None.
         dlse, dweights: gradients with respect to lse [B,H,Tq] and weights [B,H,Tq,Tk] (before
             dropout); None for zero.
         rows: integers [R]: dweights is [B,H,R,Tk], for these queries.
         wanted: the gradients to compute, by their names in Gradients ("dparams.W" for one
             parameter, "dcaptured.table" for one array); None for all. The others are None.
-        add_to: Gradients of an earlier call, to which these are added in place (and rounded to
-            their dtype); it determines which gradients are computed, and is returned.
+        add_to: Gradients of an earlier call, to whose arrays these are added (and rounded to
+            their dtype). It selects the gradients, so wanted must be None; the result has its
+            arrays.
         threads: as in `attention`.
 
     Returns:
@@ -405,10 +407,10 @@ def masked_softmax(
 
 @near_words
 def merge(out: Array, lse: Array, out2: Array, lse2: Array) -> Tuple[Array, Array]:
-    """The results for all keys, from those for some keys and for others (see `shard`).
+    """Merges results for two disjoint sets of keys into those for both (see `shard` of `attention`).
 
-    out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2), rounded once. The rounding of lse is in the
-    result: an error of up to |lse| 2^-23 of the values.
+    out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2), rounded once. Since lse is rounded, the error
+    may reach |lse| eps times the largest value, with eps = 2^-23 (2^-52 for float64).
 
     Args:
         out, out2: [..,T,E] of one dtype.

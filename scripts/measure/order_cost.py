@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what the defined order of summation costs: the program as it is, against one built from
-a copy that sums up to 256 channels without blocks and in which tasks add to shared rows as they
-come.
+"""Measures what two rules of the order of summation cost: sums over channels in blocks of 64, and
+tasks that add to shared rows in ascending order. Compares the program with one built from a copy
+that sums up to 256 channels without blocks and in which tasks add as they come. All other rules
+are kept.
 
-Builds both in build/order_cost, and runs `qkv bench GROUP` of each in turns. Both runs measure the
-peak of multiply-adds (or, in decode, a plain read) between their calls; a ratio above 1 is the
-share of the peak that the copy reaches over the share that the program reaches, each the median of
-the rounds. The copy's results have other bits, but pass the checks that precede measurements."""
+Builds both in build/order_cost, and runs `qkv bench GROUP` of each in turns. Both runs measure a
+baseline between their calls: the peak of multiply-adds, in decode a plain read. A ratio above 1
+means that the copy is faster: it is the share of the baseline that the copy reaches over the share
+that the program reaches, each the median of the rounds. Rows of at most 64 channels on one thread
+run the same code in both, so that their ratios show the noise. The copy's results have other bits,
+but pass the checks that precede measurements."""
 
 import argparse
 import json
@@ -19,9 +22,11 @@ import subprocess
 from reports import CHECKOUT, Report, names_of
 
 BUILDS = CHECKOUT / "build/order_cost"
-GROUPS = ("forward", "backward", "decode", "many", "threads", "additive")
+GROUPS = ("forward", "backward", "decode")
 CHANGES = {
     "src/core/order.h": [("kChannelBlock = 64;", "kChannelBlock = 256;")],
+    # Keys of 8 bits are unpacked in blocks of 64 channels; the copy leaves them as they are.
+    "src/kernels/q8_keys-inl.h": [("core::kChannelBlock", "64")],
     "src/runtime/task_order.h": [
         ("next_[thing] = number;", "next_[thing] = 0 * number;"),
         # A lock that tasks take in any order.
@@ -45,8 +50,8 @@ def copy_files(to):
             continue
         content = source.read_bytes()
         for old, new in CHANGES.get(name, ()):
-            if content.count(old.encode()) != 1:
-                raise SystemExit(f"order_cost: {name} does not have {old!r} once")
+            if old.encode() not in content:
+                raise SystemExit(f"order_cost: {name} does not have {old!r}")
             content = content.replace(old.encode(), new.encode())
         if not copy.is_file() or copy.read_bytes() != content:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -62,11 +67,15 @@ def build(source, to):
 
 
 def shares(program, group, seconds):
-    """The share of the peak of each row of a group; none of rows that are not quiet."""
+    """The share of the baseline of each row of a group; none of rows that are noisy."""
     command = [program, "bench", group, "--seconds", str(seconds), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    rows = json.loads(done.stdout)["rows"]
-    return {name: row["share_of_peak"] for name, row in rows.items() if row.get("share_of_peak")}
+    found = {}
+    for name, row in json.loads(done.stdout)["rows"].items():
+        share = row.get("share_of_peak") or row.get("share_of_read")
+        if share:
+            found[name] = share
+    return found
 
 
 def main():
@@ -103,9 +112,10 @@ def main():
             )
             report.add(row, ratio=ratio, spread=spread, **medians)
         ratios = [row["ratio"] for name, row in report.rows.items() if name.startswith(group)]
-        if ratios:
-            median, most, least = statistics.median(ratios), max(ratios), min(ratios)
-            report.add(f"all of {group}", ratio=median, largest=most, smallest=least)
+        if not ratios:
+            raise SystemExit(f"order_cost: no row of {group} was quiet in most rounds")
+        median, most, least = statistics.median(ratios), max(ratios), min(ratios)
+        report.add(f"all/{group}", ratio=median, largest=most, smallest=least)
     if args.output:
         report.write(args.output)
 

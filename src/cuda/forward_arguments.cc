@@ -21,8 +21,8 @@ bool has_vectors(const DeviceArray& x, int count, int bytes) {
          reinterpret_cast<std::uintptr_t>(x.data) % static_cast<std::uintptr_t>(count * bytes) == 0;
 }
 
-// A matrix with an element for each query and key: numbers, or integers of which those of one byte
-// are read in vectors.
+// A matrix with an element for each query and key: real numbers or integers. Integers of more than
+// one byte are not read in vectors.
 DeviceArray matrix_array(const Operand& x, Index Tk) {
   DeviceArray to = device_array(x);
   if (to.data == nullptr) return to;
@@ -147,7 +147,7 @@ std::string options_unsupported(const Problem& p) {
   if (p.paged()) return "keys in pages (block_tables)";
   if (!p.mods.empty()) return "user functions (mods)";
   if (std::max({p.B, p.H, p.q_rows, p.k_rows}) > kLargestSize) {
-    return "2^31 or more batch entries, heads or rows";
+    return core::text("more than ", kLargestSize, " batch entries, heads or rows");
   }
   ForwardArguments masks;
   const char* reason = add_masks(p, masks);

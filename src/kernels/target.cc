@@ -3,9 +3,29 @@
 
 #include <cstddef>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "kernels/amx_kernels.h"
 
 namespace qkv::kernels {
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+namespace {
+
+// Whether the CPU converts between float16 and float32. __builtin_cpu_supports() of clang 16 has no
+// name for it.
+bool has_f16c() noexcept {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
+#endif
 
 // Tests the CPU features with which Highway compiles each target.
 bool is_supported(Target target) noexcept {
@@ -16,7 +36,7 @@ bool is_supported(Target target) noexcept {
     case Target::kAvx2:
       return is_supported(Target::kSse4) && __builtin_cpu_supports("avx2") != 0 &&
              __builtin_cpu_supports("fma") != 0 && __builtin_cpu_supports("bmi") != 0 &&
-             __builtin_cpu_supports("bmi2") != 0;
+             __builtin_cpu_supports("bmi2") != 0 && has_f16c();
     case Target::kAmx:
       return is_supported(Target::kAvx512Bf16) && amx_is_permitted();
     case Target::kEmulatedAmx:

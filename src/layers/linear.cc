@@ -66,16 +66,16 @@ void check_backward(const LinearBackward& b) {
                          {"gradients.weight", b.gradients.weight},
                          {"gradients.bias", b.gradients.bias}});
   }
-  const auto check_apart = [&](const char* name, const ConstView& gradient) {
+  const auto check_gradient_apart = [&](const char* name, const ConstView& gradient) {
     if (gradient.given()) {
       layers::check_apart(b.function, {name, gradient}, {{"x", b.x.view}, {"dy", b.dy}});
     }
   };
-  check_apart("gradients.weight", b.gradients.weight);
-  check_apart("gradients.bias", b.gradients.bias);
+  check_gradient_apart("gradients.weight", b.gradients.weight);
+  check_gradient_apart("gradients.bias", b.gradients.bias);
 }
 
-// Computes the backward pass except for dx.
+// Checks all arguments, and computes the gradients of the parameters, but not dx.
 void compute_backward(const LinearBackward& b, Write write, Context& context) {
   check_backward(b);
   layers::linear_backward_parameters(b.function, b.x.view, b.dy, b.gradients, write, context);

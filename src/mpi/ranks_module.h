@@ -8,8 +8,8 @@ namespace qkv::mpi {
 
 // The functions of the module qkv_ranks.so; its function qkv_ranks_module() returns them.
 struct RanksModule {
-  const char* version;          // of qkv, which must be that of the program
-  Ranks* (*join)();             // initialises MPI; the ranks of MPI_COMM_WORLD
+  const char* version;          // of qkv; a program refuses another version than its own
+  Ranks* (*join)();             // initialises MPI and returns the ranks of MPI_COMM_WORLD
   void (*leave)();              // finalises MPI, when all ranks end
   void (*abort_all)(int code);  // ends all ranks at once
 };

@@ -142,7 +142,7 @@ Ring::Ring(std::string_view function, const Inputs& inputs, const Options& optio
   agreed(ranks_, [&] { check_sizes(); });
 }
 
-// Checks what the call of a part would not say in terms of this one.
+// Checks what errors of calls on parts would describe in terms of the part.
 void Ring::check(const Inputs& inputs) const {
   const std::pair<const char*, const ConstView&> arrays[] = {
       {"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}};
@@ -277,18 +277,21 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
     parts_.push_back({total_, total_ + piece.end, piece.rank, piece.local});
     total_ += piece.end;
   }
-  // The keys that masks by position allow. Offsets per batch entry are not looked at.
+  // Finds the keys that causal masks and windows allow; with an offset per batch entry, all.
   Index offset = 0;
   if (const auto* given = std::get_if<Offset>(&options_.diagonal)) offset = given->o;
   if (std::holds_alternative<Offsets>(options_.diagonal)) return;
+  constexpr Index kLargest = Index{1} << 53;  // of offsets and windows; calls refuse larger ones
+  if (offset < -kLargest || offset > kLargest) return;
   const auto narrow = [](std::optional<Index>& limit, Index to) {
     limit = limit ? std::min(*limit, to) : to;
   };
   for (const Mask& mask : options_.masks) {
     if (std::holds_alternative<Causal>(mask)) narrow(after_, offset);
     if (const auto* window = std::get_if<Window>(&mask)) {
-      if (window->right >= 0) narrow(after_, window->right + offset);
-      if (window->left >= 0) narrow(before_, window->left - offset);
+      const auto is_limit = [](Index reach) { return reach >= 0 && reach <= kLargest; };
+      if (is_limit(window->right)) narrow(after_, window->right + offset);
+      if (is_limit(window->left)) narrow(before_, window->left - offset);
     }
   }
 }
@@ -323,9 +326,9 @@ std::vector<int> Ring::ranks_of(const Part& keys) const {
 
 namespace {
 
-// An axis counted from the end that is broadcast, or has the rows of a rank or all keys.
+// The entries `begin` to `end` of an axis counted from the end; all of it if it is broadcast.
 template <class AnyView>
-AnyView some(const AnyView& view, int from_end, Index begin, Index end) {
+AnyView part_of_axis(const AnyView& view, int from_end, Index begin, Index end) {
   if (!view.given() || view.rank() < from_end) return view;
   const int axis = view.rank() - from_end;
   return view.size(axis) == 1 ? view : slice(view, axis, begin, end);
@@ -335,8 +338,8 @@ AnyView some(const AnyView& view, int from_end, Index begin, Index end) {
 
 template <class AnyView>
 AnyView Ring::pairs(const AnyView& view, const Part& queries, const Part& keys) const {
-  return some(some(view, 2, queries.local, queries.local + queries.size()), 1, keys.begin,
-              keys.end);
+  return part_of_axis(part_of_axis(view, 2, queries.local, queries.local + queries.size()), 1,
+                      keys.begin, keys.end);
 }
 template View Ring::pairs(const View&, const Part&, const Part&) const;
 template ConstView Ring::pairs(const ConstView&, const Part&, const Part&) const;
@@ -374,26 +377,26 @@ Options Ring::options(const Part& queries, const Part& keys) const {
 
 void Ring::take_heads(Inputs& inputs, Options& options, Index first, Index step) const {
   const Index heads = inputs_.q.size(1);
-  const auto some = [&](ConstView& x, int from_end) {
+  const auto take = [&](ConstView& x, int from_end) {
     if (!x.given() || x.rank() < from_end) return;
     const int axis = x.rank() - from_end;
     if (x.size(axis) != 1) x = slice(x, axis, first, heads, step);
   };
-  some(inputs.q, 3);
+  take(inputs.q, 3);
   inputs.shard->first_head = first;
   inputs.shard->head_step = step;
-  some(options.alibi, 1);
-  some(options.sinks, 1);
-  some(options.bias, 3);
+  take(options.alibi, 1);
+  take(options.sinks, 1);
+  take(options.bias, 3);
   for (Mask& mask : options.masks) {
-    if (auto* keep = std::get_if<Keep>(&mask)) some(keep->keep, 3);
+    if (auto* keep = std::get_if<Keep>(&mask)) take(keep->keep, 3);
   }
 }
 
 // ---- messages -------------------------------------------------------------------------------
 
 Ring::~Ring() {
-  // After an error the transport may still read what was to be sent: it stays allocated.
+  // After an error the transport may still read tensors that are being sent: they are never freed.
   if (sent_.empty()) return;
   static std::mutex mutex;
   static std::deque<std::shared_ptr<const Tensor>> kept;

@@ -29,19 +29,26 @@ class TaskOrder {
   bool wait(const Call& call, Index thing, Index number) const {
     const std::atomic_ref<Index> next(next_[thing]);
     const core::StopPoint stop = call.stop_point();
-    for (int tries = 0; next.load(std::memory_order_acquire) != number; ++tries) {
+    int tries = 0;
+    while (next.load(std::memory_order_acquire) != number) {
       if (call.failed()) return false;
       stop();
-      if (tries >= kTriesBetweenYields) std::this_thread::yield();
+      if (tries < kTriesBeforeYielding) {
+        ++tries;
+      } else {
+        std::this_thread::yield();
+      }
     }
     return true;
   }
+  // Makes task number + 1 the next to write to `thing`; to be called once after each wait() that
+  // returned true, except by the last task.
   void pass_on(Index thing, Index number) const {
     std::atomic_ref<Index>(next_[thing]).store(number + 1, std::memory_order_release);
   }
 
  private:
-  static constexpr int kTriesBetweenYields = 64;
+  static constexpr int kTriesBeforeYielding = 64;
   Index* next_ = nullptr;
 };
 

@@ -91,7 +91,7 @@ class Judge {
   static double growth(double r) { return r < 1e-3 ? 1.001 * r : std::expm1(std::min(r, 80.0)); }
 
   // The error of all steps after the soft-cap: how often they round, times the magnitude of what
-  // they add, which may cancel. random_options.cc draws the mods.
+  // they add, which may cancel.
   double error_of_additions() const {
     const Options& options = call_.options();
     const double steps = (call_.has("mods") ? 2 : 0) + (options.bias.given() ? 1 : 0) +
@@ -102,7 +102,7 @@ class Judge {
   double size_of_sums() const {
     const Options& options = call_.options();
     double size = largest_;
-    if (call_.has("mods")) {
+    if (call_.has("mods")) {  // the most that the functions of random_options.cc add
       size += 0.7 + 0.05 * static_cast<double>(std::max(call_.Tq, call_.Tk)) +
               0.1 * static_cast<double>(call_.B + call_.H);
     }
@@ -207,14 +207,14 @@ class Judge {
     if (name == "column_sums") {
       return sum_bound(size, std::max(call_.Tq, call_.column_rows().element_count()), 96);
     }
-    // The weights are counted in units of the longest value, and their products with it may be
+    // sum_bound() is of the sum divided by the largest norm of a value; their product may be
     // subnormal.
     if (name == "value_sums") {
       const double longest = std::max(largest_norm(call_.inputs().v), smallest_);
       const Index queries = std::max(call_.Tq, call_.column_rows().element_count());
       return longest * sum_bound(size / longest, queries, 104) + smallest_ * eps_;
     }
-    // A cell is a mean of sums over up to a chunk of keys, and over chunks.
+    // A cell is a mean over queries of sums over the keys of each chunk, and over chunks.
     if (name == "pooled") return sum_bound(size, call_.Tk, 96 + 512);
     const double log = size > 0 ? std::fabs(std::log(size)) : 0;
     return std::min(
@@ -242,15 +242,15 @@ class Judge {
     double bound =
         largest_value_ * dropped_ * (eps_ * (32 + 4 * std::sqrt(keys)) + std::min(weight_, 2.0));
     bound += largest_value_ * dropped_ * loose_.weights;
-    // Denormal products are rounded to multiples of the smallest number.
+    // Subnormal products are rounded to multiples of the smallest number.
     bound += (keys + 8) * smallest_ * eps_ * dropped_;
     if (call_.dtype() == DType::kFloat16) bound += std::ldexp(size, -10) + std::ldexp(1, -24);
     if (call_.dtype() == DType::kBFloat16) bound += std::ldexp(size, -7) + std::ldexp(1, -132);
     return bound;
   }
 
-  // Checks that keys agree, or that their weights tie within the bound: with a neighbour in the
-  // list, or, at its end, with the first one omitted.
+  // Checks that each key is the wanted one or ties with it within the bound; an unlisted key counts
+  // as having the smallest listed weight. Keys are distinct, in descending order of their weights.
   void check_top_keys() {
     const Values keys = values_of(got_.view("top_keys"));
     const Values want = values_of(want_.view("top_keys"));

@@ -17,11 +17,11 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 Facts build_facts();
 Facts machine_facts();
 
-// The paths that the library chooses for one kind of call.
+// The paths that the library chooses for calls of one score, family of options and dtype.
 struct PathFact {
   std::string_view score;
   std::string_view options;  // the family of options, such as "causal", or "plain"
-  std::string dtype;         // "float32", or "float32+bfloat16" if k and v have another than q
+  std::string dtype;         // "float32", or "float32+bfloat16" if that of k and v differs
   std::string forward;
   std::string backward;
 };

@@ -69,14 +69,18 @@ std::string targets() {
   return all;
 }
 
-// The path of a program as a shell would find it by PATH, or "".
+// The path of an executable file in a folder of PATH, or "".
 std::string on_path(const std::string& program) {
   const char* path = std::getenv("PATH");
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const std::size_t end = std::min(rest.find(':'), rest.size());
     std::string candidate = (std::filesystem::path(rest.substr(0, end)) / program).string();
-    if (::access(candidate.c_str(), X_OK) == 0) return candidate;
+    std::error_code error;
+    if (std::filesystem::is_regular_file(candidate, error) &&
+        ::access(candidate.c_str(), X_OK) == 0) {
+      return candidate;
+    }
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   return "";
@@ -105,7 +109,10 @@ Facts build_facts() {
   };
 }
 
-// The targets that are not used although the CPU has their instructions, and why.
+namespace {
+
+// The targets that are unavailable or not preferred although the CPU has their instructions, and
+// why.
 Facts reasons_of_targets(const std::string& features) {
   Facts reasons;
   const auto targets = qkv::cpu_targets();
@@ -117,8 +124,8 @@ Facts reasons_of_targets(const std::string& features) {
   }
   if (at("avx512") < at("avx512bf16") && at("avx512bf16") != targets.end()) {
     reasons.emplace_back("avx512bf16",
-                         "after avx512: on Intel's CPUs its bfloat16 products take longer than "
-                         "those of avx512");
+                         "available, but avx512 is preferred: Intel's CPUs multiply bfloat16 "
+                         "faster with it");
   }
   return reasons;
 }
@@ -133,6 +140,8 @@ std::string described(const qkv::cuda::Device& device) {
   return text;
 }
 
+}  // namespace
+
 Facts machine_facts() {
   const std::string cpu = cpu_text();
   const std::string rsvg = on_path("rsvg-convert");
@@ -141,12 +150,14 @@ Facts machine_facts() {
       {"features", features(cpu)},
       {"CPU targets", targets()},
       {"CPU target", std::string(qkv::cpu_target())},
+  };
+  for (const auto& reason : reasons_of_targets(features(cpu))) facts.push_back(reason);
+  const Facts others{
       {"threads", fmt::format("{}", qkv::Executor::threads(0).concurrency())},
       {"rsvg-convert",
        rsvg.empty() ? "not found: .png and .pdf need the package librsvg2-bin" : rsvg},
   };
-  const Facts reasons = reasons_of_targets(features(cpu));
-  facts.insert(facts.begin() + 4, reasons.begin(), reasons.end());
+  facts.insert(facts.end(), others.begin(), others.end());
   for (const qkv::cuda::Device& device : qkv::cuda::devices()) {
     facts.emplace_back(fmt::format("GPU {}", device.number), described(device));
   }

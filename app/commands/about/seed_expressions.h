@@ -5,7 +5,8 @@
 #include <string_view>
 #include <vector>
 
-// The names of all expressions that the table tests/seed_numbers.tsv may use.
+// The names of all expressions that tests/seed_numbers.tsv may use, a table of the numbers that the
+// documents of docs/seeds.md print.
 std::vector<std::string_view> seed_expressions();
 
 // The numbers of one expression, computed in float64, in C order. "NAME[2]" is entry 2 of its first

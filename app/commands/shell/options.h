@@ -96,11 +96,12 @@ Option add_number(const Command& command, const std::string& name, Target& targe
             if (!number || *number < bounds.lowest || *number > bounds.highest) {
               const bool too_large = !number && !text.empty() &&
                                      text.find_first_not_of("0123456789") == std::string::npos;
-              // The maximum of the type appears only in the error of a number beyond it.
-              const bool open = bounds.highest == std::numeric_limits<Number>::max() && !too_large;
+              // A limit that is only the type's is named only for a number beyond it.
+              const bool hides_limit =
+                  bounds.highest == std::numeric_limits<Number>::max() && !too_large;
               throw BadValue(name,
                              fmt::format("expected a whole number from {}{}, got {}", bounds.lowest,
-                                         open ? "" : fmt::format(" to {}", bounds.highest),
+                                         hides_limit ? "" : fmt::format(" to {}", bounds.highest),
                                          qkv::app::quoted(text)));
             }
             target = *number;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kZoom = 2;  // pixels of a .png for each unit of the SVG
 
-// Draws a figure. The library's error, which means too many cells, becomes a UsageError, since the
-// command line selects what is drawn.
+// Draws a figure. A qkv::Error means too many cells; it becomes a UsageError, since the command
+// line selects what is drawn.
 template <class Draw>
 std::string drawn(const Figure& figure, Draw draw) {
   try {

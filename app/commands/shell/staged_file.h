@@ -5,8 +5,7 @@
 #include <functional>
 #include <string>
 
-// Whether two paths lead to the same file, be it through links or by another spelling. "-" is
-// standard input.
+// Whether two paths name one file, possibly through links. "-" is standard input.
 bool is_same_file(const std::string& a, const std::string& b);
 
 // Checks an output path before anything is written. Throws OutputError if its directory is missing,

@@ -8,7 +8,7 @@
 // Wolf 2017).
 namespace qkv::app {
 
-// The width of t_i and of the rows of the output layer's weight.
+// The width of the readout t_i and of the rows of the output layer's weight.
 inline Index readout_width(const TranslatorConfig& config) {
   switch (config.tied_embeddings) {
     case TiedEmbeddings::kNone:

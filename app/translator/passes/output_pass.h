@@ -14,8 +14,8 @@
 // padding.
 namespace qkv::app {
 
-// A pass over rows that several processes share has some of them, from a multiple of this number of
-// rows on: the order of sums over rows is divided there.
+// If several processes share the rows, those of each begin at a multiple of this number. Sums over
+// rows are divided there, so that they do not depend on the number of processes.
 inline constexpr Index kOutputRows = core::kGradientBlock;
 
 class OutputPass {
@@ -25,7 +25,7 @@ class OutputPass {
   OutputPass(const TranslatorConfig& config, const TranslatorLayers& layers,
              std::vector<std::int32_t> targets, Context& context);
 
-  // Rows of t_i [count, readout_width()], to be written before a loss is computed.
+  // Rows of the readout t_i [count, readout_width()], to be written before a loss is computed.
   View rows(Index first, Index count) { return slice(rows_, 0, first, first + count); }
   // Gradients of the rows [count, readout_width()], to be read after loss_and_gradients().
   View d_rows(Index first, Index count) { return slice(d_rows_, 0, first, first + count); }
@@ -35,8 +35,8 @@ class OutputPass {
   TranslationLoss loss_and_gradients(TranslatorGradients& gradients);
 
   // In place of loss_and_gradients(), where another pass has the rows before these: computes the
-  // losses and the gradients of the rows, and keeps those of the logits. Returns the losses of each
-  // row [2,targets]: with smoothed labels, and log-probabilities.
+  // gradients of the rows, and keeps the gradients of the logits for token_gradients(). Returns
+  // [2,targets]: the losses with smoothed labels, and the log-probabilities.
   const Tensor& losses_and_row_gradients();
   // Then adds these rows' part to the gradients for the tokens `first` to `first + count`, or
   // overwrites them.

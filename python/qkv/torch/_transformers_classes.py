@@ -11,8 +11,8 @@ import torch
 
 _NAME = "qkv"
 
-# The types of configurations whose models get the masks of "eager": numbers added to the scores,
-# which are made even if the module states that it is causal.
+# The types of configurations whose models get the masks of "eager": arrays added to the scores.
+# They are made even if the module states that it is causal.
 _MASKED_AS_EAGER: Set[type] = set()
 
 # The definition of an attention layer, not of an output such as
@@ -22,7 +22,7 @@ _INTERFACE = re.compile(r"\bALL_ATTENTION_FUNCTIONS\b")
 # A look-up in a table of attention classes by the name of the implementation.
 _TABLE = re.compile(r"_CLASSES\[\s*(?:self\.)?config\._attn_implementation\s*\]")
 # A branch for "sdpa" in which the model omits masks.
-_GUARD = re.compile(r"_attn_implementation\s*(?:==|!=|in|not in)[^\n]*\"sdpa\"")
+_GUARD = re.compile(r"_attn_implementation\s*(?:==|!=|in|not in)[^\n]*[\"']sdpa[\"']")
 # A cast of numbers to the mask's dtype, before the two are combined.
 _CAST = re.compile(r"\.to\(attention_mask\.dtype\)")
 
@@ -39,8 +39,8 @@ def _files(cls: type) -> Iterator[Any]:
             continue
         yield file
         for layer in list(vars(file).values()):
-            # Models that are parts of others are judged separately. The library's own layers and
-            # torch's are not judged.
+            # Models that are parts of others are judged separately. Layers that Transformers' models
+            # share and those of torch are not judged.
             if inspect.isclass(layer) and issubclass(layer, torch.nn.Module):
                 place = layer.__module__
                 is_shared = re.match(r"torch\.|transformers\.(?!models\.)", place)
@@ -63,14 +63,15 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
     if not files:
         return "has no source file that says how it computes attention", False
     if any(_TABLE.search(file) for file in files):
-        return "takes its attention from a table of classes, which has none of this name", False
+        return f"takes its attention from a table of classes, which has no {_NAME!r}", False
     calls = any(_INTERFACE.search(file) for file in files)
     if not calls and any(_ATTENTION.search(file) for file in files):
         return "has attention of its own, which does not call the attention interface", False
     if not calls:
         return None, False
     # "sdpa" gets boolean masks, or no mask if module.is_causal suffices. A class that declares
-    # support neither for "sdpa" nor for other implementations may not work with such masks.
+    # support neither for "sdpa" nor for other implementations may not work with such masks; nor may
+    # one that declares only the latter and casts numbers to the mask's dtype.
     as_sdpa: bool = cls._supports_sdpa  # type: ignore[attr-defined]
     as_others: bool = cls._supports_attention_backend  # type: ignore[attr-defined]
     ready = as_sdpa or (as_others and not any(_CAST.search(file) for file in files))
@@ -78,7 +79,7 @@ def _judged(cls: type) -> Tuple[Optional[str], bool]:
 
 
 def check_class(model: Any) -> None:
-    """Raises ValueError for a model whose class does not call the attention interface."""
+    """Raises ValueError if a model cannot run with qkv; notes whether it needs eager's masks."""
     cls: type = type(model)
     why, masked_as_eager = _judged(cls)
     if why is not None:

@@ -9,19 +9,19 @@
 namespace qkv::attn {
 
 // dk and dv of a block of keys, summed over all queries: dv += w^T dout [keys][E], dk += ds^T q
-// [keys][width]. Product of step 2; the arrays belong to the block of keys and are written once. A
-// live key, panel or tile has an unmasked query-key pair.
+// [keys][width]: the products of step 2 (backward.h). Sums are stored once, by finish(). A live
+// key, panel or tile has an unmasked query-key pair.
 template <class T>
 class KeyGradients {
  public:
   template <class AnyArena>
   KeyGradients(const FusedGradientCall<T>& call, AnyArena& arena)
       : call_(call), p_(call.p), g_(call.kernels) {
-    dk_ = arena.template take<T>(kGradientBlock * p_.Dk).data();
+    dk_ = arena.template take<T>(kGradientBlock * call.width()).data();
     dv_ = arena.template take<T>(kGradientBlock * p_.E).data();
   }
 
-  // Begins with a block of keys.
+  // Sets the sums of a block of keys to zero, or to the sums that it continues.
   void start(const GradientKeys<T>& keys) {
     const Index count = keys.count();
     const auto begin = [&](const GradientRows<T>& rows, Index width, T* sums) {
@@ -111,7 +111,7 @@ void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& ke
                                const KeyRange& tiles, const RowsOf<const T>& rows, const T* weights,
                                const RowsOf<T>& to) const {
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
-  // All keys are summed in one call, unless interval masks allow them only some of the rows.
+  // All keys are summed in one call, unless kDot2 reads words or interval masks trim the rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
   const Index step = call_.dot.products == Products::kDot2 ? kTileRows
                      : trims                               ? 2 * kTileRows
