@@ -14,8 +14,8 @@ from ._mods import MaskFunction, ScoreFunction
 from ._results import of_call, results
 from ._words import near_words
 
-# A NumPy array or any CPU array with __dlpack__, which `typing` cannot say; results have the type of
-# the inputs.
+# A NumPy array or any CPU array with __dlpack__, which `typing` cannot say; results have the type
+# of the inputs.
 Array = Any
 Numbers = Any  # an array, or a list of numbers
 Window = Union[Tuple[Optional[int], Optional[int]], Numbers]
@@ -197,9 +197,9 @@ def attention(
         out, [B,H,Tq,E] of q's dtype; with extras, a named tuple of the requested results, in this
         order: out, weights, dropped_weights ("both"), scores (or raw_scores, capped_scores,
         masked_scores if several), lse, row_max, column_sums, top = (weights, keys), entropy,
-        value_sums, pooled. With v=None there is no out, and one result is a named tuple, too. All but out are float32,
-        float64 for float64. The keys in top are int64. Where a query has fewer unmasked keys than
-        return_top, the rest of top is filled by weights 0 with keys -1.
+        value_sums, pooled. With v=None there is no out, and one result is a named tuple, too. All
+        but out are float32, float64 for float64. The keys in top are int64. Where a query has fewer
+        unmasked keys than return_top, the rest of top is filled by weights 0 with keys -1.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -407,9 +407,9 @@ def masked_softmax(
 
 @near_words
 def merge(out: Array, lse: Array, out2: Array, lse2: Array) -> Tuple[Array, Array]:
-    """Merges results for two disjoint sets of keys into those for both (see `shard` of `attention`).
+    """Merges results for two disjoint sets of keys into those for both (see attention's `shard`).
 
-    out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2), rounded once. Since lse is rounded, the error
+    out = (e^lse out + e^lse2 out2) / (e^lse + e^lse2), rounded once. As lse is rounded, the error
     may reach |lse| eps times the largest value, with eps = 2^-23 (2^-52 for float64).
 
     Args:

@@ -39,8 +39,8 @@ def _files(cls: type) -> Iterator[Any]:
             continue
         yield file
         for layer in list(vars(file).values()):
-            # Models that are parts of others are judged separately. Layers that all of Transformers'
-            # models may use, and those of torch, are not judged.
+            # Models that are parts of others are judged separately. Layers that all models of
+            # Transformers may use, and those of torch, are not judged.
             if inspect.isclass(layer) and issubclass(layer, torch.nn.Module):
                 place = layer.__module__
                 is_shared = re.match(r"torch\.|transformers\.(?!models\.)", place)
