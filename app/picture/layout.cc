@@ -102,7 +102,7 @@ Labels key_labels(const Axis& axis, double cell) {
   labels.extent = labels.size;
   if (labels.size > 0) return labels;
   labels = side_by_side(axis, cell);
-  labels.upright = true;
+  labels.rotated = true;
   return labels;
 }
 

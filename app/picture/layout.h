@@ -23,8 +23,8 @@ std::vector<std::string> wrapped_ems(std::string_view text, double ems);
 struct Labels {
   double size = 11;  // font size
   Index step = 1;
-  bool upright = false;  // for keys only: rotated by 90 degrees, read from below
-  double extent = 0;     // length of the longest label across the axis
+  bool rotated = false;  // for keys only: by 90 degrees, read from below
+  double extent = 0;     // space that the labels take at right angles to their axis
 };
 
 inline constexpr double kMargin = 16;
@@ -54,7 +54,8 @@ struct Layout {
   double text_width = 0;  // width of title, legend and notes
 };
 
-// Lays out a picture with `columns` panels in a row; 0 takes the number that is most like a page.
+// Lays out a picture with `columns` panels in a row; 0 chooses the number that makes its shape most
+// like that of a page.
 Layout lay_out(const Model& model, Index columns);
 
 }  // namespace qkv::app::picture

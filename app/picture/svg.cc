@@ -130,7 +130,7 @@ class Drawing {
       const TextSpot upright{
           middle + kBaseline * style.size, bottom, style.size, Anchor::kStart, kInk, true};
       const TextSpot level{middle, bottom, style.size, Anchor::kMiddle, kInk};
-      svg_.text(fmt::format("p{}-k{}", p, j), style.upright ? upright : level,
+      svg_.text(fmt::format("p{}-k{}", p, j), style.rotated ? upright : level,
                 model_.keys().labels[static_cast<std::size_t>(j)]);
     }
   }

@@ -29,7 +29,8 @@ struct KvCacheSizes {
   Index E = 0;
   Index page = 64;
   // If window > 0, a query attends to the last `window` keys up to its own, and keys that no call
-  // of up to `queries` queries can attend to are dropped, a page at a time. Both are at most 2^53.
+  // of up to `queries` queries can attend to are dropped, a page at a time. `window` and `queries`
+  // are at most 2^53.
   Index window = 0;
   Index queries = 16;
 };
@@ -79,9 +80,9 @@ class QKV_API KvCache {
               Context& context);
   // Keeps the first `length` keys of an entry; draft tokens that were rejected are removed this
   // way. If a window has dropped keys, `length` must be 0 or at least first_key() + window, so that
-  // the last key left has its whole window. Removing keys down to (the longest length the entry has
-  // had) - `queries` is always valid. After truncating to first_key() + window a call may have one
-  // query, and one more for each key that is appended.
+  // the last key left has its whole window. A `length` of at least L - queries is always valid,
+  // where L is the longest length that the entry has had. After a truncation to first_key() +
+  // window, the next call may have one query, and one more for each key appended before it.
   void truncate(Index entry, Index length);
   // Allocates memory for `pages` pages, so that appending moves no page until more are in use.
   void reserve(Index pages);

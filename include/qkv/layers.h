@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A layer has parameters, a forward pass that fills a `Saved`, and a backward pass that consumes
-// it.
+// A layer has parameters, a forward pass that fills a `Saved`, and a backward pass that reads it.
 //
 //   MultiHeadAttention layer({.width = 512, .heads = 8});
 //   initialise(layer, 42);

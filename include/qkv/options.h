@@ -47,8 +47,8 @@ using Diagonal = std::variant<BottomRight, TopLeft, Offset, Offsets>;
 // first_query+Tq-1 of `queries`, and k and v have the keys first_key .. first_key+Tk-1 of `keys`.
 // Everything that depends on positions counts in the whole sequences: the diagonal and its corners,
 // key lengths, rotary positions, dropout, user functions. Arrays in options have the sizes of the
-// call. The softmax is over the keys of the call: merge() joins the results of several calls. A
-// sink goes into one of them. With dropout first_key is a multiple of 4.
+// call. The softmax is over the keys of the call: merge() joins the results of several calls, of
+// which exactly one is given the sinks. With dropout, first_key must be a multiple of 4.
 struct Shard {
   Index first_query = 0;
   Index queries = 0;
@@ -61,7 +61,8 @@ struct Shard {
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
-// Sums over keys are divided at multiples of this number of keys, or of a divisor of it.
+// A shard's first_key must be a multiple of this number where the results of steps or ranks are to
+// be bit-identical to those of one call: blocks of the sums over keys begin at its multiples.
 inline constexpr Index kShardKeys = 512;
 
 // ---- masks: a pair may attend if all that are given allow it --------------------------------

@@ -12,13 +12,14 @@
 
 namespace qkv {
 
-// A message on its way. The memory that it is sent from or received into must live, and not change,
-// until wait() returns or the object is destroyed.
+// A message on its way. The memory of a receive must live until wait() returns or the object is
+// destroyed. That of a send must live and not change until wait() returns; if the object is
+// destroyed before, the transport may read it until the process ends.
 class Transfer {
  public:
   Transfer() = default;
-  // Gives up a message that was not waited for, which happens after an error alone: the ranks then
-  // cannot exchange further messages. What was to be sent must live on.
+  // Gives up a message that was not waited for. Only code that handles an error may do so: the
+  // ranks cannot exchange further messages.
   virtual ~Transfer() = default;
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
@@ -51,8 +52,8 @@ class Ranks {
                                             int channel = 0) = 0;
 };
 
-// Thrown by a collective function on the ranks that have no error, where another rank throws its
-// own.
+// Thrown by a collective function if any rank has an error, on all ranks but the lowest that has
+// one: that rank throws its own error.
 class QKV_API OtherRankFailed : public std::runtime_error {
  public:
   explicit OtherRankFailed(int rank);

@@ -41,7 +41,7 @@ class At(NamedTuple):
         h: query head.
         i: query.
         j: key.
-        Tq: number of queries; of packed sequences, in the sequence.
+        Tq: number of queries; with packed sequences, of the pair's sequence.
         Tk: number of keys.
 
     >>> import qkv
@@ -58,7 +58,8 @@ class At(NamedTuple):
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
-            f"a place has b, h, i (the query), j (the key), Tq and Tk (their numbers), got {name!r}"
+            "at has b, h, i (the query), j (the key), Tq (the number of queries) and Tk (the "
+            f"number of keys), got {name!r}"
         )
 
 
@@ -84,7 +85,7 @@ def _traced(
     return call, expression_of(result), read
 
 
-# {the number of arguments: {another number: what takes functions of that many}}.
+# {arguments that f must take: {arguments that it takes: what does take such functions}}.
 _ELSEWHERE = {
     2: {5: "qkv.torch.flex_attention"},
     1: {4: "create_block_mask, for qkv.torch.flex_attention,"},
@@ -126,7 +127,7 @@ def _without_types(signature: inspect.Signature) -> str:
 
 
 def _called(mod: Any, *symbols: Any) -> Any:
-    """The result of a mod for symbols, which are those of another mod where that one calls it."""
+    """Calls a mod with symbols; if another mod calls this one, with the symbols of that mod."""
     tape = tape_of((symbols[-1].i,))
     if tape is None:
         return mod._call(*symbols)
@@ -149,7 +150,7 @@ class OfCall:
 class ScoreMod:
     """A change to the scores, made by `score_mod`.
 
-    Another such function may call it: `mod(s, at)` is an expression.
+    The function of another ScoreMod may call it: `mod(s, at)` is an expression.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class ScoreMod:
         self._call, expression, read = _traced("score_mod", function, symbols, call, is_of_torch)
         self._mod = _core.ScoreMod(expression._of)
         named = ((self._mod.gradient_name(reader), array) for array, reader in read)
-        # The tensors that may have a gradient, by its name.
+        # The tensors that may have a gradient, by the gradient's name.
         self._tensors = {name: tensor_of(x) for name, x in named if name and is_tensor(x)}
 
     @property
@@ -199,7 +200,7 @@ class Detached:
 class MaskMod:
     """A mask, made by `mask_mod`.
 
-    Another such function may call it: `causal(at) & document(at)`.
+    The function of another mod may call it: `causal(at) & document(at)`.
     """
 
     def __init__(
@@ -232,8 +233,8 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
     f is called once, with an `Expression` for s and `At` for its place, and returns an expression:
     no Python code runs while attention is computed. It may read arrays at expressions. NumPy arrays
     and CPU tensors that are variables of f, or of a Python function that f calls, are captured;
-    `captured` does so for others. `if`, `and`, `or`, `not`, `min` and `max` need a value, and are
-    replaced by `where`, &, |, ~, `minimum` and `maximum`.
+    `captured` does so for others. `if`, `and`, `or`, `not`, `min` and `max` do not take
+    expressions: write `where`, &, |, ~, `minimum` and `maximum` instead.
 
     Args:
         f: a function f(s, at): s is the score after the soft-cap, at.b, at.h, at.i and at.j are the
@@ -242,8 +243,8 @@ def score_mod(f: ScoreFunction) -> ScoreMod:
 
     Returns:
         A ScoreMod, for `score_mod=` of `attention`; it holds the arrays, and reads their present
-        values in each call. `attention_backward` gives the gradients of those of real numbers, and
-        autograd those of tensors in `qkv.torch.attention`.
+        values in each call. `attention_backward` gives the gradients of arrays of real numbers; in
+        `qkv.torch.attention`, autograd gives those of tensors.
 
     Raises:
         TypeError, ValueError: f takes other arguments or returns no number, or an operation does

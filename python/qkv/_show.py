@@ -36,7 +36,7 @@ _AXES = ("examples", "layers", "heads")
 # A list of indices from 0, as the program takes it.
 _INDICES = re.compile(r"all|\d+(-\d+)?(,\d+(-\d+)?)*")
 
-# The results that can be drawn, the first that a call has, and the quantity that they are.
+# The results that can be drawn, with the quantity that each holds; of several, the first is drawn.
 _DRAWN = {
     "weights": "weight",
     "dropped_weights": "weight",
@@ -99,19 +99,19 @@ class _Show:
             weights: an array [Tq,Tk], [H,Tq,Tk], [B,H,Tq,Tk] (as `qkv.attention` returns them) or
                 [B,L,H,Tq,Tk], of NumPy, PyTorch or any library that NumPy reads; a list of one
                 such array for each layer, such as `output_attentions` of Transformers; the results
-                of a call with `return_weights`, `return_scores` or `return_pooled`; or what a
-                record of `qkv.torch.look` or a translation is.
+                of a call with `return_weights`, `return_scores` or `return_pooled`; a record of
+                `qkv.torch.look`; or a translation.
             queries, keys: the tokens, [Tq] and [Tk], or one such list for each example. Where
                 there are as many queries as keys, the tokens of the keys serve both. Or, as
                 `--queries` and `--keys` of `qkv view`, the indices to show: 3, [0, 2],
                 range(8), slice(-8, None) or "0,2-5".
-            mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched.
-                By default, of results, what the options of their call mask.
+            mask: bool or integers that broadcast to the weights: 0 is masked, and drawn hatched. If
+                `weights` are results of a call, the default is what that call masked.
             quantity: the name of the numbers, which is written at the colours: "weight" (the
                 default for arrays), "score" or another. Rows that do not sum to 1 are noted only
                 for weights.
-            order: the axes before Tq and Tk, such as "layers,heads". A single one is "heads" of
-                arrays, and "examples" of results of a call without heads.
+            order: the axes before Tq and Tk, such as "layers,heads". By default a single one is
+                "heads", for results of a call without heads "examples".
             minus: weights of the same shape to subtract; the picture shows the difference.
             title: the text above the picture.
             axes: the names of the rows and of the columns.
@@ -232,7 +232,7 @@ class _Show:
         >>> [part.text(40).splitlines()[0] for part in (steps.energies, steps.weights)]
         ['energies', 'weights']
         """
-        q, k, v = (_numbers("q", q), _numbers("k", k), _numbers("v", v))
+        q, k, v = (_numbers(name, x, "show.steps") for name, x in (("q", q), ("k", k), ("v", v)))
         for name, one in (("q", q), ("k", k), ("v", v)):
             if one.ndim != 2:
                 raise ValueError(
@@ -416,12 +416,12 @@ def _stack(name: str, values: Sequence[Any]) -> Any:
     return np.stack(arrays)
 
 
-def _numbers(name: str, value: Any) -> Any:
+def _numbers(name: str, value: Any, function: str = "show") -> Any:
     """A copy of the value as an array of floats; bfloat16 becomes float32, integers float64."""
     if isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"show: {name} must be an array without a mask of its own, got a masked array: pass "
-            "its data, and mask=~array.mask"
+            f"{function}: {name} must be an array without a mask of its own, got a masked array: "
+            "pass its data, and mask=~array.mask"
         )
     if hasattr(value, "detach"):  # a tensor of PyTorch
         value = value.detach().cpu()
@@ -436,11 +436,13 @@ def _numbers(name: str, value: Any) -> Any:
         array = array.astype(np.float64)
     if array.dtype.kind in "OUSV":
         kind = type(value).__name__
-        raise TypeError(f"show: {name} must be an array of floats or a list of numbers, got {kind}")
+        raise TypeError(
+            f"{function}: {name} must be an array of floats or a list of numbers, got {kind}"
+        )
     if array.dtype.kind != "f" or array.dtype.itemsize > 8:
-        raise TypeError(f"show: {name} must be an array of floats, got {array.dtype.name}")
+        raise TypeError(f"{function}: {name} must be an array of floats, got {array.dtype.name}")
     if array.size == 0:
-        raise ValueError(f"show: {name} must not be empty, got shape {list(array.shape)}")
+        raise ValueError(f"{function}: {name} must not be empty, got shape {list(array.shape)}")
     return array
 
 
@@ -583,7 +585,9 @@ def _indices_option(name: str, indices: Any, count: Optional[int]) -> List[str]:
                 f"{indices!r}"
             )
         return [f"--{option}={indices}"]
-    if isinstance(indices, slice) and count is not None:
+    if isinstance(indices, slice):
+        if count is None:
+            raise TypeError(f"show: {name} must be a list of indices where only some rows are kept")
         indices = range(*indices.indices(count))
     several = list(indices) if hasattr(indices, "__iter__") else [indices]
     if several and isinstance(several[0], str) and name == "tokens":
@@ -602,11 +606,12 @@ def _index(name: str, value: Any, count: Optional[int]) -> int:
             raise TypeError
         index = operator.index(value)
     except TypeError:
-        raise TypeError(f"show: {name} must be of integers, got {type(value).__name__}") from None
+        kind = type(value).__name__
+        raise TypeError(f"show: an index in {name} must be an integer, got {kind}") from None
     if count is None:
         return index
     if not -count <= index < count:
-        raise ValueError(f"show: {name} must be from 0 to {count - 1}, got {index}")
+        raise ValueError(f"show: {name} must be from {-count} to {count - 1}, got {index}")
     return index % count
 
 
@@ -614,8 +619,8 @@ def _tokens_or_indices(
     name: str, value: Any, selection: str, indices: Indices
 ) -> Tuple[Optional[Tokens], str, Indices]:
     """The tokens of an axis and, with the name of the argument that has them, its indices."""
-    is_list = isinstance(value, (list, tuple, np.ndarray)) and np.shape(value)[:1] not in ((), (0,))
-    first = value[0] if is_list else value
+    is_list = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    first = value[0] if is_list and len(value) > 0 else value
     is_text = isinstance(value, str) and _INDICES.fullmatch(value) is not None
     is_index = isinstance(first, (int, np.integer, range, slice)) and not isinstance(first, bool)
     if not is_text and not is_index:

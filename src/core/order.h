@@ -21,9 +21,9 @@ inline constexpr Index kKeyChunk = 512;
 inline constexpr Index key_chunk(Index D) { return D < 128 ? kKeyChunk : kKeyChunk / 2; }
 
 // The number of partial sums of exponentials: key j is added to sum j mod 64, and the sums are
-// added as a fixed tree. 64 keys are the width of the measured register tiles and packed key
-// panels: four registers of 16 float32 (AVX-512), a multiple of every narrower register, and enough
-// chains to hide the latency of an addition.
+// added as a fixed tree. 64 is the width of packed key panels: four registers of 16 float32
+// (AVX-512), a multiple of every narrower register, and enough chains to hide the latency of an
+// addition.
 inline constexpr Index kPartialSums = 64;
 
 // The number of partial sums of a product of a row with itself or with another, in the transforms

@@ -62,7 +62,7 @@ struct StateResult {
 };
 
 struct Results {
-  StateResult state;      // not on the list
+  StateResult state;      // not in qkv::kResults
   ResultOperand out;      // rows = queries, columns = channels
   ResultOperand lse;      // rows = queries
   ResultOperand row_max;  // rows = queries
@@ -115,9 +115,11 @@ void for_each_operand(Results& to, const F& f) {
 
 // The arrays that the backward pass reads.
 struct GradientSources {
-  Operand out, lse;     // saved by the forward pass
-  Operand weight_sums;  // sums of exp(s_j - lse) over all keys, float64; absent: of the call's keys
-  Operand dout, dlse;   // gradients of the loss with respect to out and lse, with their axes
+  Operand out, lse;  // saved by the forward pass
+  // Sums of exp(s_j - lse) over the keys of all shards, float64; if absent, they are computed from
+  // the keys of the call.
+  Operand weight_sums;
+  Operand dout, dlse;  // gradients of the loss with respect to out and lse, with their axes
   RowsOperand dweights;
 };
 
@@ -129,8 +131,8 @@ struct GradientTarget {
   View buffer;
   ResultOperand direct;
   ResultOperand own;        // strides only, of the C-ordered array
-  bool accumulate = false;  // whether the gradient is added to the contents of the buffer
-  bool continues = false;   // whether the sum begins with the contents of the buffer
+  bool accumulate = false;  // the gradient, summed from zero, is added to the buffer's contents
+  bool continues = false;   // the sum starts from the buffer's contents (attention_backward_step)
   bool given() const noexcept { return buffer.given(); }
 };
 
@@ -173,7 +175,7 @@ inline constexpr std::size_t kGradientTargets =
 static_assert(sizeof(GradientResults) == kGradientTargets * sizeof(GradientTarget) +
                                              sizeof(std::vector<CapturedTarget>) +
                                              sizeof(ResultOperand),
-              "GradientResults::all() lists every member");
+              "GradientResults::all() lists every GradientTarget");
 
 }  // namespace qkv::core
 

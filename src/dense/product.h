@@ -63,10 +63,11 @@ void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
   for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
 }
 
-// Computes to_oi += sum_r dy_ro x_ri over r of one block of at most kGradientBlock rows, ascending
-// from zero: dy [rows,columns], x [rows,width], to [columns,width]. If x is not `finite`, a dy_ro
-// of 0 adds nothing. `scratch` holds transposed_product_scratch() numbers.
+// The numbers of scratch memory that add_transposed_product needs.
 Index transposed_product_scratch(Index columns, Index width);
+// Computes to_oi += sum_r dy_ro x_ri over the rows r of one block, in ascending order from zero: dy
+// [rows,columns], x [rows,width], to [columns,width], at most kGradientBlock rows. If `finite` is
+// false, x may hold NaN or infinities, and a dy_ro of 0 adds nothing.
 template <class T>
 void add_transposed_product(const Kernels<T>& by, const RowsOf<const T>& dy, Index columns,
                             const RowsOf<const T>& x, Index rows, Index width, bool finite,
@@ -92,10 +93,10 @@ struct BlockRows {
   }
 };
 
-// Computes to_oi += sum_r dy_ro x_ri as add_transposed_product does, for a finite x, panel by
-// panel. Without `adds` to_oi = 0 + the sum, and the earlier contents are not read. It pays off
-// from kStripColumns columns on.
+// The least number of columns for which transposed_product_of_panels pays off.
 inline constexpr Index kStripColumns = 24;
+// Computes to_oi += sum_r dy_ro x_ri as add_transposed_product does, for a finite x, panel by
+// panel. Without `adds` to_oi = 0 + the sum, and the earlier contents are not read.
 template <class T>
 void transposed_product_of_panels(const Kernels<T>& by, RowsOf<const T> dy, Index columns,
                                   const BlockRows<T>& x, Index rows, Index width, bool adds,

@@ -14,7 +14,7 @@
 namespace qkv::detail {
 
 enum class Operation : std::uint8_t {
-  // Leaves: the score, the place of a pair, a constant.
+  // Leaves: the score, the place of a pair, the lengths of its sequence, a constant.
   kScore,
   kBatch,
   kHead,
@@ -23,7 +23,8 @@ enum class Operation : std::uint8_t {
   kQueries,  // the number of queries of the sequence
   kKeys,
   kConstant,
-  kElement,  // of a captured array; the operands are its indices
+  // An element of a captured array; the operands are its indices.
+  kElement,
   // Two operands of one type, integers or numbers.
   kAdd,
   kSubtract,

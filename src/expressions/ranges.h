@@ -31,8 +31,8 @@ class Ranges {
   // 32 bits.
   Ranges(std::string_view function, std::string_view argument, const Program& program);
 
-  // Prepares for find() to look at the elements that some pairs can read; without, it takes those
-  // of all.
+  // Prepares for find() to look only at the array elements that the given pairs can read. If this
+  // is not called, find() uses the range of the whole array.
   void index_arrays();
   // Computes the ranges for these pairs.
   void find(const Pairs& pairs);
@@ -58,7 +58,7 @@ class Ranges {
 
   const Program* program_;
   std::vector<Range> ranges_;
-  std::vector<Range> of_arrays_;  // of each step that reads integers: of the whole array
+  std::vector<Range> of_arrays_;  // by step: the range of the whole array, if it reads one
   std::vector<IndexedArray> indexed_;
 };
 

@@ -364,8 +364,8 @@ inline void q8_scores(const RowsOf<const float>& q, Index rows, Index D, const S
         add_scores<float>(left, rows, channels, panel, c > 0, factor, {s.data + n, s.stride});
         continue;
       }
-      // add_scores writes whole panels, but behind the last key only the rest of its register of s
-      // may be written.
+      // add_scores writes whole panels, but s has room only to the end of the register of the last
+      // key. The panel's scores are therefore computed in `part` and copied.
       alignas(64) float part[kTileRows * kPanel];
       const Index whole = core::round_up(some, kFloats);
       for (Index r = 0; r < rows; r += kTileRows) {

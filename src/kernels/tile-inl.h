@@ -342,15 +342,15 @@ void weighted_sum_rows(const RowsOf<const T>& w, const RowsOf<const Stored>& v, 
 template <class T, class Stored, Weights kWeights, class Ahead>
 void any_weighted_sum(const RowsOf<const T>& w, Index rows, const RowsOf<const Stored>& v,
                       Index keys, Index E, const RowsOf<T>& acc, Ahead ahead) {
-  constexpr void (*kByRows[])(const RowsOf<const T>&, const RowsOf<const Stored>&, Index, Index,
-                              const RowsOf<T>&,
-                              Ahead&) = {&weighted_sum_rows<T, Stored, kWeights, 1, Ahead>,
-                                         &weighted_sum_rows<T, Stored, kWeights, 2, Ahead>,
-                                         &weighted_sum_rows<T, Stored, kWeights, 3, Ahead>,
-                                         &weighted_sum_rows<T, Stored, kWeights, 4, Ahead>,
-                                         &weighted_sum_rows<T, Stored, kWeights, 5, Ahead>,
-                                         &weighted_sum_rows<T, Stored, kWeights, 6, Ahead>};
-  kByRows[rows - 1](w, v, keys, E, acc, ahead);
+  constexpr void (*kOfRowCount[])(const RowsOf<const T>&, const RowsOf<const Stored>&, Index, Index,
+                                  const RowsOf<T>&,
+                                  Ahead&) = {&weighted_sum_rows<T, Stored, kWeights, 1, Ahead>,
+                                             &weighted_sum_rows<T, Stored, kWeights, 2, Ahead>,
+                                             &weighted_sum_rows<T, Stored, kWeights, 3, Ahead>,
+                                             &weighted_sum_rows<T, Stored, kWeights, 4, Ahead>,
+                                             &weighted_sum_rows<T, Stored, kWeights, 5, Ahead>,
+                                             &weighted_sum_rows<T, Stored, kWeights, 6, Ahead>};
+  kOfRowCount[rows - 1](w, v, keys, E, acc, ahead);
 }
 
 // Adds weighted sums for any number of rows. All rows use one group of v's channels before the next
@@ -375,7 +375,7 @@ void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v,
   constexpr auto kCounts = std::make_integer_sequence<int, static_cast<int>(kTileRows)>();
   static constexpr auto kWhole = table_of.template operator()<true>(kCounts);
   static constexpr auto kPart = table_of.template operator()<false>(kCounts);
-  constexpr Index kRow = kWeights == Weights::kRows || kWeights == Weights::kRowsFromZero ? 0 : 1;
+  constexpr bool kByRows = kWeights == Weights::kRows || kWeights == Weights::kRowsFromZero;
   NoAhead ahead;
   const Index vectors = core::divide_up(E, kLanes);
   const Index pieces = core::divide_up(vectors, kMost);
@@ -387,8 +387,8 @@ void sum_of_rows(const RowsOf<const T>& w, Index rows, const RowsOf<const T>& v,
     for (Index r = 0, some = 0; r < rows; r += some) {
       some = rows_of_tile(rows - r);
       table[static_cast<std::size_t>(some - 1)][static_cast<std::size_t>(end - begin - 1)](
-          w.data + (kRow == 0 ? r * w.stride : r), w.stride, v.data + begin * kLanes, v.stride,
-          keys, last, acc.data + r * acc.stride + begin * kLanes, acc.stride, ahead);
+          w.data + (kByRows ? r * w.stride : r), w.stride, v.data + begin * kLanes, v.stride, keys,
+          last, acc.data + r * acc.stride + begin * kLanes, acc.stride, ahead);
     }
     begin = end;
   }

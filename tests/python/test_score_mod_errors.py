@@ -86,7 +86,7 @@ WRONG_SCORES = {
     "arctan": (lambda s, at: np.arctan(s), TypeError, "np.arctan does not take expressions"),
     "dtype": (lambda s, at: np.exp(s, dtype=float), TypeError, "np.exp of an .* takes no dtype"),
     "astype": (lambda s, at: s.astype("f4"), TypeError, "dtype must be float, int or bool, got"),
-    "place": (lambda s, at: at.q_idx, AttributeError, r"a place has b, h, i .* got 'q_idx'"),
+    "place": (lambda s, at: at.q_idx, AttributeError, r"at has b, h, i .* got 'q_idx'"),
     "arguments": (lambda s, b, h, i, j: s, TypeError, r"f must take \(s, at\), got \(s, b, h, i"),
     "result": (lambda s, at: None, TypeError, "score_mod: f must return an expression, got None"),
     "results": (lambda s, at: (s, s), TypeError, "an operand must be a number, got tuple"),

@@ -264,12 +264,12 @@ def test_queries_and_keys_may_be_indices(tmp_path):
     np.testing.assert_array_equal(got["attn"].ravel(), W[1, 0, 2:])
     assert got["src"].tolist() == tokens[2:]
     for options, message in (
-        ({"queries": 5}, r"show: queries must be from 0 to 4, got 5"),
+        ({"queries": 5}, r"show: queries must be from -5 to 4, got 5"),
         ({"keys": [0, 0]}, r"show: keys must name each index once, got \[0, 0\]"),
         ({"queries": [1, 2], "rows": 1}, r"show: queries must be tokens if rows has the indices"),
         ({"keys": "0-9,"}, r"show: keys must be a list of 6 strings, got one text"),
         ({"keys": [True] * 6}, r"show: keys must be strings, got one of type bool"),
-        ({"rows": 7}, r"show: rows must be from 0 to 4, got 7"),
+        ({"rows": 7}, r"show: rows must be from -5 to 4, got 7"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             qkv.show(W, **options)
@@ -470,7 +470,7 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"weights": [np.ones((2, 2)), np.ones((2, 3))]}, r"all arrays of weights .* in layer 1"),
         ({"keys": "a b c"}, "keys must be a list of 3 strings, got one text"),
         ({"keys": ["a", "b"]}, "keys must have a string for each of 3 keys, got 2"),
-        ({"queries": [1, 2, 3]}, "queries must be from 0 to 2, got 3"),
+        ({"queries": [1, 2, 3]}, "queries must be from -3 to 2, got 3"),
         ({"keys": ["a", "b", 1]}, "keys must be strings, got one of type int"),
         ({"keys": [TOKENS, TOKENS]}, "keys must be a list of strings for each of 1 examples"),
         ({"mask": np.ones((3, 3))}, "mask must be bool or integers"),
@@ -486,12 +486,12 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"queries": np.array(0)}, "queries must be a list of 3 strings, or indices, got ndarray"),
         ({"axes": "a,b"}, "axes must be the names of rows and columns"),
         ({"title": 3}, "title must be a text, got int"),
-        ({"example": 1}, "example must be from 0 to 0, got 1"),
-        ({"heads": [1]}, "heads must be from 0 to 0, got 1"),
+        ({"example": 1}, "example must be from -1 to 0, got 1"),
+        ({"heads": [1]}, "heads must be from -1 to 0, got 1"),
         ({"rows": []}, "rows must have one index or more"),
         ({"rows": [0, 0]}, "rows must name each index once"),
-        ({"columns": 1.5}, "columns must be of integers, got float"),
-        ({"tokens": [True]}, "tokens must be of integers, got bool"),
+        ({"columns": 1.5}, "an index in columns must be an integer, got float"),
+        ({"tokens": [True]}, "an index in tokens must be an integer, got bool"),
         ({"heads": "1-"}, "heads must be indices from 0 such as"),
         ({"hide_special": 1}, "hide_special must be True or False, got int"),
         ({"scale": "ln"}, "scale must be one of linear, sqrt, log, got 'ln'"),

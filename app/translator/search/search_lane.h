@@ -30,9 +30,9 @@ class SearchQueue {
   std::size_t next_ = 0;
 };
 
-// A decoding batch: takes sources from the queue while it has room, and takes one decoder step of
-// all its hypotheses together. Several of them run in parallel, each on its own context; only the
-// queue synchronises.
+// A decoding batch ("lane"): takes sources from the queue while it has room, and runs each decoder
+// step for all its hypotheses together. Several lanes run in parallel, each on a context of its
+// own; they share only the queue.
 class SearchLane {
  public:
   SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context);
@@ -55,7 +55,9 @@ class SearchLane {
   std::list<SearchGroup> groups_{};
   std::vector<Index> first_rows_{};  // first row of each group
   std::vector<Normaliser> normalisers_{};
-  Tensor rows_;    // [room,hidden+C+embedding]: s_i, c_i, E y_{i-1}
+  // [room,hidden+C+embedding], a row for each hypothesis: the decoder state s_i, the context c_i,
+  // the embedding E y_{i-1} of the previous token.
+  Tensor rows_;
   Tensor states_;  // [room,hidden]: s_{i-1}
   Tensor pairs_, largest_, logits_;
 };

@@ -30,21 +30,21 @@ inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFil
 struct Counts {
   Spent spent{};
   Index batch = 0;  // batches of the current epoch that are done
-  // The kind of line of train.jsonl that is due after this update and not yet written: 1 without
-  // a validation, 2 with one; 0 if none is due.
+  // Kinds of lines of train.jsonl: 0 for none, 1 without a validation, 2 with one. `line_due` is
+  // not yet written for the last update; `line_done` is what the last update already has.
   Index line_due = 0;
-  // The kind of line of train.jsonl that this update already has: 0 for none, else 1 or 2.
   Index line_done = 0;
   Index tokens = 0;      // target tokens since the last line
   double loss = 0;       // sum of the loss over these tokens
   double last_loss = 0;  // loss per token of the last update
   double last_norm = 0;  // gradient norm of the last update, before clipping
-  // The time of the last line, plus the time of validations since: training time is counted from
-  // here.
+  // The time of the last line, plus the time of validations since: the speed that the next line
+  // states is counted from here.
   double line_seconds = 0;
-  Index line_updates = 0;    // updates since the last line
-  Index clipped = 0;         // updates since the last line whose gradients were clipped
-  double valid_seconds = 0;  // time of the end of the last validation
+  Index line_updates = 0;  // updates since the last line
+  Index clipped = 0;       // updates since the last line whose gradients were clipped
+  // The time of the last validation, or, without a validation set, of the last that was due.
+  double valid_seconds = 0;
 };
 
 class TrainingState {

@@ -14,7 +14,7 @@ namespace qkv {
 
 enum class HeadForm {
   // The split form (document 003; Vaswani et al. 2017, section 3.2.2): each head has width/heads
-  // channels. Four projections width -> width have a bias. Scores are scaled by
+  // channels. There are four projections width -> width, each with a bias. Scores are scaled by
   // 1/sqrt(width/heads).
   kSplit,
   // The wide form (document 001): each head has the full width n. Three projections n -> heads*n
@@ -39,18 +39,18 @@ struct MultiHeadConfig {
 
 // Multi-head attention between q [..,Tq,width], k [..,Tk,key_width] and v [..,Tk,value_width]:
 // self-attention when the three are one array, else cross-attention. Leading axes broadcast as in
-// NumPy. With bias_kv there is one more key than in k: in weights, scores and column sums. Heads
-// are merged as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D]; document 001 transposes [B*H,T,D] without
-// forming [B,H,T,D] and so mixes positions with heads.
+// NumPy. With bias_kv, weights, scores and column sums have one key more than k. Heads are merged
+// as [B,H,T,D] -> [B,T,H,D] -> [B,T,H*D], in both forms. (Document 001 instead transposes
+// [B*H,T,D], which mixes positions with heads.)
 class QKV_API MultiHeadAttention {
  public:
   struct Parameters {
     HeadForm form = HeadForm::kSplit;  // determines the names
     LinearParameters q{};              // split [width,width]; wide [heads*width,width]
-    LinearParameters k{};              // k and v: [G*D,key_width] and [G*D,value_width]
-    LinearParameters v{};
-    LinearParameters o{};  // split [width,width]; wide [width,heads*width]
-    Tensor bias_k{};       // with bias_kv: [G*D], D channels of a head
+    LinearParameters k{};              // [G*D,key_width], D channels of a head
+    LinearParameters v{};              // [G*D,value_width]
+    LinearParameters o{};              // split [width,width]; wide [width,heads*width]
+    Tensor bias_k{};                   // with bias_kv: [G*D], D channels of a head
     Tensor bias_v{};
     Tensor sinks{};  // [heads]
 
@@ -82,9 +82,10 @@ class QKV_API MultiHeadAttention {
     Dropout dropout{};
   };
 
-  // Parameters are zero until initialised or written. Throws Error if a size is below 1, heads do
-  // not divide width (split form), key_heads do not divide heads, both sinks and zero_attn are set,
-  // dropout is not in [0,1), or the dtype is neither float32 nor float64.
+  // Parameters are zero until initialised or written. Throws Error if width or heads is below 1, a
+  // size that may be 0 is negative, heads do not divide width (split form), key_heads do not divide
+  // heads, both sinks and zero_attn are set, dropout is not in [0,1), or the dtype is neither
+  // float32 nor float64.
   explicit MultiHeadAttention(const MultiHeadConfig& config);
   const MultiHeadConfig& config() const noexcept { return config_; }
   Parameters& parameters() noexcept { return parameters_; }

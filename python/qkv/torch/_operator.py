@@ -275,7 +275,7 @@ def _backward_transformed(*args: Any, **kwargs: Any) -> Any:
 
 
 def _cast(name: str, x: Any, dtype: torch.dtype) -> Any:
-    """Casts float32 q, k and v, and all 16-bit differentiable tensors, to autocast's dtype."""
+    """Casts float32 q, k and v, and 16-bit differentiable tensors that no function captures."""
     if not isinstance(x, torch.Tensor) or name not in DIFFERENTIABLE:
         return x
     narrow = x.dtype in (torch.bfloat16, torch.float16)

@@ -62,8 +62,8 @@ class FusedBackward {
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
-  // Whether it is worth the memory to store the rows of dk or dv per key head and sum them
-  // afterwards: they take little, or at most twice as much as the rows of queries.
+  // Whether the rows of dk or dv are stored per key head and summed afterwards: if they are few
+  // numbers (kLittle), or at most twice as many as the rows of q and dout.
   bool keeps_rows(const GradientRows<T>& rows, Index width) const;
   // Number of key heads that one task processes one after another because they add to the same
   // elements.

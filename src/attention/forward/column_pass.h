@@ -13,11 +13,12 @@
 #include "core/results.h"
 #include "runtime/task_order.h"
 
-// Results that are sums of weights: over queries (column_sums, value_sums), over cells (pooled) and
-// over keys (entropy). One pass that recomputes scores gives them all, once the softmax of every
-// row is known. A task is one chunk of keys of a query head; it goes through the queries in blocks
-// of kGradientBlock. Its columns belong to it alone; the parts that chunks add to rows and cells
-// are accumulated in task order, with a counter for each block of queries.
+// Results that are sums over pairs: of weights over queries (column_sums, value_sums) or over the
+// pairs of a cell (pooled), and of the terms of the entropy over keys. One pass that recomputes
+// scores gives them all, once the softmax of every row is known. A task is one chunk of keys of a
+// query head; it goes through the queries in blocks of kGradientBlock. Its columns belong to it
+// alone; the parts that chunks add to rows and cells are accumulated in task order, with a counter
+// for each block of queries.
 namespace qkv::attn {
 
 using core::kGradientBlock;

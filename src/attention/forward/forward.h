@@ -65,12 +65,13 @@ class FusedForward {
   Index most_rows() const { return p_.G > 0 ? p_.H / p_.G * p_.Tq : 0; }
   bool few_queries() const { return p_.G > 0 && most_rows() <= kFewRows; }
   bool with_values() const { return to_.out.given() || to_.state.acc.given(); }
-  bool shows_states() const { return looks_inside(to_) || columns_.wanted(); }
+  // Whether a later pass recomputes scores and needs the state of each row's softmax.
+  bool needs_states() const { return looks_inside(to_) || columns_.wanted(); }
   // Pieces of a unit in the shared memory: panels, or partial results of chunks.
   Index pieces_of(const KeyUnit& unit) const {
     return few_queries() ? live_chunks(unit).size() : core::divide_up(unit.s.Tk, kPanel);
   }
-  // Chunks with keys that interval masks allow some of a unit's few rows.
+  // Chunks with a key that interval masks allow for at least one of the unit's rows.
   KeyRange live_chunks(const KeyUnit& unit) const;
   Index piece_values() const { return few_queries() ? partial_values() : kPanel * p_.Dk; }
   Index most_pieces() const;
@@ -138,8 +139,8 @@ Index FusedForward<T>::cached_pieces(Index threads) const {
   return std::min(most_pieces(), std::max<Index>(threads * kBudget / bytes, 1));
 }
 
-// Rows of a block: fewer if there are too few blocks for the threads to finish together (eight per
-// thread), but at least eight tiles. Any number gives bit-identical results.
+// Rows of a block: reduced, to no less than eight tiles, until each thread has eight blocks, so
+// that threads finish together. Any number gives bit-identical results.
 template <class T>
 Index FusedForward<T>::choose_block_rows(int threads, Index units) const {
   if (threads <= 1 || p_.G == 0) return kBlockRows;
@@ -169,7 +170,7 @@ template <class AnyArena>
 void FusedForward<T>::take_shared(AnyArena& arena) {
   units_ = UnitBlock::take(arena);
   shared_ = arena.template take<T>(most_pieces() * piece_values()).data();
-  if (!shows_states()) return;
+  if (!needs_states()) return;
   states_ = RowStates<T>::take(arena, p_);
   columns_.take_shared(arena);
 }
@@ -202,8 +203,8 @@ void FusedForward<T>::run_units(runtime::Call& call, Index begin, Index end) {
     const auto chunks = [&](const KeyUnit& unit) {
       return core::divide_up(unit.s.Tk, p_.key_chunk);
     };
-    // Chunks per task: neighbours, since a task that reads keys as they are stored prefetches those
-    // of the next chunk; but each thread gets at least 16 tasks.
+    // Neighbouring chunks form a task, since a task that reads keys as they are stored prefetches
+    // the next chunk's. Each thread gets at least 16 tasks if there are enough chunks.
     constexpr Index kMostChunks = 32;
     task_chunks_ =
         std::clamp(units_.pieces() / (Index{16} * call.concurrency()), Index{1}, kMostChunks);
@@ -317,7 +318,7 @@ Index FusedForward<T>::place_in(const ResultOperand& x, const FusedBlock<T>& blo
   return core::offset_of(x, core::batch_offset(x, p_.batch, unit.b), at.h, unit.s.q0 + at.i, 0);
 }
 
-// Sets the state of the block's rows to that of the keys before the call's.
+// Loads the softmax states that earlier steps left for the block's rows.
 template <class T>
 void FusedForward<T>::load_state(FusedBlock<T>& block) {
   SoftmaxState<T>& state = block.state;
@@ -363,7 +364,7 @@ void FusedForward<T>::finish(FusedBlock<T>& block) {
     empty[r] = state.max[r] == -std::numeric_limits<T>::infinity() && state.sum[r] == 0;
   }
   if (p_.sinks.given()) add_sinks(block, empty);
-  if (shows_states()) {
+  if (needs_states()) {
     for (Index r = 0; r < queries.count(); ++r) {
       const Index at = states_.index(queries.unit().s.q0, queries[r].at);
       states_.max[at] = state.max[r];

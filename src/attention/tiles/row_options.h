@@ -13,9 +13,9 @@
 #include "core/tile_classes.h"
 #include "kernels/dot_kernels.h"
 
-// Functions that change a piece of a row of scores as the options say, between the product and the
-// softmax: soft-cap -> user functions -> + bias, + ALiBi -> masks. All fused paths share them.
-// Soft-cap is in kernels/dot_kernels.h, and the masks are in core/masks.h.
+// Functions for a row of scores between the product and the softmax, which all fused paths share:
+// user functions, bias and ALiBi, and loads and stores of rows. Soft-cap, applied before them, is
+// in kernels/dot_kernels.h; masks, applied after them, are in core/masks.h.
 namespace qkv::attn {
 
 using core::Operand;
