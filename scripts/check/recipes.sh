@@ -12,7 +12,8 @@ readonly root=$PWD
 tree=$(mktemp -d)
 readonly tree
 trap 'rm -rf "$tree"' EXIT
-tar -cf - CMakeLists.txt CMakePresets.json cmake include src app bench tests/seed_numbers.tsv |
+tar -cf - CMakeLists.txt CMakePresets.json CHANGELOG.md LICENSE NOTICE cmake include src app bench packaging \
+  tests/seed_numbers.tsv |
   tar -xf - -C "$tree"
 cp CMakeLists.txt "$tree/CMakeLists.plain"
 
