@@ -269,7 +269,7 @@ step_fuzz() {
 }
 
 # Compiles the library for AArch64 and runs its tests under an emulator; the last line counts them.
-# The step joins all_steps once it has passed.
+# It takes an hour, and is not among all_steps.
 step_aarch64() {
   scripts/setup.sh aarch64
   scripts/build.sh aarch64 test_{attention,core,dense,errors,expressions,kernels,layers,order,ranks,runtime,support}
