@@ -484,6 +484,10 @@ def test_steps_side_by_side_keep_their_own_names():
         ({"keep": [3]}, "keep must be a text or a list of texts, got int in the list"),
         ({"keys": True}, "keys must be a list of 3 strings, or indices, got bool"),
         ({"queries": np.array(0)}, "queries must be a list of 3 strings, or indices, got ndarray"),
+        (
+            {"queries": [["a"], ["b", "c"]]},
+            "queries must be a list of strings for each of 1 examples",
+        ),
         ({"axes": "a,b"}, "axes must be the names of rows and columns"),
         ({"title": 3}, "title must be a text, got int"),
         ({"example": 1}, "example must be from -1 to 0, got 1"),
@@ -513,6 +517,8 @@ def test_refused_by_name():
         qkv.show(np.eye(2), colors="blue")
     with pytest.raises(TypeError, match=r"show.steps\(\) got an unexpected keyword argument 'sink"):
         qkv.show.steps(np.eye(2), np.eye(2), np.eye(2), sinks=1)
+    with pytest.raises(TypeError, match=r"^show.steps: k must be an array of floats or a list"):
+        qkv.show.steps(np.eye(2), "x", np.eye(2))
     with pytest.raises(ValueError, match=r"show.steps: q must be one head's array with 2 axes"):
         qkv.show.steps(np.ones((1, 2, 2)), np.eye(2), np.eye(2))
     found = qkv.attention(np.eye(2), np.eye(2), np.eye(2), return_entropy=True)
