@@ -96,11 +96,18 @@ class Case(unittest.TestCase):
             self.assertEqual(process.wait(timeout=PATIENCE), 0, arguments)
         return shown
 
-    def wait_until(self, condition):
-        """Waits until condition() holds; fails after so many looks that it never will."""
+    def wait_until(self, condition, process=None):
+        """Waits until condition() holds; fails after so many looks that it never will.
+
+        If only `process` can make it hold, also fails once that has ended.
+        """
         for _ in range(LOOKS):
+            has_ended = process is not None and process.poll() is not None
             if condition():
                 return
+            if has_ended:
+                streams = process.communicate(timeout=PATIENCE)
+                self.fail(f"the process has ended with {process.returncode}: {streams}")
             time.sleep(0.003)
         self.fail("what the test waits for does not come")
 

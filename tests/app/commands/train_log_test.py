@@ -191,7 +191,7 @@ class Log(TrainCase):
         """The end is logged within the first epoch as well, and only once for one update."""
         self.file("data.tsv", (self.dir / "data.tsv").read_text() * 40)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *VALID)
-        self.wait_for_update("RUN", 2)
+        self.wait_for_update(process, "RUN", 2)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE)
         at = self.updates("RUN")

@@ -46,6 +46,12 @@ def stat(process):
     return head.partition("(")[2], rest.split()
 
 
+def is_running(process):
+    """Whether a process named qkv has this id; one that is dead but not yet waited for has not."""
+    name, fields = stat(process)
+    return name == "qkv" and fields[0] not in "ZX"
+
+
 def start_time(process):
     """Returns when a process started, in ticks."""
     return int(stat(process)[1][19])
@@ -77,7 +83,7 @@ class TrainRanks(TrainCase):
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                    start_new_session=True)
         self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+        self.addCleanup(subprocess.run, ["pkill", "-KILL", "-s", str(process.pid)])
         return process
 
     def ranks_of(self, process, count):
@@ -88,8 +94,18 @@ class TrainRanks(TrainCase):
             found[:] = sorted(programs_below(process.pid), key=start_time)
             return len(found) == count
 
-        self.wait_until(has_all)
+        self.wait_until(has_all, process)
         return found
+
+    def end_of(self, process, ranks):
+        """Waits until mpirun and its ranks have ended; returns what went to standard error.
+
+        Open MPI's mpirun does not wait for ranks that it kills: they may outlive it, and keep their
+        folder locked until they end.
+        """
+        _, errors = process.communicate(timeout=PATIENCE)
+        self.wait_until(lambda: not any(map(is_running, ranks)))
+        return errors
 
     def messages(self, text):
         return [line for line in text.splitlines() if line.startswith("qkv: ")]
@@ -138,10 +154,10 @@ class TrainRanks(TrainCase):
             process = self.start_ranks(count, "data.tsv", "-o", "RUN", *MORE, "--after", ENDLESS,
                                        "--save-freq", "1u")
             ranks = self.ranks_of(process, count)
-            self.wait_for_update("RUN", seen + 1)
+            self.wait_for_update(process, "RUN", seen + 1)
             time.sleep(draw.uniform(0, 0.05))
             os.kill(ranks[turn % count], signal.SIGKILL)
-            process.communicate(timeout=PATIENCE)
+            self.end_of(process, ranks)
             self.assertNotEqual(process.returncode, 0)
             self.assertGreater(self.updates("RUN"), seen)
             seen = self.updates("RUN")
@@ -164,7 +180,7 @@ class TrainRanks(TrainCase):
             except ProcessLookupError:
                 break
             time.sleep(0.02)
-        process.communicate(timeout=PATIENCE)
+        self.end_of(process, ranks)
         self.assertEqual(process.returncode, 0)
         self.same_run("RUN", "WHOLE")
 
@@ -176,10 +192,10 @@ class TrainRanks(TrainCase):
             process = self.start_ranks(2, "data.tsv", "-o", folder, *MORE, "--after", ENDLESS,
                                        "--save-freq", "1u", more=patient)
             ranks = self.ranks_of(process, 2)
-            self.wait_for_update(folder)
+            self.wait_for_update(process, folder)
             # Ctrl-C reaches mpirun, which ends its processes; SIGTERM one of the ranks.
             os.kill(process.pid if number == signal.SIGINT else ranks[1], number)
-            _, errors = process.communicate(timeout=PATIENCE)
+            errors = self.end_of(process, ranks)
             if code is not None:
                 self.assertEqual(process.returncode, code)
             updates = self.updates(folder)
@@ -215,25 +231,26 @@ class TrainRanks(TrainCase):
         process = self.start_ranks(2, "data.tsv", "-o", "RUN", *MORE, "--after", ENDLESS,
                                    "--save-freq", "20u")
         ranks = self.ranks_of(process, 2)
-        self.wait_for_update("RUN", 20)
+        self.wait_for_update(process, "RUN", 20)
         for rank in ranks:
             resource.prlimit(rank, resource.RLIMIT_FSIZE, (1000, 1000))
-        _, errors = process.communicate(timeout=PATIENCE)
+        errors = self.end_of(process, ranks)
         self.assertEqual(process.returncode, 4, errors)
         [line] = self.messages(errors)
         self.assertRegex(line, r"^qkv: rank 0: RUN/\S+: cannot be written: File too large$")
 
     def test_another_run_alone(self):
         """Ranks train one run together, or each its own."""
-        command = f"{PROGRAM} train data.tsv -o RUN$OMPI_COMM_WORLD_RANK$PMI_RANK --after 1u"
+        command = f"{PROGRAM} train data.tsv -o $0$OMPI_COMM_WORLD_RANK$PMI_RANK --after 1u"
         words = [*launcher(), "-n", "2", "sh", "-c", command]
-        done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        done = subprocess.run([*words, "RUN"], capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
         self.assertEqual(done.returncode, 2, done.stderr)
         [line] = self.messages(done.stderr)
         self.assertRegex(line, "^qkv: rank 1: processes that MPI starts train one run together, but ")
         alone = {**os.environ, "QKV_RANKS": "1"}
-        subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, check=True, env=alone)
-        self.assertEqual([self.updates(f"RUN{rank}") for rank in range(2)], [1, 1])
+        subprocess.run([*words, "ALONE"], capture_output=True, cwd=self.dir, timeout=PATIENCE, check=True,
+                       env=alone)
+        self.assertEqual([self.updates(f"ALONE{rank}") for rank in range(2)], [1, 1])
 
     def test_another_instruction_set(self):
         target = f"QKV_TARGET=sse4 {PROGRAM} train data.tsv -o RUN --after 1u"

@@ -83,9 +83,10 @@ class TrainCase(Case):
         return [{key: line[key] for key in line if key not in TIMES}
                 for line in self.lines(folder) if "end" not in line]
 
-    def wait_for_update(self, folder, least=1):
+    def wait_for_update(self, process, folder, least=1):
+        """Waits until the process, which trains in the folder, has saved so many updates."""
         state = self.path(folder, "state.safetensors")
-        self.wait_until(lambda: state.exists() and self.updates(folder) >= least)
+        self.wait_until(lambda: state.exists() and self.updates(folder) >= least, process)
 
     def stop_when(self, process, condition):
         """Pauses and continues the process until condition() holds for its files."""

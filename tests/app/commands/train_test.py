@@ -164,7 +164,7 @@ class Folder(TrainCase):
         """A run that stops before the first validation keeps its latest parameters as the best."""
         more = ("--valid", "valid.tsv", "--valid-freq", ENDLESS)
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
-        self.wait_for_update("RUN", 3)
+        self.wait_for_update(process, "RUN", 3)
         process.kill()
         process.communicate()
         at = self.updates("RUN")
@@ -172,7 +172,7 @@ class Folder(TrainCase):
             self.train(folder, "--after", f"{end}u", *more)
         self.same_run("RUN", "WHOLE")
         process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *more)
-        self.wait_for_update("RUN", at + 4)
+        self.wait_for_update(process, "RUN", at + 4)
         process.send_signal(signal.SIGINT)
         process.communicate()
         best, last = (safetensors(self.path("RUN", name))
@@ -252,7 +252,7 @@ class Resume(TrainCase):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
             folder = f"RUN{code}"
             process = self.start(folder, "--save-freq", "1u", "--after", ENDLESS, *valid)
-            self.wait_for_update(folder, 4)
+            self.wait_for_update(process, folder, 4)
             process.send_signal(number)
             out, err = process.communicate(timeout=PATIENCE)
             self.assertEqual((process.returncode, out), (code, b""))
@@ -285,7 +285,7 @@ class Resume(TrainCase):
                 "train.jsonl", "state.safetensors", "model.safetensors", "best.safetensors")),
                        log_is_ahead, model_is_behind, lambda: True):
             process = self.start("RUN", "--after", ENDLESS, "--save-freq", "1u", *valid)
-            self.wait_for_update("RUN", least + 1)
+            self.wait_for_update(process, "RUN", least + 1)
             self.stop_when(process, moment)
             process.kill()
             process.communicate()
@@ -385,8 +385,8 @@ class Refused(TrainCase):
                       self.refuse(4, *self.arguments("RUN")))
 
     def test_two_at_once(self):
-        self.start("RUN", "--save-freq", "1u", "--after", ENDLESS)
-        self.wait_for_update("RUN")
+        process = self.start("RUN", "--save-freq", "1u", "--after", ENDLESS)
+        self.wait_for_update(process, "RUN")
         line = self.refuse(4, *self.arguments("RUN"))
         self.assertEqual(line, "qkv: RUN: cannot be written: another process writes to it\n")
 
