@@ -3,16 +3,16 @@
 # Usage: scripts/check.sh [--quick | STEP...]
 # One STEP is run alone; its last line has a count, and a count of zero is a failure.
 # Several steps are run one after the other, and a table is printed at the end. Without a STEP all
-# steps are run, and the table is written to docs/last-check.txt, with the commit and the date; a
-# step that has passed on this commit, here and with nothing changed, is not run again.
+# steps are run, and their table is written to docs/last-check.txt; a step that has passed there on
+# the same files is not run again, so that a check can go on on another machine.
 # --quick runs what a change must pass besides `make test`; continuous integration runs these steps.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
-readonly all_steps="format rules spdx rooms figures python headers analyze apart recipes docs site wheel oldest_torch cuda clang shared asan tsan fuzz"
+readonly all_steps="format rules spdx rooms figures python headers apart asan tsan clang recipes docs site wheel oldest_torch shared cuda analyze fuzz"
 readonly last_check=docs/last-check.txt
-resume="" # "yes": steps that have passed on this commit are not run again
+resume="" # "yes": steps that have passed on the same files are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
 
 # ---- what the steps share -----------------------------------------------------------------------
@@ -278,70 +278,87 @@ step_aarch64() {
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
-# The commit, with "-dirty" if a file differs from it; docs/last-check.txt may.
-commit() {
+# A name of the files that are checked, the same on each machine and at each commit that has them;
+# "-dirty" is added if one differs from the commit. The table of the last check is not among them.
+files_id() {
   local changed
   changed=$(git status --porcelain -- . ":!$last_check" 2>/dev/null) || changed=unknown
-  echo "$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)${changed:+-dirty}"
+  echo "$(git ls-tree -r HEAD | grep -v "$last_check" | git hash-object --stdin | head -c 12)${changed:+-dirty}"
 }
 
-# Runs a step and adds a row to the table: "ok" or "FAILED", its CPU seconds, and its last line,
-# which has the count. The row of a step that passed stays in build/check, below the commit.
+# The machine, in a line.
+machine() {
+  local names='vendor_id|cpu family|model'
+  echo "$(awk -F'\t*: ' -v names="^($names)\$" '$1 ~ names { printf "%s%s", space, $2; space = " " }
+    /^$/ { exit }' /proc/cpuinfo), $jobs at a time"
+}
+
+# Runs a step and adds a row to the table: "ok" or "FAILED", its CPU seconds, the day, and its last
+# line, which has the count.
 run_step() {
   local step=$1 log=build/check/$1.log cpu verdict=ok outcome row started
   local TIMEFORMAT='%U %S'
-  started=$(commit)
+  started=$(files_id)
   printf '\n== %s\n' "$step"
   { time scripts/check.sh "$step" 2>&1 | tee "$log" >&3; } 3>&1 2>"$log.cpu" || verdict=FAILED
   cpu=$(awk 'END { printf "%.0f", $1 + $2 }' "$log.cpu")
   outcome=$(tail -n 1 "$log")
-  [ "$verdict" = ok ] || outcome="see $log"
-  row=$(printf '%-13s %-6s %6d  %s' "$step" "$verdict" "$cpu" "$outcome")
+  if [ "$(files_id)" != "$started" ]; then
+    verdict=FAILED
+    outcome="files changed meanwhile"
+  elif [ "$verdict" != ok ]; then
+    outcome="see $log"
+  fi
+  row=$(printf '%-13s %-6s %6d  %s  %s' "$step" "$verdict" "$cpu" "$(date --utc +%F)" "$outcome")
   rows+=$row$'\n'
   total=$((total + cpu))
-  [ "$verdict" = ok ] || return 1
-  printf '%s\n%s\n' "$started" "$row" >"build/check/$step.passed"
+  [ "$verdict" = ok ]
 }
 
-# Adds the row of a step that has passed on this commit. Fails if there is none.
+# Adds the row of a step that has passed on the same files, here or on another machine. Fails if
+# there is none.
 add_earlier_row() {
-  local passed=build/check/$1.passed now row
-  now=$(commit)
-  [[ $now != *-dirty && -f $passed && $(head -n 1 "$passed") == "$now" ]] || return 1
-  row=$(tail -n 1 "$passed")
+  local row
+  row=$(grep -E "^$1 +ok " <<<"$earlier") || return 1
   rows+=$row$'\n'
   total=$((total + $(awk '{ print $3 }' <<<"$row")))
   printf '\n== %s: passed earlier\n' "$1"
 }
 
+# Runs steps and prints their table. With `resume`, skips those that have passed, and writes the
+# table to docs/last-check.txt after each, so that another run, on this machine or another, goes on.
 run_all() {
-  local step failed=0 total=0 rows=""
+  local step failed=0 done=0 total=0 rows="" earlier="" machines=""
   mkdir -p build/check
+  if [[ -n $resume && $(files_id) != *-dirty ]] && grep -qx "files  $(files_id)" "$last_check"; then
+    earlier=$(<"$last_check")
+    machines=$(grep '^CPU ' "$last_check")
+  fi
+  grep -qxF "CPU    $(machine)" <<<"$machines" || machines+=${machines:+$'\n'}"CPU    $(machine)"
   for step in "$@"; do
-    [ -n "$resume" ] && add_earlier_row "$step" && continue
-    run_step "$step" || failed=$((failed + 1))
+    { [ -n "$resume" ] && add_earlier_row "$step"; } || run_step "$step" || failed=$((failed + 1))
+    done=$((done + 1))
+    table=$(
+      printf '%-13s %-6s %6s  %-10s\n' step "" "CPU s" day
+      printf '%s%d of %d steps, %d failed, %d CPU seconds\n' "$rows" "$done" $# "$failed" "$total"
+    )
+    [ -z "$resume" ] || write_last_check
   done
-  table=$(
-    printf '%-13s %-6s %6s  %s\n' step "" "CPU s" ""
-    printf '%s%d steps, %d failed, %d CPU seconds\n' "$rows" $# "$failed" "$total"
-  )
   printf '\n%s\n' "$table"
   ((failed == 0))
 }
 
-# Writes the table of all steps to docs/last-check.txt.
 write_last_check() {
   {
     echo "# SPDX-License-Identifier: Apache-2.0"
-    echo "# What the last \`make check\` found; it writes this file."
-    echo "commit $(commit)"
-    echo "date   $(date --utc +%Y-%m-%dT%H:%MZ)"
-    echo "CPU    $(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo), $jobs at a time"
+    echo "# Written by \`make check\`, which goes on from it where the files are the same."
+    echo "files  $(files_id)"
+    echo "commit $(git rev-parse --short=12 HEAD)"
+    echo "$machines"
     echo
     echo "$table"
   } >build/check/last
   mv build/check/last "$last_check"
-  echo "written: $last_check"
 }
 
 if [[ $* == --quick ]]; then
@@ -363,7 +380,7 @@ case $# in
     scripts/python_package.sh
     # shellcheck disable=SC2086
     run_all $all_steps || status=$?
-    write_last_check
+    echo "written: $last_check"
     exit "$status"
     ;;
   1) "step_$1" ;;
