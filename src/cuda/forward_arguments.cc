@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <variant>
 
+#include "core/message.h"
+
 namespace qkv::cuda {
 namespace {
 

@@ -40,6 +40,12 @@ Range modulo_of(const Range& a, const Range& b) {
   if (b.contains(0)) return {};
   if (b.low > 0) {
     if (a.low >= 0 && a.high < b.low) return a;
+    // Between two multiples of the divisor the remainder rises with the operand. So the upper bits
+    // of an index are known in a tile, as masks in Morton order need.
+    if (b.low == b.high && floor_divided(a.low, b.low) == floor_divided(a.high, b.low)) {
+      const std::int64_t multiple = b.low * floor_divided(a.low, b.low);
+      return {a.low - multiple, a.high - multiple};
+    }
     return {0, b.high - 1};
   }
   return {b.low + 1, 0};

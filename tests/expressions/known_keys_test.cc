@@ -192,6 +192,33 @@ TEST(KnownKeys, OfTablesOfBlocksAreThoseOfTheTables) {
   }
 }
 
+// The places of a canvas of 16 x 16 in Morton order: the even bits of an index are x, the odd ones
+// y. A tile of 64 is a square of 8 x 8, so that a neighbourhood leaves whole tiles out.
+TEST(KnownKeys, OfMortonOrdersAreKnownByTheirUpperBits) {
+  const auto bits = [](const Expression& n, int first) {
+    Expression found = n / (1 << first) % 2;
+    for (int bit = 1; bit < 4; ++bit) {
+      found = found + n / (1 << (first + 2 * bit)) % 2 * (1 << bit);
+    }
+    return found;
+  };
+  const Symbols x;
+  const auto near = [&](int reach) {
+    return abs(bits(x.i, 0) - bits(x.j, 0)) <= reach && abs(bits(x.i, 1) - bits(x.j, 1)) <= reach;
+  };
+  // There are 2 x 3 tiles. Their queries have x 0..7 and y 0..7, then x 8..11 and y 0..1; their
+  // keys x 0..7 and y 0..7, then x 8..15, then y 8..11 again from x 0.
+  const auto count = [&](int reach, core::TileClass tile) {
+    return expect_true(near(reach)).tiles[static_cast<std::size_t>(tile)] /
+           static_cast<int>(kB * kH);
+  };
+  EXPECT_EQ(count(0, core::TileClass::kDead), 4);
+  EXPECT_EQ(count(3, core::TileClass::kDead), 1);
+  EXPECT_EQ(count(15, core::TileClass::kFull), 6);
+  // Remainders by divisors that differ from key to key have no such bits.
+  expect_true((x.i + 128) % (x.j % 3 + 64) < 64);
+}
+
 // Sums that wrap around, and the least integer, have no order; divisors below 0 are not solved for.
 TEST(KnownKeys, OfSumsThatWrapAroundAreNotSolved) {
   constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
