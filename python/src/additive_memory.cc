@@ -48,7 +48,7 @@ class BoundMemory {
   nb::tuple attention_backward(nb::handle q, nb::handle v, const nb::tuple& outputs,
                                const nb::tuple& options) {
     CallArguments call = with_memory(kMemoryBackward, q, v, options);
-    return differentiate({kMemoryBackward, true}, call, q, outputs,
+    return differentiate({kMemoryBackward, true}, call, ResultMaker(q), outputs,
                          [&](double work, const Saved& saved, const OutputGradients& from,
                              const InputGradients& to) {
                            run_on(context_, work, [&](Context&) {

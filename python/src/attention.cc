@@ -122,18 +122,21 @@ nb::object attend_into(const char* function, const CallArguments& call, const Re
 
 }  // namespace
 
+ResultShapes shapes_of(const char* function, const CallArguments& call) {
+  const Inputs& in = call.inputs;
+  const bool starts_unread = call.on_device && (in.cu_seqlens_q.given() || in.cu_seqlens_k.given());
+  return starts_unread ? packed_shapes(function, in) : result_shapes(in);
+}
+
 nb::object attend(const char* function, const CallArguments& call, nb::handle like,
                   const nb::tuple& wanted, const Run& run) {
-  const ResultShapes shapes = in_layout(call, [&] { return result_shapes(call.inputs); });
+  const ResultShapes shapes = in_layout(call, [&] { return shapes_of(function, call); });
   return attend_into(function, call, shapes, ResultMaker(like), wanted, run);
 }
 
 nb::object attend_on_device(const char* function, const CallArguments& call, nb::object make,
                             const nb::tuple& wanted, const Run& run) {
-  const bool packed = call.inputs.cu_seqlens_q.given() || call.inputs.cu_seqlens_k.given();
-  const ResultShapes shapes = in_layout(call, [&] {
-    return packed ? packed_shapes(function, call.inputs) : result_shapes(call.inputs);
-  });
+  const ResultShapes shapes = in_layout(call, [&] { return shapes_of(function, call); });
   const ResultMaker maker = ResultMaker::on_device(std::move(make));
   return attend_into(function, call, shapes, maker, wanted, run);
 }

@@ -87,6 +87,10 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run);
 
+// The shapes of the results of a call. Throws Error for invalid inputs, in the words of the
+// library.
+ResultShapes shapes_of(const char* function, const CallArguments& call);
+
 // attend() of arrays on a GPU: `make` is as in ResultMaker::on_device().
 nb::object attend_on_device(const char* function, const CallArguments& call, nb::object make,
                             const nb::tuple& wanted,

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "areas.h"
+#include "attention.h"
 #include "call.h"
 #include "errors.h"
 #include "results.h"
@@ -273,9 +274,9 @@ nb::object make_captured(GradientMaker& maker, InputGradients& to) {
 
 // The shapes of the results of a call. Throws Error for invalid inputs, so that no array is made
 // from their shapes.
-ResultShapes checked_shapes(const char* function, const Inputs& inputs) {
+ResultShapes checked_shapes(const char* function, const CallArguments& call) {
   try {
-    return result_shapes(inputs);
+    return shapes_of(function, call);
   } catch (const Error& error) {
     throw of_function(error, function);
   }
@@ -286,7 +287,7 @@ nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
   CallArguments call = call_arguments(kAttentionBackward, q, k, v, options);
   const int thread_count = threads_of(kAttentionBackward, threads);
   return differentiate(
-      {kAttentionBackward}, call, q, outputs,
+      {kAttentionBackward}, call, ResultMaker(q), outputs,
       [&](double work, const Saved& saved, const OutputGradients& from, const InputGradients& to) {
         run_call(thread_count, work, [&](Context& context) {
           in_layout(call, [&] {
@@ -298,7 +299,7 @@ nb::tuple backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
 
 }  // namespace
 
-nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
+nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, const ResultMaker& maker,
                         const nb::tuple& outputs, const RunBackward& run) {
   const char* const function = of.name;
   constexpr std::array kNames = {"dout", "out", "lse", "dlse", "dweights"};
@@ -308,7 +309,9 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   std::array<ConstView, kNames.size()> given;
   for (std::size_t n = 0; n < kNames.size(); ++n) {
     const Name name{function, kNames[n]};
-    given[n] = call.hold(array_of(nb::object(outputs[n]), name)).view;
+    const nb::object array(outputs[n]);
+    given[n] =
+        call.hold(call.on_device ? array_on_device(array, name) : array_of(array, name)).view;
     if (n < 2) given[n] = as_heads_first(given[n], call.layout, call.layout.heads, name);
   }
   const Array rows =
@@ -316,8 +319,7 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   if (rows.view.given() && !given[4].given()) {
     throw_value_error({function, "rows"}, "is given but dweights is not");
   }
-  const ResultShapes shapes =
-      in_layout(call, [&] { return checked_shapes(function, call.inputs); });
+  const ResultShapes shapes = in_layout(call, [&] { return checked_shapes(function, call); });
   const Saved saved{given[1], given[2]};
   const OutputGradients from{given[0], given[3], {rows.view, given[4]}};
 
@@ -325,7 +327,6 @@ nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::han
   if (of.keys_apart) {
     for (const char* name : kOfKeys) wanted.leave_out(name);
   }
-  const ResultMaker maker(like);
   GradientMaker gradients(function, maker, wanted, call);
   InputGradients to;
   if (wanted.accumulates()) to.write = Write::kAccumulate;

@@ -7,6 +7,7 @@
 #include <qkv/attention.h>
 
 #include "options.h"
+#include "results.h"
 
 namespace qkv::python {
 
@@ -20,10 +21,10 @@ struct BackwardFunction {
 using RunBackward =
     std::function<void(double work, const Saved&, const OutputGradients&, const InputGradients&)>;
 
-// Makes arrays for the gradients of a call, of the type of `like`, and calls run() to fill them.
-// `outputs` is (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns the gradients
-// that _core.GRADIENTS names, in that order, with None for those not requested.
-nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, nb::handle like,
+// Makes arrays for the gradients of a call by `maker`, and calls run() to fill them. `outputs` is
+// (dout, out, lse, dlse, dweights, rows, wanted, add_to). Returns the gradients that
+// _core.GRADIENTS names, in that order, with None for those not requested.
+nb::tuple differentiate(const BackwardFunction& of, CallArguments& call, const ResultMaker& maker,
                         const nb::tuple& outputs, const RunBackward& run);
 
 }  // namespace qkv::python

@@ -101,6 +101,54 @@ def _additive_cases():
 
 CASES = {name: rest for name, *rest in _cases()}
 
+# The calls whose gradients the kernels compute.
+WITH_GRADIENTS = (
+    "plain", "float16", "odd widths", "wide", "window", "lengths", "lists", "offset", "mask",
+    "padding", "bias of 16 bits", "alibi", "seed of a tensor", "mask, bias and dropout", "bthd",
+    "strided", "side by side", "packed", "no values", "one query", "no batch", "no queries",
+)  # fmt: skip
+
+
+def gradients(attention, name, to="cpu", needed="qkv"):
+    """Gradients of a call of CASES by the letter of their tensor; see gradients_of()."""
+    q, k, v, options = (moved(x, to) for x in CASES[name])
+    return gradients_of(attention, q, k, v, options, needed)
+
+
+def exact_gradients(attention, name):
+    """As gradients(), of the same numbers in float64."""
+
+    def wide(x):
+        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+    q, k, v, options = CASES[name]
+    options = {n: wide(x) for n, x in options.items()}
+    return gradients_of(attention, wide(q), wide(k), wide(v), options, "qkv")
+
+
+def gradients_of(attention, q, k, v, options, needed):
+    """Gradients of a sum of the real results, with a random factor for each number."""
+    given = {n: x.requires_grad_(n in needed) for n, x in zip("qkv", (q, k, v)) if x is not None}
+    try:
+        results = [x for x in results_of(attention(q, k, v, **options)) if x.requires_grad]
+        factors = [_normal(*x.shape, seed=20 + n).to(x) for n, x in enumerate(results)]
+        torch.autograd.backward(results, factors)
+        return {n: given[n].grad for n in needed if n in given}
+    finally:
+        for x in given.values():  # the tensors of CASES
+            x.requires_grad_(False).grad = None
+
+
+def assert_gradients_near(got, want, dtype):
+    """Weights and gradients of scores are rounded to 16 bits before they are multiplied."""
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    assert got.keys() == want.keys()
+    for name, x in got.items():
+        y = want[name]
+        assert x.dtype == dtype and x.shape == y.shape
+        largest = float(y.abs().max()) if y.numel() > 0 else 0
+        torch.testing.assert_close(x.cpu().double(), y, atol=2 * unit * largest, rtol=3 * unit)
+
 
 def moved(x, to):
     """x with every tensor on the device `to`, but not the numbers that the host needs."""

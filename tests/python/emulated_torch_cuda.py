@@ -11,10 +11,23 @@ import ctypes
 import numpy as np
 import pytest
 import torch
-from cuda_calls import CASES, additive, additive_inputs, assert_near, dropped_weights, inputs
+from cuda_calls import (
+    CASES,
+    WITH_GRADIENTS,
+    additive,
+    additive_inputs,
+    assert_gradients_near,
+    assert_near,
+    dropped_weights,
+    exact_gradients,
+    gradients,
+    gradients_of,
+    inputs,
+)
 
 import qkv
 import qkv.torch
+from qkv import _core
 from qkv.torch import _cuda, _questions
 
 STREAM = 4242
@@ -58,6 +71,125 @@ def test_negated_tensors_are_their_values():
     q, k, v = inputs()
     negated = torch._neg_view(k)
     assert_near(attention(q, negated, v), attention(q, -k, v), q.dtype, v)
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Makes qkv.torch.attention take tensors of the CPU for those of a GPU; counts the calls."""
+    calls = []
+
+    def counted(function):
+        def call(*arguments):
+            calls.append(function)
+            return getattr(_core, function)(*arguments)
+
+        return call
+
+    class Counted:
+        REQUESTS = _core.REQUESTS
+        check_tensor = _core.check_tensor
+        cuda_attention = staticmethod(counted("cuda_attention"))
+        cuda_attention_backward = staticmethod(counted("cuda_attention_backward"))
+
+    monkeypatch.setattr(_cuda, "is_on_gpu", lambda x: True)
+    monkeypatch.setattr(_cuda, "_core", Counted)
+    return calls
+
+
+BOTH = ["cuda_attention", "cuda_attention_backward"]
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return {name: exact_gradients(qkv.torch.attention, name) for name in WITH_GRADIENTS}
+
+
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients(name, exact, taken):
+    got = gradients(qkv.torch.attention, name)
+    assert taken == BOTH
+    assert_gradients_near(got, exact[name], CASES[name][0].dtype)
+
+
+def test_only_gradients_that_are_needed_are_computed(exact, taken, monkeypatch):
+    whole = gradients(qkv.torch.attention, "plain")
+    wanted = []
+    run = _cuda._Call.run
+
+    def watched(call, function, *more):
+        wanted.append(more[0][6] if len(more[0]) == 8 else None)
+        return run(call, function, *more)
+
+    monkeypatch.setattr(_cuda._Call, "run", watched)
+    for needed in ("q", "k", "v", "kv"):
+        got = gradients(qkv.torch.attention, "plain", needed=needed)
+        assert list(got) == list(needed) and wanted.pop() == [f"d{name}" for name in needed]
+        assert all(torch.equal(x, whole[name]) for name, x in got.items())
+
+
+@pytest.mark.skipif(not _questions.AVAILABLE, reason="this PyTorch has no operator")
+def test_gradients_through_the_operator(taken):
+    want = gradients(qkv.torch.attention, "mask, bias and dropout")
+    compiled = torch.compile(qkv.torch.attention, backend="aot_eager", fullgraph=True)
+    got = gradients(compiled, "mask, bias and dropout")
+    assert taken == 2 * BOTH
+    assert all(torch.equal(x, want[name]) for name, x in got.items())
+
+    q, k, v = inputs()
+    of_q = torch.func.grad(lambda q: qkv.torch.attention(q, k, v).sum())(q)
+    assert taken == 3 * BOTH
+    leaf = q.clone().requires_grad_()
+    qkv.torch.attention(leaf, k, v).sum().backward()
+    assert torch.equal(of_q, leaf.grad)
+
+
+def test_gradients_that_no_kernel_computes(taken):
+    q, k, v = inputs()
+    bias = torch.zeros(70, 90, requires_grad=True)
+    with pytest.raises(ValueError, match="attention: bias requires a gradient, but CUDA tensors"):
+        qkv.torch.attention(q, k, v, bias=bias)
+    with torch.no_grad():
+        qkv.torch.attention(q, k, v, bias=bias)
+    taken.clear()
+    slopes = torch.zeros(4, requires_grad=True)
+    with pytest.raises(ValueError, match="attention: alibi_slopes requires a gradient"):
+        qkv.torch.attention(q, k, v, alibi_slopes=slopes)
+    with pytest.raises(ValueError, match="additive scores have no gradients for CUDA tensors; use"):
+        first, *rest = additive_inputs()
+        qkv.torch.attention(first.requires_grad_(), *rest, **additive())
+    if _questions.AVAILABLE:
+        with pytest.raises(ValueError, match="attention: bias requires a gradient"):
+            torch.func.grad(lambda x: qkv.torch.attention(q, k, v, bias=x).sum())(bias.detach())
+        taken.clear()
+        with pytest.raises(ValueError, match="attention: bias requires a gradient"):
+            torch.ops.qkv.attention(q, k, v, bias=bias)
+        assert taken == ["cuda_attention"]  # autograd asks for gradients after the operator's call
+        taken.clear()
+    assert taken == []
+    leaf = q.clone().requires_grad_()
+    out, weights = qkv.torch.attention(leaf, k, v, return_weights=True)
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(ValueError, match="attention: weights have no gradient for CUDA tensors"):
+        weights.sum().backward()
+
+
+def test_gradients_of_a_negated_and_of_an_expanded_gradient(taken):
+    q, k, v = inputs()
+    want = gradients_of(qkv.torch.attention, q, k, v, {}, "q")["q"]
+    leaf = q.clone().requires_grad_()
+    out = qkv.torch.attention(leaf, k, v)
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(20)).to(out)
+    out.backward(torch._neg_view(-dout), retain_graph=True)
+    assert torch.equal(leaf.grad, want)
+    leaf.grad = None
+    out.sum().backward()  # dout has strides of 0
+    expanded = leaf.grad
+    leaf.grad = None
+    qkv.torch.attention(leaf, k, v).backward(torch.ones_like(out))
+    assert torch.equal(expanded, leaf.grad)
 
 
 @pytest.mark.skipif(not _questions.AVAILABLE, reason="this PyTorch has no operator")

@@ -13,9 +13,13 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from cuda_calls import (  # noqa: E402
     CASES,
+    WITH_GRADIENTS,
     additive_inputs,
+    assert_gradients_near,
     assert_near,
     dropped_weights,
+    exact_gradients,
+    gradients,
     inputs,
     moved,
     results_of,
@@ -88,15 +92,25 @@ def test_mixed_devices_are_refused_by_name():
 
 
 @has_operator
-def test_gradients_are_refused_in_the_forward_call():
+def test_gradients_have_the_shapes_of_their_tensors():
     mode, (q, k, v) = fakes()
-    refused = pytest.raises(ValueError, match=r"no gradients for CUDA tensors yet; use torch.no_gr")
+    with mode:  # without autograd, which needs a GPU for tensors that say they are on one
+        out, lse = qkv.torch.attention(q, k, v, return_lse=True)
+        differentiate = torch.ops.qkv.attention_backward
+        dq, dk, dv, *_ = differentiate(out, None, None, out, lse, q, k, v, wanted="k,v")
+        assert dq.shape == (0,) and dk.shape == k.shape and dv.shape == v.shape
+        assert dk.device == k.device and dk.dtype == k.dtype
+
+
+@has_operator
+def test_gradients_that_no_kernel_computes_are_refused_in_the_forward_call():
+    mode, (q, k, v) = fakes()
     with mode:
-        k.requires_grad_(True)
-        with refused:
-            qkv.torch.attention(q, k, v)
+        sinks = torch.empty(4, device="cuda", requires_grad=True)
+        with pytest.raises(ValueError, match="attention: sinks requires a gradient, but CUDA tens"):
+            qkv.torch.attention(q, k, v, sinks=sinks)
         with torch.no_grad():
-            assert qkv.torch.attention(q, k, v).shape == (2, 4, 70, 32)
+            assert qkv.torch.attention(q, k, v, sinks=sinks).shape == (2, 4, 70, 32)
 
 
 @has_operator
@@ -176,6 +190,17 @@ def test_results(name):
     for _ in range(20):
         again = qkv.torch.attention(q, k, v, **on_device)
         assert all(torch.equal(x, y) for x, y in zip(results_of(again), results_of(got)))
+
+
+@on_gpu
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients(name):
+    want = exact_gradients(qkv.torch.attention, name)
+    got = gradients(qkv.torch.attention, name, "cuda")
+    assert_gradients_near(got, want, CASES[name][0].dtype)
+    for _ in range(20):
+        again = gradients(qkv.torch.attention, name, "cuda")
+        assert all(torch.equal(x, got[letter]) for letter, x in again.items())
 
 
 @on_gpu
@@ -266,6 +291,6 @@ def test_refusals():
     with pytest.raises(ValueError, match="mask must be on the device of q, cuda:0, got cpu"):
         qkv.torch.attention(q, k, v, mask=mask)
     with pytest.raises(ValueError, match="use torch.no_grad"):
-        qkv.torch.attention(q.requires_grad_(), k, v)
+        qkv.torch.attention(q, k, v, sinks=torch.zeros(4, device="cuda", requires_grad=True))
     with pytest.raises(TypeError, match=r"qkv\.torch\.attention"):
         qkv.attention(k, k, v)

@@ -10,8 +10,7 @@ from .. import _functions
 from .._mods import ScoreMod, made_of_torch
 from .._results import of_call, results
 from .._words import unknown_keyword
-from ._cuda import attention as attention_on_cuda
-from ._cuda import refuse_gradients as refuse_gradients_on_cuda
+from . import _cuda
 from ._kinds import FLAG, check_kinds
 from ._operator import gradients_of, refuse_tangents
 from ._questions import (
@@ -27,6 +26,7 @@ from ._questions import (
 from ._recorded import CAPTURED
 from ._schema import (
     DIFFERENTIABLE,
+    PLAIN,
     TENSORS,
     check_devices,
     has_tensors,
@@ -115,7 +115,8 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
         arguments = call.arguments(tensors)
         arguments["return_lse"] = True
-        results = _flat(_functions.attention(**arguments))  # raises for invalid arguments
+        attend = _cuda.attention if _cuda.is_on_gpu(arguments["q"]) else _functions.attention
+        results = _flat(attend(**arguments))  # raises for invalid arguments
         ctx.call = call
         ctx.save_for_backward(*tensors, results.get("out"), results["lse"])
         ctx.set_materialize_grads(False)
@@ -183,9 +184,9 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         if dweights is None:
             options["rows"] = None
         options["wanted"] = [f"d{name}" for name, needs in zip(call.names, needed) if needs]
-        got = _functions.attention_backward(
-            dout, out=out, lse=lse, dlse=dlse, dweights=dweights, **options
-        )
+        on_gpu = _cuda.is_on_gpu(options["q"])
+        differentiate = _cuda.attention_backward if on_gpu else _functions.attention_backward
+        got = differentiate(dout, out=out, lse=lse, dlse=dlse, dweights=dweights, **options)
         by_name = {name[1:]: gradient for name, gradient in got._asdict().items()}
         for name, gradient in (got.dparams or {}).items():
             by_name[f"params.{name}"] = gradient
@@ -213,7 +214,7 @@ def _with_arguments_of(function: _F) -> Callable[[Callable[..., Any]], _F]:
 
 @_with_arguments_of(_functions.attention)
 def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **options: Any) -> Any:
-    """Attention of PyTorch tensors, with gradients on the CPU; computes `qkv.attention`.
+    """Attention of PyTorch tensors, with gradients; computes `qkv.attention`.
 
     Gradients flow from out, lse and weights (before dropout) to q, k, v, bias, alibi_slopes, sinks,
     the tensors in params and those that score_mod reads; the other results are not differentiable.
@@ -223,8 +224,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     autocast, the operator qkv::attention computes the call, which needs PyTorch 2.5 or newer.
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
-    bfloat16 and float16 with product scores, float32 with additive ones, no gradients
-    (docs/cuda.md lists options and results). All tensors are on one device.
+    bfloat16 and float16 with product scores, float32 with additive ones (docs/cuda.md lists options
+    and results). q, k and v of product scores have gradients there. All tensors are on one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a
@@ -281,19 +282,20 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
             tensors += options["score_mod"]._tensors.values()
     if wants_operator(tensors):
         return _operator_call({"q": q, "k": k, "v": v, **options})
-    if q.is_cuda:
+    on_gpu = _cuda.is_on_gpu(q)
+    attend = _cuda.attention if on_gpu else _functions.attention
+    needs_gradients = any([x.requires_grad for x in tensors])
+    if on_gpu or needs_gradients:
         refuse_tangents(tensors)
-        refuse_gradients_on_cuda(tensors)
-        return attention_on_cuda(q=q, k=k, v=v, **options)
-    if not any([x.requires_grad for x in tensors]):
-        return _functions.attention(q, k, v, **options)
-    refuse_tangents(tensors)
-    if options.keys() - _functions.DEFAULTS.keys():
-        return _functions.attention(q, k, v, **options)  # raises for unknown options
+    if not needs_gradients or options.keys() - _functions.DEFAULTS.keys():
+        return attend(q=q, k=k, v=v, **options)  # raises for unknown options
     call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
     check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True later
     if not torch.is_grad_enabled():
-        return _functions.attention(**call.arguments(inputs))
+        return attend(**call.arguments(inputs))
+    if on_gpu:
+        needing = [name for name, x in zip(call.names, inputs) if x.requires_grad]
+        _cuda.refuse_gradients(call.others["score"], needing)
     _refuse_pages(options, "have no backward pass; use torch.no_grad()")
     values = list(_Attention.apply(call, *inputs))
     names = [name for name in call.fields if name != "top keys"]
@@ -336,8 +338,9 @@ def _by_operator_of(arguments: Dict[str, Any]) -> Any:
     tensors, plain = operands(arguments)
     check_devices(tensors)
     refuse_tangents(tensors)
-    if tensors[0].is_cuda:
-        refuse_gradients_on_cuda(tensors)
+    if _cuda.is_on_gpu(tensors[0]) and torch.is_grad_enabled():
+        needing = [name for name, x in zip(TENSORS, tensors) if x is not None and x.requires_grad]
+        _cuda.refuse_gradients(dict(zip(PLAIN, plain))["score"], needing)
     fields = returned_of(arguments)
     every = (*tensors, *plain, *requests_of(arguments, fields))
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))

@@ -5,13 +5,13 @@ The call is put into the stream; nothing waits for the device, and no number of 
 to the host. PyTorch allocates the memory of the results.
 """
 
-from typing import Any, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 import torch
 
 from .. import _core
-from .._functions import DEFAULTS, options_of
+from .._functions import DEFAULTS, Gradients, options_of
 from .._results import results
 from .._words import unknown_keyword
 
@@ -25,16 +25,59 @@ _ARRAYS = (
 _ON_HOST = ("seed", "rows", "return_column_sums")
 
 
-def refuse_gradients(tensors: Iterable[Any]) -> None:
-    """Raises for CUDA tensors that require a gradient, where gradients are recorded."""
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
-        no_gradients()
+def is_on_gpu(x: torch.Tensor) -> bool:
+    """Whether the functions of this module compute calls of such a q."""
+    return bool(x.is_cuda)
 
 
-def no_gradients() -> None:
-    raise ValueError(
-        "attention: qkv.torch has no gradients for CUDA tensors yet; use torch.no_grad()"
-    )
+def refuse_gradients(score: Any, needing: Iterable[str]) -> None:
+    """Raises for a call on a GPU of which tensors with these names need gradients, if one has none.
+
+    Only q, k and v of product scores have gradients there.
+    """
+    for name in needing:
+        if score == "additive":
+            raise ValueError(
+                "attention: additive scores have no gradients for CUDA tensors; use torch.no_grad()"
+            )
+        if name not in ("q", "k", "v"):
+            group, _, key = name.partition(".")
+            shown = f'{group}["{key}"]' if key else name
+            raise ValueError(
+                f"attention: {shown} requires a gradient, but CUDA tensors other than q, k and v "
+                "have none; detach it or use torch.no_grad()"
+            )
+
+
+class _Call:
+    """The arguments of a call, as _core takes them."""
+
+    def __init__(self, arguments: Dict[str, Any]) -> None:
+        self.held: List[torch.Tensor] = []  # tensors made here, alive until the call is queued
+        self.given = _checked({**DEFAULTS, **arguments})
+        self.device: torch.device = arguments["q"].device
+        self.inputs = [self.memory_of(name, self.given.pop(name)) for name in ("q", "k", "v")]
+        for name in _ARRAYS:
+            if self.given[name] is not None and not isinstance(self.given[name], int):
+                self.given[name] = self.memory_of(name, self.given[name])
+        if isinstance(self.given["params"], dict):
+            self.given["params"] = {
+                name: self.memory_of(f'params["{name}"]', x)
+                for name, x in self.given["params"].items()
+            }
+
+    def memory_of(self, name: str, x: Any) -> Any:
+        """An array: (address, dtype, shape, strides); None for None."""
+        return _memory_of(name, x, self.device, self.held)
+
+    def empty(self, shape: Tuple[int, ...], dtype: str) -> Tuple[torch.Tensor, int]:
+        made = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+        return made, made.data_ptr()
+
+    def run(self, function: Any, *more: Any) -> Any:
+        """Calls a function of _core with q, k, v and `more`; empty() makes its results."""
+        place = self.device.index or 0, _stream_of(self.device)
+        return function(*self.inputs, *more, self.empty, *place)
 
 
 def attention(**arguments: Any) -> Any:
@@ -42,7 +85,31 @@ def attention(**arguments: Any) -> Any:
     unknown = arguments.keys() - DEFAULTS.keys() - {"q", "k", "v"}
     if unknown:
         raise unknown_keyword("attention", min(unknown), {"q", "k", "v", *DEFAULTS})
-    given = {**DEFAULTS, **arguments}
+    call = _Call(arguments)
+    wanted = (*(call.given[name] for name in _core.REQUESTS), results)
+    return call.run(_core.cuda_attention, options_of(call.given), wanted)
+
+
+def attention_backward(
+    dout: Optional[torch.Tensor], *, out: Optional[torch.Tensor], lse: torch.Tensor,
+    dlse: Optional[torch.Tensor] = None, dweights: Optional[torch.Tensor] = None,
+    wanted: Optional[List[str]] = None, **arguments: Any
+) -> Gradients:  # fmt: skip
+    """Computes `qkv.attention_backward` on the device of q."""
+    if dweights is not None:
+        raise ValueError(
+            "attention: weights have no gradient for CUDA tensors; use weights.detach()"
+        )
+    call = _Call(arguments)
+    of_results = {"dout": dout, "out": out, "lse": lse, "dlse": dlse}
+    outputs = [call.memory_of(name, x) for name, x in of_results.items()]
+    return Gradients(*call.run(
+        _core.cuda_attention_backward, (*outputs, None, None, wanted, None), options_of(call.given)
+    ))  # fmt: skip
+
+
+def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
+    """The arguments, of which those that the host needs are known to it."""
     device = given["q"].device
     for name in _ON_HOST:
         x = given[name]
@@ -54,26 +121,7 @@ def attention(**arguments: Any) -> Any:
         raise ValueError(
             f"attention: threads is for calls on the CPU, got {given['threads']} for {device}"
         )
-    held: List[torch.Tensor] = []  # tensors made here, alive until the call is in the stream
-    given["causal_offset"] = _offset(given["causal_offset"])
-    q, k, v = (_memory_of(name, given[name], device, held) for name in ("q", "k", "v"))
-    for name in _ARRAYS:
-        if given[name] is not None and not isinstance(given[name], int):
-            given[name] = _memory_of(name, given[name], device, held)
-    if isinstance(given["params"], dict):
-        given["params"] = {
-            name: _memory_of(f'params["{name}"]', x, device, held)
-            for name, x in given["params"].items()
-        }
-
-    def empty(shape: Tuple[int, ...], dtype: str) -> Tuple[torch.Tensor, int]:
-        made = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        return made, made.data_ptr()
-
-    wanted = (*(given[name] for name in _core.REQUESTS), results)
-    return _core.cuda_attention(
-        q, k, v, options_of(given), wanted, empty, device.index or 0, _stream_of(device)
-    )
+    return {**given, "causal_offset": _offset(given["causal_offset"])}
 
 
 def _stream_of(device: torch.device) -> int:

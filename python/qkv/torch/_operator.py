@@ -13,8 +13,7 @@ from torch.autograd import forward_ad
 
 from .. import _functions
 from .._results import FLAGS
-from ._cuda import attention as attention_on_cuda
-from ._cuda import no_gradients
+from . import _cuda
 from ._questions import AVAILABLE, has_autocast, kind_of
 from ._recorded import CAPTURED, check, gradient_names
 from ._schema import (
@@ -73,7 +72,7 @@ def _forward(
     }["weights" in names, "dropped_weights" in names]
     flags: Dict[str, Any] = {f"return_{name}": name == "lse" or name in names for name in FLAGS}
     arguments = arguments_of(tensors, plain)
-    compute = attention_on_cuda if tensors[0].is_cuda else _functions.attention
+    compute = _cuda.attention if _cuda.is_on_gpu(tensors[0]) else _functions.attention
     got = compute(
         **arguments,
         return_weights=weights,
@@ -106,7 +105,9 @@ def _backward(gradients: Any, tensors: Any, plain: Any, wanted: str) -> Tuple[An
         options.pop("rows", None)
     names = _names(wanted)
     of_captured = gradient_names(options["score_mod"])
-    got = _functions.attention_backward(
+    on_gpu = _cuda.is_on_gpu(tensors[0])
+    differentiate = _cuda.attention_backward if on_gpu else _functions.attention_backward
+    got = differentiate(
         dout,
         out=None if options["v"] is None else out,
         lse=lse,
@@ -159,8 +160,9 @@ def gradients_of(
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -> None:
     """Keeps the arguments, out and lse for the backward pass."""
-    if inputs[0].is_cuda and any(ctx.needs_input_grad):
-        no_gradients()
+    if _cuda.is_on_gpu(inputs[0]):
+        needing = [name for name, needs in zip(TENSORS, ctx.needs_input_grad) if needs]
+        _cuda.refuse_gradients(dict(zip(PLAIN, inputs[_N:]))["score"], needing)
     ctx.plain = inputs[_N : _N + _P]
     ctx.save_for_backward(*inputs[:_N], *output[:2])
     ctx.set_materialize_grads(False)
@@ -307,7 +309,11 @@ def _register() -> Any:
     )
     forward.register_autograd(_backward_of, setup_context=_setup_context)
     backward = define(
-        "qkv::attention_backward", backward_schema(), _backward_kernel, _backward_fake, "cpu"
+        "qkv::attention_backward",
+        backward_schema(),
+        _backward_kernel,
+        _backward_fake,
+        ("cpu", "cuda"),
     )
     backward.register_autograd(
         _no_second_derivative, setup_context=lambda ctx, inputs, output: None

@@ -27,8 +27,7 @@ class MultiheadAttention(torch.nn.MultiheadAttention):  # type: ignore[misc]
     This subclass has the constructor, parameters, initialisation and state dict of PyTorch's
     module. It differs in three ways: for a query that may attend to no key, attention gives zeros,
     not NaN, so that out is the bias of out_proj; appended keys (add_bias_kv, add_zero_attn) are
-    attended to also with is_causal; errors are ValueError and TypeError. CUDA tensors have no
-    gradients (docs/pytorch.md).
+    attended to also with is_causal; errors are ValueError and TypeError.
 
     Args:
         embed_dim: channels of query and of the output.
