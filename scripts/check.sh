@@ -282,8 +282,8 @@ step_aarch64() {
 # "-dirty" is added if one differs from the commit. The table of the last check is not among them.
 files_id() {
   local changed
-  changed=$(git status --porcelain -- . ":!$last_check" 2>/dev/null) || changed=unknown
-  echo "$(git ls-tree -r HEAD | grep -v "$last_check" | git hash-object --stdin | head -c 12)${changed:+-dirty}"
+  changed=$(git status --porcelain --untracked-files=normal -- . ":!$last_check" 2>/dev/null) || changed=unknown
+  echo "$(git ls-tree -r HEAD | grep -vF "$last_check" | git hash-object --stdin | head -c 12)${changed:+-dirty}"
 }
 
 # The machine, in a line.
@@ -293,58 +293,61 @@ machine() {
     /^$/ { exit }' /proc/cpuinfo), $jobs at a time"
 }
 
-# Runs a step and adds a row to the table: "ok" or "FAILED", its CPU seconds, the day, and its last
-# line, which has the count.
+# Runs a step and sets its row: "ok" or "FAILED", its CPU seconds, the day, and its last line, which
+# has the count. Fails if the step does, or if files have changed since the first step.
 run_step() {
-  local step=$1 log=build/check/$1.log cpu verdict=ok outcome row started
+  local step=$1 log=build/check/$1.log cpu verdict=ok outcome
   local TIMEFORMAT='%U %S'
-  started=$(files_id)
   printf '\n== %s\n' "$step"
   { time scripts/check.sh "$step" 2>&1 | tee "$log" >&3; } 3>&1 2>"$log.cpu" || verdict=FAILED
   cpu=$(awk 'END { printf "%.0f", $1 + $2 }' "$log.cpu")
   outcome=$(tail -n 1 "$log")
-  if [ "$(files_id)" != "$started" ]; then
+  if [ "$(files_id)" != "$files" ]; then
     verdict=FAILED
     outcome="files changed meanwhile"
   elif [ "$verdict" != ok ]; then
     outcome="see $log"
   fi
-  row=$(printf '%-13s %-6s %6d  %s  %s' "$step" "$verdict" "$cpu" "$(date --utc +%F)" "$outcome")
-  rows+=$row$'\n'
-  total=$((total + cpu))
+  row_of[$step]=$(printf '%-13s %-6s %6d  %s  %s' "$step" "$verdict" "$cpu" "$(date --utc +%F)" "$outcome")
   [ "$verdict" = ok ]
 }
 
-# Adds the row of a step that has passed on the same files, here or on another machine. Fails if
-# there is none.
-add_earlier_row() {
-  local row
-  row=$(grep -E "^$1 +ok " <<<"$earlier") || return 1
-  rows+=$row$'\n'
-  total=$((total + $(awk '{ print $3 }' <<<"$row")))
-  printf '\n== %s: passed earlier\n' "$1"
+# Prints the rows of the named steps that have one, and a summary.
+print_table() {
+  local step
+  printf '%-13s %-6s %6s  %-10s\n' step "" "CPU s" day
+  for step in "$@"; do
+    [ -z "${row_of[$step]:-}" ] || echo "${row_of[$step]}"
+  done | awk -v steps=$# '{ print; total += $3; failed += $2 == "FAILED" }
+    END { printf "%d of %d steps, %d failed, %d CPU seconds\n", NR, steps, failed, total }'
 }
 
-# Runs steps and prints their table. With `resume`, skips those that have passed, and writes the
-# table to docs/last-check.txt after each, so that another run, on this machine or another, goes on.
+# Runs steps and prints their table. With `resume`, takes over the rows of steps that have passed on
+# the same files and have not skipped everything, and writes the table to docs/last-check.txt after
+# each other step, so that a later run, on this machine or another, goes on.
 run_all() {
-  local step failed=0 done=0 total=0 rows="" earlier="" machines=""
+  local step row failed=0 files machines=""
+  local -A row_of=()
   mkdir -p build/check
-  if [[ -n $resume && $(files_id) != *-dirty ]] && grep -qx "files  $(files_id)" "$last_check"; then
-    earlier=$(<"$last_check")
+  files=$(files_id)
+  if [[ -n $resume && $files != *-dirty ]] && grep -qx "files  $files" "$last_check"; then
     machines=$(grep '^CPU ' "$last_check")
+    for step in "$@"; do
+      ! row=$(grep -E "^$step +ok +[0-9]+  [0-9-]+  [^0]" "$last_check") || row_of[$step]=$row
+    done
   fi
-  grep -qxF "CPU    $(machine)" <<<"$machines" || machines+=${machines:+$'\n'}"CPU    $(machine)"
   for step in "$@"; do
-    { [ -n "$resume" ] && add_earlier_row "$step"; } || run_step "$step" || failed=$((failed + 1))
-    done=$((done + 1))
-    table=$(
-      printf '%-13s %-6s %6s  %-10s\n' step "" "CPU s" day
-      printf '%s%d of %d steps, %d failed, %d CPU seconds\n' "$rows" "$done" $# "$failed" "$total"
-    )
-    [ -z "$resume" ] || write_last_check
+    if [ -n "${row_of[$step]:-}" ]; then
+      printf '\n== %s: passed earlier\n' "$step"
+      continue
+    fi
+    run_step "$step" || failed=$((failed + 1))
+    grep -qxF "CPU    $(machine)" <<<"$machines" || machines+=${machines:+$'\n'}"CPU    $(machine)"
+    [ -z "$resume" ] || write_last_check "$@"
+    [ "$(files_id)" = "$files" ] || break
   done
-  printf '\n%s\n' "$table"
+  echo
+  print_table "$@"
   ((failed == 0))
 }
 
@@ -352,11 +355,11 @@ write_last_check() {
   {
     echo "# SPDX-License-Identifier: Apache-2.0"
     echo "# Written by \`make check\`, which goes on from it where the files are the same."
-    echo "files  $(files_id)"
-    echo "commit $(git rev-parse --short=12 HEAD)"
+    echo "files  $files"
+    echo "commit $(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)"
     echo "$machines"
     echo
-    echo "$table"
+    print_table "$@"
   } >build/check/last
   mv build/check/last "$last_check"
 }
