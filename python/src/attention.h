@@ -87,8 +87,7 @@ nb::object attend(const char* function, const CallArguments& call, nb::handle li
                   const nb::tuple& wanted,
                   const std::function<void(double work, const Outputs&)>& run);
 
-// The shapes of the results of a call. Throws Error for invalid inputs, in the words of the
-// library.
+// The shapes of the results of a call. Throws Error for invalid inputs.
 ResultShapes shapes_of(const char* function, const CallArguments& call);
 
 // attend() of arrays on a GPU: `make` is as in ResultMaker::on_device().

@@ -37,11 +37,22 @@ constexpr TileKernel kOfKeys[] = {
 #undef QKV_KERNEL
 };
 
+constexpr TileKernel kOfBias[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES) \
+  entry<SHAPE, TILES>(kGradientImage, "qkv_bias_gradients_" #NAME, true, true),
+    QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+
 // Returns a gradient that the kernels do not compute, or null.
-const char* unsupported_gradient(const core::GradientResults& to) {
+const char* unsupported_gradient(const Problem& p, const core::GradientResults& to) {
   core::GradientResults rest = to;
-  rest.q = rest.k = rest.v = {};
-  if (rest.bias.given()) return "the gradient of bias";
+  rest.q = rest.k = rest.v = rest.bias = {};
+  const core::ResultOperand& bias = to.bias.direct;
+  if (to.bias.given() &&
+      ((bias.row_stride == 0 && p.q_rows > 1) || (bias.col_stride == 0 && p.k_rows > 1))) {
+    return "the gradient of a bias that is broadcast over queries or keys";
+  }
   if (rest.alibi.given()) return "the gradient of alibi";
   if (rest.sinks.given()) return "the gradient of sinks";
   for (const core::GradientTarget* one : rest.all()) {
@@ -72,7 +83,7 @@ std::string gradients_unsupported(const Problem& p, const core::GradientSources&
   std::string reason = tiles_unsupported(p);
   if (!reason.empty()) return reason;
   if (from.dweights.given()) return "gradients of weights (output_gradients.weights)";
-  const char* gradient = unsupported_gradient(to);
+  const char* gradient = unsupported_gradient(p, to);
   if (gradient != nullptr) return gradient;
   const char* broadcast = broadcast_gradient(p, to);
   if (broadcast != nullptr) {
@@ -98,7 +109,8 @@ GradientLaunches gradient_launches(const Problem& p, const core::GradientSources
   g.dq = target(to.q);
   g.dk = target(to.k);
   g.dv = target(to.v);
-  g.adds = to.q.accumulate;
+  g.dbias = to.bias.given() ? device_array(to.bias.direct) : DeviceArray();
+  g.adds = to.q.accumulate;  // as all are
   const bool stages = a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr;
   const TileKernel& prepare = choose(kPrepare, p, stages);
   const TileKernel& of_queries = choose(kOfQueries, p, stages);
@@ -112,6 +124,11 @@ GradientLaunches gradient_launches(const Problem& p, const core::GradientSources
   launch(prepare, p.H, a.row_blocks);
   if (g.dq.data != nullptr) launch(of_queries, p.H, a.row_blocks);
   if (g.dk.data != nullptr || g.dv.data != nullptr) launch(of_keys, p.G, a.key_blocks);
+  const Index bias_tiles = Index{a.row_blocks} * a.key_blocks;
+  if (g.dbias.data != nullptr && to.bias.buffer.element_count() > 0) {
+    const Index matrices = to.bias.buffer.element_count() / (p.q_rows * p.k_rows);
+    launches.kernels.push_back({&choose(kOfBias, p, true), matrices * bias_tiles});
+  }
   launches.statistics_bytes =
       static_cast<std::size_t>(entries_of(p) * p.H * p.q_rows) * sizeof(RowStatistics);
   return launches;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the fake driver that computes: memory of device 0 is memory of the host, and forward
-// kernels run in the emulator when they are launched.
+// The part of the fake driver that computes: memory of device 0 is memory of the host, and kernels
+// run in the emulator when they are launched.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -19,21 +19,23 @@ std::mutex mutex;
 std::map<std::uint64_t, std::uint64_t> memory;  // first byte and byte after the last
 std::uint64_t last_stream = 0;
 
+// Ranges may lie within others: that of an allocation within one that a test has declared.
 bool is_device_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
-  const auto next = memory.upper_bound(address);
-  return next != memory.begin() && address < std::prev(next)->second;
+  return std::any_of(memory.begin(), memory.upper_bound(address),
+                     [&](const auto& range) { return address < range.second; });
 }
 
 }  // namespace
 
 extern "C" {
 
-// Makes memory of the host memory of device 0.
+// From now on these bytes of the host's memory count as memory of device 0.
 void fake_device_memory(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard lock(mutex);
   memory[address] = address + bytes;
 }
+// Undoes fake_device_memory() for the bytes that begin at this address.
 void fake_host_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
   memory.erase(address);

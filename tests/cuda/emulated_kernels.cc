@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "cuda/device/additive.h"
+#include "cuda/device/bias_gradients.h"
 #include "cuda/device/forward.h"
 #include "cuda/device/gradients.h"
 #include "cuda/device/inspection.h"
@@ -64,6 +65,10 @@ void run_kernel(const char* name, const cuda::GradientArguments& arguments) {
   }                                                               \
   if (std::strcmp(name, "qkv_key_gradients_" #NAME) == 0) {       \
     cuda::key_gradients<cuda::SHAPE, cuda::TILES>(arguments);     \
+    return;                                                       \
+  }                                                               \
+  if (std::strcmp(name, "qkv_bias_gradients_" #NAME) == 0) {      \
+    cuda::bias_gradients<cuda::SHAPE, cuda::TILES>(arguments);    \
     return;                                                       \
   }
   QKV_FOR_EACH_GRADIENT(QKV_KERNELS)

@@ -12,11 +12,20 @@
 namespace qkv::test {
 namespace {
 
-// The call without what the kernels do not have: gradients of weights, and of options.
+// Whether the bias has a row of its own for each query and a column for each key.
+bool has_whole_matrices(const BackwardCall& call) {
+  const ConstView &bias = call.options.bias, &q = call.inputs.q, &k = call.inputs.k;
+  if (!bias.given() || bias.rank() < 2 || q.rank() < 2 || k.rank() < 2) return false;
+  return bias.size(-2) == q.size(-2) && bias.size(-1) == k.size(-2);
+}
+
+// The random call without the gradients that the kernels do not compute: those of weights, slopes,
+// sinks and biases that are broadcast over queries or keys.
 BackwardCall supported(const RandomBackward& random) {
   BackwardCall call = random.call();
   call.sources.weights = {};
-  for (const char* name : {"bias", "alibi", "sinks"}) call.asked.erase(name);
+  for (const char* name : {"alibi", "sinks"}) call.asked.erase(name);
+  if (!has_whole_matrices(call)) call.asked.erase("bias");
   if (call.asked.empty()) call.ask("q", Layout::kContiguous);
   return call;
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,9 +42,10 @@ Bits rows_of(const Tensor& x, Index b, Index h, Index first, Index end) {
   return bits_of(slice(one, 2, first, end));
 }
 
-// The gradients of a call.
+// The gradients of a call, that of bias if it has one.
 struct Computed {
   Tensor dq, dk, dv;
+  Tensor dbias{};
 };
 
 struct Call {
@@ -74,9 +78,13 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
                  {.out = out.view(), .lse = lse.view()}, call.seed);
     Computed to{Tensor(dtype(), call.q.shape()), Tensor(dtype(), call.k.shape()),
                 Tensor(dtype(), call.v.shape())};
+    InputGradients gradients{.q = to.dq.view(), .k = to.dk.view(), .v = to.dv.view()};
+    if (call.options.bias.given()) {
+      to.dbias = Tensor(call.options.bias.dtype(), call.options.bias.shape());
+      gradients.bias = to.dbias.view();
+    }
     backward_at(place(), {call.q, call.k, call.v}, call.options, {out.view(), lse.view()},
-                {.out = call.dout, .lse = call.dlse},
-                {.q = to.dq.view(), .k = to.dk.view(), .v = to.dv.view()}, call.seed);
+                {.out = call.dout, .lse = call.dlse}, gradients, call.seed);
     return to;
   }
   Call plain(const Options& options = {}) const {
@@ -110,6 +118,16 @@ void expect_equal(const Computed& x, const Computed& y) {
   EXPECT_EQ(bits_of(x.dq.view()), bits_of(y.dq.view()));
   EXPECT_EQ(bits_of(x.dk.view()), bits_of(y.dk.view()));
   EXPECT_EQ(bits_of(x.dv.view()), bits_of(y.dv.view()));
+  ASSERT_EQ(x.dbias.view().given(), y.dbias.view().given());
+  if (!x.dbias.view().given()) return;
+  const auto words = [](const Tensor& of) {
+    const std::span<const float> all = of.values<float>();
+    std::vector<std::uint32_t> bits(all.size());
+    std::ranges::transform(all, bits.begin(),
+                           [](float a) { return std::bit_cast<std::uint32_t>(a); });
+    return bits;
+  };
+  EXPECT_EQ(words(x.dbias), words(y.dbias));
 }
 
 TEST_P(GradientOrder, OfThreadsAndCopiesDoesNotMatter) {
@@ -222,6 +240,30 @@ TEST_P(GradientOrder, HeadsAscendAsQueriesDo) {
   const Computed one = compute({rows(q), k, v, rows(dout)});
   EXPECT_EQ(bits_of(two.dk.view()), bits_of(one.dk.view()));
   EXPECT_EQ(bits_of(two.dv.view()), bits_of(one.dv.view()));
+}
+
+// Batch entries and heads that share a matrix of the bias add to its gradient in ascending order:
+// only then the small number is left of a large one, its negative and a small one.
+TEST_P(GradientOrder, HeadsOfABiasAscend) {
+  constexpr Index kRows = 4;
+  for (const Dims& leading : {Dims{3, 1}, Dims{1, 3}}) {
+    Dims rows = leading;
+    rows.push_back(kRows);
+    Dims shape = rows;
+    shape.push_back(8);
+    const Guarded zeros(dtype(), shape, Layout::kContiguous);
+    const Guarded bias(DType::kFloat32, {kRows, kRows}, Layout::kContiguous);
+    Tensor dlse(DType::kFloat32, rows);
+    const float numbers[] = {0x1p14F, -0x1p14F, 0x1p-12F};
+    for (std::size_t n = 0; n < 3; ++n) {
+      for (std::size_t i = 0; i < kRows; ++i) {  // weights are 1 / kRows
+        dlse.values<float>()[n * kRows + i] = kRows * numbers[n];
+      }
+    }
+    const Computed got =
+        compute({zeros.view(), zeros.view(), zeros.view(), {}, {.bias = bias.view()}, dlse.view()});
+    for (const float x : got.dbias.values<float>()) EXPECT_EQ(x, 0x1p-12F);
+  }
 }
 
 // In row 0 of each of three tiles lie a large number, its negative, and a small one: only the sum

@@ -104,7 +104,8 @@ CASES = {name: rest for name, *rest in _cases()}
 # The calls whose gradients the kernels compute.
 WITH_GRADIENTS = (
     "plain", "float16", "odd widths", "wide", "window", "lengths", "lists", "offset", "mask",
-    "padding", "bias of 16 bits", "alibi", "seed of a tensor", "mask, bias and dropout", "bthd",
+    "padding", "bias of 16 bits", "bias", "offsets", "integer mask", "alibi", "seed of a tensor",
+    "mask, bias and dropout", "bthd",
     "strided", "side by side", "packed", "no values", "one query", "no batch", "no queries",
 )  # fmt: skip
 
@@ -131,7 +132,9 @@ def gradients_of(attention, q, k, v, options, needed):
     given = {n: x.requires_grad_(n in needed) for n, x in zip("qkv", (q, k, v)) if x is not None}
     try:
         results = [x for x in results_of(attention(q, k, v, **options)) if x.requires_grad]
-        factors = [_normal(*x.shape, seed=20 + n).to(x) for n, x in enumerate(results)]
+        factors = [  # of 16 bits, whatever the results are
+            _normal(*x.shape, seed=20 + n).to(torch.bfloat16).to(x) for n, x in enumerate(results)
+        ]
         torch.autograd.backward(results, factors)
         return {n: given[n].grad for n in needed if n in given}
     finally:

@@ -39,6 +39,15 @@ def driver():
     fake.fake_last_stream.restype = ctypes.c_uint64
     fake.fake_device_memory(ctypes.c_uint64(4096), ctypes.c_uint64(2**62))
     _cuda._stream_of = lambda device: STREAM
+    make = _cuda._Call.result
+
+    def poisoned(call, *arguments):  # what is not written is NaN, but outside of packed sequences
+        made, address = make(call, *arguments)
+        if call.given["cu_seqlens_q"] is None:
+            made.fill_(float("nan"))
+        return made, address
+
+    _cuda._Call.result = poisoned
     return fake
 
 
@@ -94,7 +103,7 @@ def taken(monkeypatch):
         cuda_attention = staticmethod(counted("cuda_attention"))
         cuda_attention_backward = staticmethod(counted("cuda_attention_backward"))
 
-    monkeypatch.setattr(_cuda, "is_on_gpu", lambda x: True)
+    monkeypatch.setattr(_cuda, "is_on_gpu", lambda x: x.dtype != torch.float64)
     monkeypatch.setattr(_cuda, "_core", Counted)
     return calls
 
@@ -146,29 +155,68 @@ def test_gradients_through_the_operator(taken):
     assert torch.equal(of_q, leaf.grad)
 
 
+def test_gradients_of_a_bias(taken):
+    q, k, v = inputs(Tq=20, Tk=33)
+    for shape in ((2, 4, 20, 33), (4, 20, 33), (2, 1, 20, 33), (20, 33)):
+        bias = torch.randn(shape, generator=torch.Generator().manual_seed(3), requires_grad=True)
+        got = gradients_of(qkv.torch.attention, q, k, v, {"bias": bias, "softcap": 5.0}, "q")
+        of_bias, bias.grad = bias.grad, None
+        wide = [x.double() for x in (q, k, v)]
+        exact = bias.detach().double().requires_grad_()
+        want = gradients_of(qkv.torch.attention, *wide, {"bias": exact, "softcap": 5.0}, "q")
+        assert_gradients_near(got, want, q.dtype)
+        torch.testing.assert_close(of_bias.double(), exact.grad, atol=2e-2, rtol=2e-2)
+        assert float((of_bias.double() - exact.grad).norm() / exact.grad.norm()) < 0.01
+    broadcast = torch.zeros(4, 1, 33, requires_grad=True)
+    out = qkv.torch.attention(q, k, v, bias=broadcast)
+    with pytest.raises(ValueError, match="gradient of a bias that is broadcast over queries or ke"):
+        out.sum().backward()
+
+
+def test_rows_outside_of_packed_sequences_are_zeros(taken):
+    q, k, v = (
+        x[0].transpose(0, 1).contiguous().requires_grad_() for x in inputs(B=1, Tq=20, Tk=20)
+    )
+    starts = torch.tensor([0, 5, 15])
+    out = qkv.torch.attention(q, k, v, cu_seqlens_q=starts, cu_seqlens_k=starts)
+    out.sum().backward()
+    for x in (out, q.grad, k.grad, v.grad):
+        assert torch.all(x[:15] != 0) or x is q.grad or x is k.grad
+        assert torch.all(x[15:] == 0)
+
+
 def test_gradients_that_no_kernel_computes(taken):
     q, k, v = inputs()
-    bias = torch.zeros(70, 90, requires_grad=True)
-    with pytest.raises(ValueError, match="attention: bias requires a gradient, but CUDA tensors"):
-        qkv.torch.attention(q, k, v, bias=bias)
+    sinks = torch.zeros(4, requires_grad=True)
+    with pytest.raises(ValueError, match="attention: sinks requires a gradient, but CUDA tensors"):
+        qkv.torch.attention(q, k, v, sinks=sinks)
     with torch.no_grad():
-        qkv.torch.attention(q, k, v, bias=bias)
+        qkv.torch.attention(q, k, v, sinks=sinks)
     taken.clear()
     slopes = torch.zeros(4, requires_grad=True)
     with pytest.raises(ValueError, match="attention: alibi_slopes requires a gradient"):
         qkv.torch.attention(q, k, v, alibi_slopes=slopes)
-    with pytest.raises(ValueError, match="additive scores have no gradients for CUDA tensors; use"):
+    with pytest.raises(
+        ValueError, match="q requires a gradient, but additive scores have none for C"
+    ):
         first, *rest = additive_inputs()
         qkv.torch.attention(first.requires_grad_(), *rest, **additive())
     if _questions.AVAILABLE:
-        with pytest.raises(ValueError, match="attention: bias requires a gradient"):
-            torch.func.grad(lambda x: qkv.torch.attention(q, k, v, bias=x).sum())(bias.detach())
+        with pytest.raises(ValueError, match="attention: sinks requires a gradient"):
+            torch.func.grad(lambda x: qkv.torch.attention(q, k, v, sinks=x).sum())(sinks.detach())
         taken.clear()
-        with pytest.raises(ValueError, match="attention: bias requires a gradient"):
-            torch.ops.qkv.attention(q, k, v, bias=bias)
+        with pytest.raises(ValueError, match="attention: sinks requires a gradient"):
+            torch.ops.qkv.attention(q, k, v, sinks=sinks)
         assert taken == ["cuda_attention"]  # autograd asks for gradients after the operator's call
         taken.clear()
     assert taken == []
+    shared = k[:1].clone().requires_grad_()
+    with pytest.raises(
+        ValueError, match="k requires a gradient, but is broadcast over batch entri"
+    ):
+        qkv.torch.attention(q, shared, v)
+    qkv.torch.attention(q, shared.expand_as(k), v).sum().backward()
+    assert shared.grad.shape == shared.shape
     leaf = q.clone().requires_grad_()
     out, weights = qkv.torch.attention(leaf, k, v, return_weights=True)
     out.sum().backward(retain_graph=True)
@@ -182,6 +230,7 @@ def test_gradients_of_a_negated_and_of_an_expanded_gradient(taken):
     leaf = q.clone().requires_grad_()
     out = qkv.torch.attention(leaf, k, v)
     dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(20)).to(out)
+    dout = dout.bfloat16()
     out.backward(torch._neg_view(-dout), retain_graph=True)
     assert torch.equal(leaf.grad, want)
     leaf.grad = None
@@ -220,7 +269,9 @@ def test_the_operator_takes_the_same_way(monkeypatch):
         ({"threads": 2}, ValueError, "attention: threads is for calls on the CPU, got 2"),
         ({"mask": torch.ones(3, 3, dtype=torch.bool)}, ValueError,
          r"attention: mask must broadcast to .* got bool \[3,3\]"),
-        ({"mask": "all"}, TypeError, "attention: mask must be a tensor, got str"),
+        ({"mask": "all"}, TypeError, "mask must be a tensor, a NumPy array or a list, got str"),
+        ({"causal": True, "causal_offset": torch.tensor(1.5)}, TypeError,
+         "attention: causal_offset must be an integer, got torch.float32"),
         ({"mask": torch.ones(70, 90)}, TypeError, "attention: mask must be bool or an integer"),
         ({"dropout": 0.5}, ValueError, "attention: seed"),
         ({"widnow": (1, 1)}, TypeError, "window"),

@@ -225,7 +225,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
     bfloat16 and float16 with product scores, float32 with additive ones (docs/cuda.md lists options
-    and results). q, k and v of product scores have gradients there. All tensors are on one device.
+    and results). There q, k, v and bias of product scores have gradients, from out and lse alone.
+    All tensors are on one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a
@@ -295,7 +296,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
         return attend(**call.arguments(inputs))
     if on_gpu:
         needing = [name for name, x in zip(call.names, inputs) if x.requires_grad]
-        _cuda.refuse_gradients(call.others["score"], needing)
+        _cuda.refuse_gradients(call.others, (q, k, v), needing)
     _refuse_pages(options, "have no backward pass; use torch.no_grad()")
     values = list(_Attention.apply(call, *inputs))
     names = [name for name in call.fields if name != "top keys"]
@@ -340,7 +341,7 @@ def _by_operator_of(arguments: Dict[str, Any]) -> Any:
     refuse_tangents(tensors)
     if _cuda.is_on_gpu(tensors[0]) and torch.is_grad_enabled():
         needing = [name for name, x in zip(TENSORS, tensors) if x is not None and x.requires_grad]
-        _cuda.refuse_gradients(dict(zip(PLAIN, plain))["score"], needing)
+        _cuda.refuse_gradients(dict(zip(PLAIN, plain)), tensors[:3], needing)
     fields = returned_of(arguments)
     every = (*tensors, *plain, *requests_of(arguments, fields))
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))

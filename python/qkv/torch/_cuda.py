@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention of CUDA tensors: addresses, strides and the current stream are passed as integers.
 
-The call is put into the stream; nothing waits for the device, and no number of a tensor is copied
-to the host. PyTorch allocates the memory of the results.
+The call is put into the stream without waiting for the device, unless a list or NumPy array has to
+be copied there, or a number such as scale is a CUDA tensor. PyTorch allocates the memory of the
+results.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+import math
+from typing import Any, Collection, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -15,7 +17,8 @@ from .._functions import DEFAULTS, Gradients, options_of
 from .._results import results
 from .._words import unknown_keyword
 
-# The options that are arrays. Lists become float32 for _REAL and keep their type for the others.
+# The options that are arrays. Lists and NumPy arrays become tensors: float32 for _REAL, else of the
+# type that torch.as_tensor() gives them.
 _REAL = ("bias", "alibi_slopes", "sinks", "rotary_frequencies")
 _ARRAYS = (
     "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
@@ -26,26 +29,43 @@ _ON_HOST = ("seed", "rows", "return_column_sums")
 
 
 def is_on_gpu(x: torch.Tensor) -> bool:
-    """Whether the functions of this module compute calls of such a q."""
+    """Whether the functions of this module compute the calls whose q is `x`."""
     return bool(x.is_cuda)
 
 
-def refuse_gradients(score: Any, needing: Iterable[str]) -> None:
-    """Raises for a call on a GPU of which tensors with these names need gradients, if one has none.
+def refuse_gradients(
+    options: Dict[str, Any], inputs: Sequence[Any], needing: Collection[str]
+) -> None:
+    """Raises ValueError if one of the tensors `needing` a gradient has none on a GPU.
 
-    Only q, k and v of product scores have gradients there.
+    Only q, k, v and bias have gradients there, and only of scores other than additive ones.
+
+    Args:
+        options: those of the call, at least score and heads.
+        inputs: q, k and v.
     """
+    score = options["score"]
     for name in needing:
         if score == "additive":
             raise ValueError(
-                "attention: additive scores have no gradients for CUDA tensors; use torch.no_grad()"
+                f"attention: {name} requires a gradient, but additive scores have none for CUDA "
+                "tensors; detach it or use torch.no_grad()"
             )
-        if name not in ("q", "k", "v"):
+        if name not in ("q", "k", "v", "bias"):
             group, _, key = name.partition(".")
             shown = f'{group}["{key}"]' if key else name
             raise ValueError(
-                f"attention: {shown} requires a gradient, but CUDA tensors other than q, k and v "
-                "have none; detach it or use torch.no_grad()"
+                f"attention: {shown} requires a gradient, but CUDA tensors other than q, k, v "
+                "and bias have none; detach it or use torch.no_grad()"
+            )
+    axes = -2 if options["heads"] is not None else -3  # of rows, heads and channels
+    batches = {name: x.shape[:axes] for name, x in zip("qkv", inputs) if x is not None}
+    most = max(map(math.prod, batches.values()))
+    for name in needing:
+        if name in batches and math.prod(batches[name]) < most:
+            raise ValueError(
+                f"attention: {name} requires a gradient, but is broadcast over batch entries, as "
+                f"CUDA tensors with gradients may not be; use {name}.expand(...)"
             )
 
 
@@ -70,14 +90,17 @@ class _Call:
         """An array: (address, dtype, shape, strides); None for None."""
         return _memory_of(name, x, self.device, self.held)
 
-    def empty(self, shape: Tuple[int, ...], dtype: str) -> Tuple[torch.Tensor, int]:
-        made = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+    def result(self, shape: Tuple[int, ...], dtype: str) -> Tuple[torch.Tensor, int]:
+        """Memory for a result; rows outside of all packed sequences are not written and stay 0."""
+        packed = self.given["cu_seqlens_q"] is not None or self.given["cu_seqlens_k"] is not None
+        make = torch.zeros if packed else torch.empty
+        made = make(shape, dtype=getattr(torch, dtype), device=self.device)
         return made, made.data_ptr()
 
     def run(self, function: Any, *more: Any) -> Any:
-        """Calls a function of _core with q, k, v and `more`; empty() makes its results."""
+        """Calls a function of _core with q, k, v and `more`; result() makes its results."""
         place = self.device.index or 0, _stream_of(self.device)
-        return function(*self.inputs, *more, self.empty, *place)
+        return function(*self.inputs, *more, self.result, *place)
 
 
 def attention(**arguments: Any) -> Any:
@@ -109,7 +132,7 @@ def attention_backward(
 
 
 def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
-    """The arguments, of which those that the host needs are known to it."""
+    """Returns the arguments; raises ValueError for a number on a device that the host needs."""
     device = given["q"].device
     for name in _ON_HOST:
         x = given[name]
@@ -138,6 +161,8 @@ def _offset(x: Any) -> Any:
                 "attention: causal_offset must be an integer or a tensor [B], got a single number "
                 f"on {x.device}, which the host does not read"
             )
+        if x.dtype == torch.bool or x.is_floating_point() or x.is_complex():
+            raise TypeError(f"attention: causal_offset must be an integer, got {x.dtype}")
         return int(x)
     if isinstance(x, (np.integer, np.ndarray)) and x.ndim == 0:
         return x.item()
@@ -152,13 +177,15 @@ def _memory_of(name: str, x: Any, device: torch.device, held: List[torch.Tensor]
         x = torch.as_tensor(x, device=device, dtype=torch.float32 if name in _REAL else None)
         held.append(x)
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"attention: {name} must be a tensor, got {type(x).__name__}")
+        kinds = "a tensor, a NumPy array or a list" if name in _ARRAYS else "a tensor"
+        raise TypeError(f"attention: {name} must be {kinds}, got {type(x).__name__}")
     if x.device != device:
         raise ValueError(f"attention: {name} must be on the device of q, {device}, got {x.device}")
     if type(x) is not torch.Tensor:
         _core.check_tensor(x, name)
     if x.layout != torch.strided or x.is_nested:
-        raise TypeError(f"attention: {name} must be a strided tensor, got one of {x.layout}")
+        got = "a nested one" if x.is_nested else f"one of {x.layout}"
+        raise TypeError(f"attention: {name} must be a strided tensor, got {got}")
     if x.is_neg():  # the memory has the negated values
         x = x.resolve_neg()
         held.append(x)
@@ -166,7 +193,7 @@ def _memory_of(name: str, x: Any, device: torch.device, held: List[torch.Tensor]
 
 
 def takes(*tensors: Any) -> bool:
-    """Whether the kernels take a call of these q, k, v and mask, which are on a GPU."""
+    """Whether the kernels take a call of these q, k, v and mask on a GPU, without gradients."""
     given = [x for x in tensors if isinstance(x, torch.Tensor)]
     q = given[0]
     return (

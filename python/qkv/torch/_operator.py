@@ -162,7 +162,7 @@ def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[Any, ...]) -
     """Keeps the arguments, out and lse for the backward pass."""
     if _cuda.is_on_gpu(inputs[0]):
         needing = [name for name, needs in zip(TENSORS, ctx.needs_input_grad) if needs]
-        _cuda.refuse_gradients(dict(zip(PLAIN, inputs[_N:]))["score"], needing)
+        _cuda.refuse_gradients(dict(zip(PLAIN, inputs[_N:])), inputs[:3], needing)
     ctx.plain = inputs[_N : _N + _P]
     ctx.save_for_backward(*inputs[:_N], *output[:2])
     ctx.set_materialize_grads(False)

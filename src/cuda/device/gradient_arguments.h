@@ -12,6 +12,7 @@ struct GradientArguments {
   ForwardArguments call;
   DeviceArray dout, dlse;  // absent if data is null, as all that follow
   DeviceArray dq, dk, dv;  // of the type of q
+  DeviceArray dbias;       // of that of bias; stride 0 on axes that the matrices do not have
   bool adds = false;       // gradients are added to what is there
 };
 

@@ -44,9 +44,10 @@ QKV_DEVICE GradientRows<Shape> load_gradient_rows(const ForwardArguments& a,
 // Replaces the products q k^T in `w` by weights, and dout v^T in `ds` by the gradients of these
 // products without the factor `scale`:
 //   ds = w (z dout . v - delta) slope      z: dropout      slope: of a soft-cap, else 1
-// The weights are those after dropout, without its factor. Returns whether a pair is masked; its
-// weight is -0 and its gradient 0.
-template <class Shape>
+// or, unless kOfProducts, of the scores after soft-cap and bias, which have no such slope. The
+// weights are those after dropout, without its factor. Returns whether a pair is masked; its weight
+// is -0 and its gradient 0.
+template <class Shape, bool kOfProducts = true>
 QKV_DEVICE bool make_gradients(const ForwardArguments& a, const BlockPlace& place, bool inside,
                                int first_key, const GradientRows<Shape>& rows, float factor,
                                ScoreTile<Shape>& w, ScoreTile<Shape>& ds) {
@@ -64,7 +65,7 @@ QKV_DEVICE bool make_gradients(const ForwardArguments& a, const BlockPlace& plac
     x = fused(x, is_kept(r, n, e) ? a.kept_scale : 0.0F, -rows.delta[r]);
   });
   finish_scores<Shape, true>(a, place, inside, first_key, w, [&](int m, int n, int e, float slope) {
-    ds.at[m][n][e] = rounded_product(ds.at[m][n][e], slope);
+    if constexpr (kOfProducts) ds.at[m][n][e] = rounded_product(ds.at[m][n][e], slope);
   });
   bool any_masked = false;
   for_each_power<Shape>(rows.own, factor, w, [&](int r, int n, int e, float& x, float power) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "cuda/device/bias_gradients.h"
 #include "cuda/device/gradients.h"
 
 #define QKV_KERNEL(FUNCTION, NAME, SHAPE, TILES)                                                \
@@ -9,5 +10,6 @@
 #define QKV_KERNELS(NAME, SHAPE, TILES)             \
   QKV_KERNEL(prepare_gradients, NAME, SHAPE, TILES) \
   QKV_KERNEL(query_gradients, NAME, SHAPE, TILES)   \
-  QKV_KERNEL(key_gradients, NAME, SHAPE, TILES)
+  QKV_KERNEL(key_gradients, NAME, SHAPE, TILES)     \
+  QKV_KERNEL(bias_gradients, NAME, SHAPE, TILES)
 QKV_FOR_EACH_GRADIENT(QKV_KERNELS)

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_BIAS_GRADIENTS_H_
+#define QKV_CUDA_DEVICE_BIAS_GRADIENTS_H_
+
+#include "cuda/device/arrays.h"
+#include "cuda/device/forward_options.h"
+#include "cuda/device/forward_place.h"
+#include "cuda/device/forward_tiles.h"
+#include "cuda/device/gradient_arguments.h"
+#include "cuda/device/gradient_shape.h"
+#include "cuda/device/gradient_tiles.h"
+#include "cuda/device/words.h"
+
+// The gradient of bias: that of the scores. A block owns a tile of one of the bias's matrices of
+// queries and keys, and adds the tiles of the heads that read it in ascending order: batch entries,
+// then heads.
+namespace qkv::cuda {
+
+// ---- the heads that share a matrix --------------------------------------------------------------
+
+// The number of heads of all batch entries that read a matrix. Along the axes on which the bias has
+// a stride of 0 they share it.
+QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
+  int readers = bias.head == 0 ? a.H : 1;
+  for (int axis = 0; axis < a.batch_axes; ++axis) {
+    if (bias.batch[axis] == 0) readers *= a.batch_sizes[axis];
+  }
+  return readers;
+}
+
+// Sets the batch entry and the head of reader `n` of a matrix, in ascending order.
+QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, int matrix, int n,
+                            BlockPlace& place) {
+  const auto take = [&](int size, std::int64_t stride) {
+    if (size == 0) return 0;
+    int& rest = stride == 0 ? n : matrix;
+    const int at = rest % size;
+    rest /= size;
+    return at;
+  };
+  place.h = take(a.H, bias.head);
+  place.b = 0;
+  int entries = 1;
+  for (int axis = a.batch_axes - 1; axis >= 0; --axis) {
+    place.b += take(a.batch_sizes[axis], bias.batch[axis]) * entries;
+    entries *= a.batch_sizes[axis];
+  }
+}
+
+// ---- results ------------------------------------------------------------------------------------
+
+template <class Tiles>
+QKV_DEVICE void store_narrow(const DeviceArray& to, bool adds, std::int64_t at, float x) {
+  auto* const place = static_cast<std::uint16_t*>(const_cast<void*>(to.data)) + at;
+  if (adds) x = rounded_sum(x, widened(Tiles{}, *place));
+  *place = static_cast<std::uint16_t>(rounded_pair(Tiles{}, x, 0));
+}
+
+// Stores a number, or adds it to what is there; rounds once.
+QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, float x) {
+  switch (to.type) {
+    case Element::kBFloat16:
+      return store_narrow<BFloat16Tiles>(to, adds, at, x);
+    case Element::kFloat16:
+      return store_narrow<Float16Tiles>(to, adds, at, x);
+    default: {
+      auto* const place = static_cast<float*>(const_cast<void*>(to.data)) + at;
+      *place = adds ? rounded_sum(x, *place) : x;
+    }
+  }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+template <class Shape, class Tiles>
+QKV_DEVICE void bias_gradients(const GradientArguments& g) {
+  const ForwardArguments& a = g.call;
+  const int first_key = block_index() % a.key_blocks * Shape::kKeys;
+  const int rest = block_index() / a.key_blocks;
+  const int matrix = rest / a.row_blocks;
+  BlockPlace place;
+  place.Tq = a.Tq;
+  place.Tk = a.Tk;
+  place.first = rest % a.row_blocks * Shape::kRows;
+  const bool has_dout = g.dout.data != nullptr;
+  const float factor = exponent_factor<true>(a);
+  const int readers = readers_of(a, g.dbias);
+  ScoreTile<Shape> sums;
+  clear_sums(sums.at);
+  QKV_ROLLED
+  for (int n = 0; n < readers; ++n) {
+    find_reader(a, g.dbias, matrix, n, place);
+    place.diagonal = diagonal_of(a, place);
+    sync_threads();  // all have finished with the last head's rows, bounds and options
+    if (thread_index() == 0) store_option_offsets<Shape>(a, place);
+    const BlockBounds bounds = find_bounds<Shape>(a, place);
+    if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;
+    const int key_head = key_head_of(a, place);
+    const auto load = [&]<int kRows>(std::uint32_t tile, const DeviceArray& x, int head, int first,
+                                     int end, int width) {
+      load_rows<Shape, kRows>(tile, rows_of(a, x, place.b, head, 0), first, end, width);
+    };
+    load.template operator()<Shape::kRows>(Shape::kQ, a.q, place.h, place.first, place.Tq, a.D);
+    load.template operator()<Shape::kKeys>(Shape::kK, a.k, key_head, first_key, place.Tk, a.D);
+    if (has_dout) {
+      load.template operator()<Shape::kRows>(Shape::kDout, g.dout, place.h, place.first, place.Tq,
+                                             a.E);
+      load.template operator()<Shape::kKeys>(Shape::kV, a.v, value_head_of(a, key_head), first_key,
+                                             place.Tk, a.E);
+    }
+    stage_options<Shape>(a, place, first_key);
+    commit_copies();
+    const GradientRows<Shape> rows = load_gradient_rows<Shape>(a, place, factor);
+    ScoreTile<Shape> w, ds;
+    wait_copies<0>();
+    sync_threads();  // all parts are there
+    if (has_dout) {
+      multiply_rows<Shape, Tiles>(opaque(Shape::kDout), opaque(Shape::kV), ds);
+    } else {
+      clear_sums(ds.at);
+    }
+    multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
+    make_gradients<Shape, false>(a, place, is_inside<Shape>(place, bounds, first_key), first_key,
+                                 rows, factor, w, ds);
+    for_each_score<Shape>(ds, [&](int r, int m, int e, float& x) {
+      float& sum = sums.at[r / 2][m][r % 2 * 2 + e];
+      sum = rounded_sum(sum, x);
+    });
+  }
+  find_reader(a, g.dbias, matrix, 0, place);
+  const std::int64_t begin = offset_of(a, g.dbias, place.b, place.h);
+  for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
+    const int i = place.first + row;
+    QKV_UNROLL
+    for (int e = 0; e < 2; ++e) {
+      if (i >= place.Tq || first_key + j + e >= place.Tk) continue;
+      store_real(g.dbias, g.adds, begin + i * g.dbias.row + (first_key + j + e) * g.dbias.col,
+                 sums.at[m][n][2 * half + e]);
+    }
+  });
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_BIAS_GRADIENTS_H_
