@@ -9,9 +9,10 @@
 
 namespace qkv::bench {
 
-// The largest magnitude of an array's numbers.
+// Returns the largest magnitude of an array's numbers.
 double most_of(const ConstView& view);
-// A text with the first two numbers that differ by more than `bound` or are NaN, or "".
+// Returns a text with the first pair of numbers that differ by more than `bound` or of which one is
+// NaN; "" if there is none.
 std::string difference(const ConstView& got, const ConstView& want, double bound);
 
 // Compares results, in the order of Problem::results(), with those of the path "reference". Checks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of the plain call of one head: compared with the peak, at every width, on all threads.
+// The groups forward, widths and threads: calls of one head, most of them without options.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -52,7 +52,7 @@ void run_width(Session& session, const Neighbours& widths, std::optional<double>
   session.against({name, target, 1, target ? 1 : kTenth}, problem, round, Figure::kPerMultiply);
 }
 
-// Adds a row that repeats the row with the lowest figure among the widths from `least`.
+// Adds a row that repeats the row with the lowest figure among the widths from `least` on.
 void add_worst(Session& session, const std::string& name, Index least) {
   const Row* worst = nullptr;
   for (Index D = least; D <= kMostWidth; ++D) {
@@ -81,7 +81,7 @@ void run_forward(Session& session) {
     share_forward(session, {"forward/" + name_of(shape) + "-causal", target.share}, shape, causal);
   }
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.75;  // the target; the peak is that of BF16 products
+    constexpr double kShare = 0.75;  // of the peak of BF16 products, or of float32 without them
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_forward(session, {"forward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

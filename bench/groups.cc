@@ -11,8 +11,7 @@ namespace qkv::bench {
 namespace {
 
 constexpr Group kGroups[] = {
-    {"forward", "the plain call, and causal ones, by length and width", run_forward,
-     Choice::kUnlessTold},
+    {"forward", "plain and causal calls, by length and width", run_forward, Choice::kUnlessTold},
     {"backward",
      "gradients, by length and width, and the cost of options relative to plain gradients",
      run_backward, Choice::kUnlessTold},

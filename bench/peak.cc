@@ -11,13 +11,13 @@
 namespace qkv::bench {
 namespace {
 
-// Threads that each run a task at the same time.
+// Runs one task for each thread, at the same time once all threads are awake.
 class Team {
  public:
   explicit Team(int threads)
       : threads_(threads), executor_(threads == 1 ? Executor() : Executor::threads(threads)) {}
 
-  // Calls task(n) for n from 0 to threads() - 1, each on one thread.
+  // Calls task(n) for n from 0 to threads() - 1. Threads that are awake run the calls at once.
   template <class Task>
   void run(const Task& task) const {
     const auto body = [](void* state, Index n) { (*static_cast<const Task*>(state))(n); };
@@ -86,13 +86,13 @@ std::string peak_target() {
   const auto targets = cpu_targets();
   const auto used = std::ranges::find(targets, cpu_target());
   if (used == targets.end()) return "";
-  // The target "reference" has no peak and is compared with that of the best target.
+  // The target "reference" has no peak: its kernels are compared with the best target's peak.
   const std::string_view target = *used == "reference" ? targets.front() : *used;
   return target == "reference" ? "" : std::string(target);
 }
 
 Peak multiply_add_peak(const std::string& target, DType dtype, int threads) {
-  // A repetition takes about 10 ms on several threads, so that the time to wake them hardly counts.
+  // On several threads a repetition takes 10 ms or more, so that waking them hardly counts.
   const Index rounds = threads == 1 ? 100'000 : 3'000'000;
   // BF16 has a peak of its own if the target has products of BF16; otherwise types of 16 bits are
   // compared with the peak of float32.

@@ -20,7 +20,7 @@ constexpr auto kImplementations = [] {
   std::array<const Implementation*, kFused.size() + 3> all{};
   for (std::size_t n = 0; n < kFused.size(); ++n) all[n] = &kFused[n];
   all[kFused.size()] = &kReference;
-  // Only if forced: the reference supports everything.
+  // The other references run only if they are forced, since kReference supports every problem.
   all[kFused.size() + 1] = &kDot2Reference;
   all[kFused.size() + 2] = &kAmxReference;
   return all;

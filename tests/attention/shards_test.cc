@@ -66,7 +66,9 @@ ConstView part_of(const Tensor& x, int axis, const Part& part) {
   return slice(ConstView(x.view()), axis, part.begin, part.end);
 }
 
-// Calls test(whole, name, options, context) on every path.
+// Calls test(whole, name, options, context) for every score on its paths: dot products with all
+// options, other scores with all options on their first path and with two options on the others.
+// Brief runs leave out more.
 template <class F>
 void for_each_call(Index queries, Index keys, const F& test) {
   for (const ScoreKind kind : kScoreKinds) {
@@ -100,7 +102,8 @@ TEST(Shards, QueriesAreRowsOfTheWholeCall) {
   EXPECT_GT(compared, 50);
 }
 
-// Sinks belong to one part of the keys.
+// The options, but with sinks only in the part of the keys that begins at `first`: merge() requires
+// that one part has them.
 OptionsOf without_sinks_after(const OptionsOf& options, Index first) {
   return [options, first](const Whole& x, const Part& i, const Part& j) {
     Options of_part = options(x, i, j);
@@ -109,7 +112,7 @@ OptionsOf without_sinks_after(const OptionsOf& options, Index first) {
   };
 }
 
-// The largest finite |lse|: the rounding of an lse is in the weights of its row.
+// The largest finite |lse|. The rounding error of an lse is a relative error of its row's weights.
 double largest_lse(const Rows& rows) {
   double largest = 0;
   for (const double x : values_of(rows.lse.view())) {
@@ -139,7 +142,7 @@ TEST(Shards, PartsOfTheKeysMergeAnywhere) {
       });
 }
 
-// The state before the first key.
+// The memory of a softmax state, with the values that it has before the first key.
 struct State {
   Tensor max, sum, acc;
 
@@ -315,7 +318,7 @@ TEST(Shards, GradientsOfPartsOfTheKeysAddUp) {
   }
 }
 
-// Indices are checked at the keys of the shard, before the call.
+// Before a call computes anything, indices are checked at the positions of its shard's keys.
 TEST(Shards, IndicesAreCheckedAtTheirPositions) {
   const Whole x(4, 640, DType::kFloat32);
   const Tensor table = normal({600}, 1);
@@ -332,7 +335,7 @@ TEST(Shards, IndicesAreCheckedAtTheirPositions) {
   }
 }
 
-// Every second head of a call, from head 1 on, draws and is computed as in the whole call.
+// A call on every second head, from head 1 on, drops and computes what the whole call does there.
 TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
   const Whole x(300, 700, DType::kFloat32, ScoreKind::kDot, 17, 4);
   const auto odd = [](const Tensor& all, int axis = 1) {
@@ -407,7 +410,7 @@ TEST(Shards, NumbersOfHeadsAreChecked) {
   EXPECT_NE(message(0, Index{1} << 31).find("head_step"), std::string::npos);
 }
 
-// Gradients of an array that a score reads, by its positions in the whole sequences.
+// A score reads an array at positions in the whole sequences: the shards' gradients of it add up.
 TEST(Shards, GradientsOfCapturedArraysAddUp) {
   const Whole x(140, 300, DType::kFloat64);
   for (const std::string& path : all_backward_paths()) {
@@ -438,7 +441,8 @@ TEST(Shards, GradientsOfCapturedArraysAddUp) {
   }
 }
 
-// Sums of gradients that are continued from shard to shard have the bits of one call.
+// Checks that sums of gradients continued from shard to shard have the bits of one call: dq always,
+// dk and dv if H = G, since grouped heads are summed in another order.
 void check_gradient_steps(const Whole& x, const OptionsOf& options, Context& context) {
   const DType sums = accumulator_of(x.dtype);
   const Rows all = run(x, options, x.queries(), x.keys(), context);

@@ -48,14 +48,14 @@ TEST(Noise, BeginsAboveThreePercent) {
 }
 
 TEST(Ratios, AreTakenRoundByRound) {
-  // The machine becomes slower by half, which leaves the ratio as it is.
+  // The machine becomes half as fast, which leaves the ratio as it is.
   const Ratio ratio =
       qkv::bench::ratio_of(by_both({2, 2, 4, 4}), by_both({1, 1, 2, 2}), Clock::kCpu);
   EXPECT_EQ(ratio.median, 2);
   EXPECT_EQ(ratio.spread, 0);
 }
 
-TEST(Ratios, SpreadIsHalfTheDistanceOfTheQuartiles) {
+TEST(Ratios, SpreadIsHalfTheInterquartileRangeOverTheMedian) {
   const Ratio ratio = qkv::bench::ratio_of(by_both({1, 2, 3, 4, 5, 6, 7}),
                                            by_both({1, 1, 1, 1, 1, 1, 1}), Clock::kWall);
   EXPECT_EQ(ratio.median, 4);

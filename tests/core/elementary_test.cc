@@ -130,7 +130,7 @@ TEST(Elementary, SinesAndCosinesOfAnglesOfAnySize) {
     hash.add(got.sin);
   }
   EXPECT_EQ(hash.value(), 0x98CB2CDD4A994E64U);
-  // The numbers are from mpmath 1.3 with 1400 bits.
+  // The sines and cosines are from mpmath 1.3 with 1400 bits.
   struct {
     int power;
     double sin, cos;
@@ -148,8 +148,8 @@ TEST(Elementary, SinesAndCosinesOfAnglesOfAnySize) {
   }
   EXPECT_TRUE(std::signbit(core::portable_sin_cos(-0.0).sin));
   EXPECT_TRUE(std::isnan(core::portable_sin_cos(kInfinity).cos));
-  // The first angle is the number closest to a multiple of pi/2 (Muller 2016, table 11.1); the
-  // others are multiples of pi/2.
+  // The first angle is the float64 number closest to a multiple of pi/2 (Muller 2016, table 11.1);
+  // the others are rounded multiples of pi/2.
   EXPECT_EQ(core::portable_sin_cos(0x1.6ac5b262ca1ffp+849).cos, -0x1.14ae72e6ba22fp-61);
   for (double k = 1; k < 3e5; k = k * 3 + 1) {
     const double x = k * 0x1.921fb54442d18p+0;

@@ -217,6 +217,8 @@ TEST(KnownKeys, OfMortonOrdersAreKnownByTheirUpperBits) {
   EXPECT_EQ(count(15, core::TileClass::kFull), 6);
   // Remainders by divisors that differ from key to key have no such bits.
   expect_true((x.i + 128) % (x.j % 3 + 64) < 64);
+  expect_true((x.i - 100) % 64 < 30);
+  expect_true((x.j - 200) % 64 + x.i / 64 * 40 < 30);
 }
 
 // Sums that wrap around, and the least integer, have no order; divisors below 0 are not solved for.

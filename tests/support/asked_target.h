@@ -6,12 +6,12 @@
 
 namespace qkv::test {
 
-// For programs whose tests run once per CPU target, with QKV_TARGET in the environment: each test
-// is skipped if this CPU lacks the target.
+// Programs that link this file run once per CPU target, with QKV_TARGET in the environment. Their
+// tests are skipped if this CPU lacks the target.
 
 // Returns the requested target, QKV_TARGET, or "" if it is not set.
 std::string asked_target();
-// Returns whether QKV_TARGET names an existing target.
+// Returns whether QKV_TARGET names a target of any CPU, whether or not this one has it.
 bool asks_for_known_target();
 
 }  // namespace qkv::test

@@ -76,8 +76,11 @@ std::string place(const SeedRow& row) {
 void add(SeedReport& total, const SeedReport& more) {
   const bool worse = (more.disagreeing > 0) != (total.disagreeing > 0)
                          ? more.disagreeing > 0
-                         : more.largest_difference > total.largest_difference;
-  if (worse || total.worst.empty()) total.worst = more.worst;
+                         : more.worst_difference > total.worst_difference;
+  if (worse || total.worst.empty()) {
+    total.worst = more.worst;
+    total.worst_difference = more.worst_difference;
+  }
   total.numbers += more.numbers;
   total.disagreeing += more.disagreeing;
   total.largest_difference = std::fmax(total.largest_difference, more.largest_difference);

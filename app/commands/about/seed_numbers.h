@@ -24,12 +24,15 @@ struct SeedRow {
 
 // The outcome of comparing some or all rows.
 struct SeedReport {
-  int numbers = 0;      // numbers compared; truth values are compared but not counted
-  int disagreeing = 0;  // numbers and truth values off by more than half a unit of the last decimal
-  double largest_difference = 0;  // |got - expected|; infinite when a number is NaN or missing
-  // The place of the largest difference, and both numbers there. A place with a number that
-  // disagrees goes before one without.
+  int numbers = 0;  // numbers compared; truth values are compared but not counted
+  // Numbers off by more than half a unit of the last decimal compared, and wrong truth values.
+  int disagreeing = 0;
+  // The largest |got - expected|; infinite if a number is NaN or a row's count of numbers is wrong.
+  double largest_difference = 0;
+  // The place with the largest difference among those that disagree, or among all if none does, and
+  // both numbers there; for a row with a wrong count of numbers, both counts.
   std::string worst;
+  double worst_difference = largest_difference;
 };
 
 // The table as it was when the program was built.

@@ -37,9 +37,9 @@ constexpr const char* kAverageFooter = R"(Examples:
 
 The mean of a run's last checkpoints can translate better than any of them, because the noise of
 the last batches is averaged out. A folder stands for its checkpoints, which qkv train --keep N
-keeps. Sums are in 64 bits, in the order of the files. Models that differ in a vocabulary or a size
-cannot be averaged, and models of different seeds should not be, since their hidden units do not
-correspond.
+keeps. Sums have 64 bits and are in the order of the files. Models that differ in a vocabulary or a
+size cannot be averaged, and models of different seeds should not be, since their hidden units do
+not correspond.
 
 The result is a model file for qkv translate and qkv score.)";
 
@@ -52,7 +52,7 @@ struct AverageOptions {
   qkv::app::ParameterStorage storage = qkv::app::ParameterStorage::kUnchanged;
 };
 
-// The paths of the last checkpoints of a run, all of them if `last` is empty.
+// The paths of a run's last checkpoints: as many as `last` says, or all if it is empty.
 std::vector<std::string> checkpoints(const std::string& folder, const std::optional<Index>& last) {
   std::vector<std::string> files = qkv::app::run_checkpoints(folder);
   if (files.empty()) {
@@ -88,10 +88,10 @@ std::vector<std::string> files_of(const AverageOptions& options) {
 
 void check(const AverageOptions& options) {
   if (!options.output.ends_with(kExtension)) {
-    throw UsageError(fmt::format("-o {}: a model is a {} file", options.output, kExtension));
+    throw UsageError(fmt::format("-o {}: must end in {}", options.output, kExtension));
   }
   if (std::ranges::find(options.models, "-") != options.models.end()) {
-    throw UsageError("-: a model is read twice, so it cannot be standard input");
+    throw UsageError("-: a model to average must be a file or a folder, got standard input");
   }
   if (options.last && std::ranges::none_of(options.models, is_folder)) {
     throw UsageError(
@@ -118,7 +118,7 @@ void check_other(const AverageOptions& options, const std::vector<std::string>& 
   const auto is_output = [&](const std::string& file) { return is_same_file(output, file); };
   for (const std::string& model : options.models) {
     if (is_folder(model) && std::ranges::any_of(own_files(model, output), is_output)) {
-      throw UsageError(fmt::format("-o {}: a file of the run {}", output, model));
+      throw UsageError(fmt::format("-o {}: must not be a file of the run {}", output, model));
     }
   }
   const auto same = std::ranges::find_if(files, is_output);

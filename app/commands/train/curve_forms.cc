@@ -44,7 +44,7 @@ TimeUnit unit_for(const std::vector<Curve>& curves) {
                             : TimeUnit{"hours", kHour};
 }
 
-// The position of points on the horizontal axis, and the axis's name.
+// Places points on the horizontal axis, which it names.
 class Place {
  public:
   Place(CurveAxis axis, const std::vector<Curve>& curves) : axis_(axis), unit_(unit_for(curves)) {
@@ -126,7 +126,8 @@ std::string note_on_uncounted(const std::vector<Curve>& curves) {
     names += (curves.size() > 1 ? shown_name(curve.run) + ", " : std::string()) + updates;
   }
   if (names.empty()) return "";
-  return fmt::format("Not counted for the best, since a run ended there and went on: {}.", names);
+  return fmt::format("Not counted for the best, since a run ended there and was resumed: {}.",
+                     names);
 }
 
 // The points with a training loss, as they are drawn. Where an epoch ends just after a validation,
@@ -169,7 +170,7 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   return drawn;
 }
 
-// Adds one number of all points that have it as a series of each curve.
+// Adds one series per curve to a panel: one number, of all points that have it.
 class SeriesMaker {
  public:
   SeriesMaker(const std::vector<Curve>& curves, const Place& place)

@@ -50,9 +50,9 @@ counts as a missing file if it has an extension (lines.tsv) or begins with a fol
 (runs/lines, ./lines), and several words do if they end in .txt or .tsv; everything else, such as
 and/or, is text.
 
-Models of words write spaces around punctuation as the training data has them and, if trained with
---lower, its capitals. Curly quotation marks are read as ' and ". Words that the model does not know
-are read as <unk>; where it writes <unk>, a word is copied (--unknown).
+Models of words write spaces around punctuation as in the training data; if trained with --lower,
+they also write capitals as there. Curly quotation marks are read as ' and ". Words that the model
+does not know are read as <unk>; where it writes <unk>, a word is copied (--unknown).
 
 -o and --attn keep all lines and their attention: .npz and .safetensors hold attn [lines,1,1,tokens
 of the translation, tokens of the line], padded with <pad>, and src, tgt, mask, axes, line,
@@ -83,7 +83,7 @@ class LineTranslator {
   // Adds a line. Throws InputError for a line that is too long.
   void add(std::string_view text, const std::string& file, Index line) {
     const std::size_t tokens = count_tokens(model_, text, file, line);
-    const bool is_known = model_.longest_source > 0;  // models of earlier versions do not know it
+    const bool is_known = model_.longest_source > 0;  // earlier versions did not store it
     if (is_known && static_cast<Index>(tokens) > model_.longest_source) longer_.add(line);
     tokens_ += tokens;
     texts_.emplace_back(text);
@@ -95,7 +95,7 @@ class LineTranslator {
   // empty name stands for the text of the command line.
   void warn_of_longer(const std::string& file, const Common& common) const {
     if (longer_.count() == 0) return;
-    const std::string lines = file.empty() ? "" : fmt::format(": line {}", longer_.text());
+    const std::string lines = file.empty() ? "" : fmt::format("; lines: {}", longer_.text());
     warn(common,
          fmt::format("{}: longer than every source in training, of at most {} tokens, so the "
                      "translation may be poor{}",
@@ -108,11 +108,12 @@ class LineTranslator {
     const std::string limit =
         search_.most_tokens > 0
             ? fmt::format("--most-tokens {}", search_.most_tokens)
-            : std::string("--most-tokens (by default 2 x the line's tokens + 10)");
-    warn(common, file.empty()
-                     ? fmt::format("TEXT: the translation reached {} and is cut off", limit)
-                     : fmt::format("{}: {} of {} translations reached {} and are cut off: line {}",
-                                   file, cut_.count(), translated_, limit, cut_.text()));
+            : std::string("--most-tokens (by default 2 x the line's tokens, end included, + 10)");
+    warn(common,
+         file.empty()
+             ? fmt::format("TEXT: the translation reached {} and was cut off", limit)
+             : fmt::format("{}: {} of {} translations reached {} and were cut off; lines: {}", file,
+                           cut_.count(), translated_, limit, cut_.text()));
   }
 
   void flush() {
@@ -136,16 +137,15 @@ class LineTranslator {
   qkv::Context context_;
   Take take_;
   std::vector<std::string> texts_{};
-  std::vector<Index> numbers_{};  // the line of each text
+  std::vector<Index> numbers_{};  // the line number of each text
   std::size_t tokens_ = 0;
-  Index translated_ = 0;            // lines that are not empty
+  Index translated_ = 0;            // lines with text to translate
   qkv::app::LineNumbers longer_{};  // the lines that are longer than every source in training
   qkv::app::LineNumbers cut_{};     // the lines whose translations were cut off
 };
 
-// True if standard input has nothing to read at present: whoever writes it may be waiting for an
-// answer.
-bool is_waiting() {
+// True if nothing can be read from standard input now: its writer may be waiting for an answer.
+bool has_no_input() {
   struct pollfd input {};
   input.fd = STDIN_FILENO;
   input.events = POLLIN;
@@ -186,28 +186,29 @@ class Untranslated {
   qkv::app::LineNumbers numbers_{};
 };
 
-// Checks, when a line is read, that a picture can be written for each line so far.
+// Checks that the pictures of lines 1 .. `line` can be written. It is called for each line in turn.
 void check_pictures(const OutputOptions& outputs, Index line) {
   constexpr Index kMostPictures = 1000;
   if (line < 2) return;  // the picture of a single line has the output's own name
   if (line > kMostPictures && wants_picture_file(outputs)) {
     throw UsageError(
-        fmt::format("a picture shows one line, and at most {} are written; an .npz "
-                    "holds all lines, and qkv view --example N draws one of them",
-                    kMostPictures));
+        fmt::format("-o: at most {} lines can have pictures, got line {}; an .npz holds all lines, "
+                    "and qkv view --example N draws one of them",
+                    kMostPictures, line));
   }
   if (line == 2) check_numbered(outputs, 1);
   check_numbered(outputs, line);
 }
 
-// The column of a file's lines that is translated: of a table, by default the run's source.
+// The column that is translated: --col, else the column of sources of the run's training if the
+// file is a .tsv, else 0.
 Index column_of(const TranslateOptions& options, const Source& source) {
   if (options.column) return *options.column;
   const bool is_table = source.file.ends_with(".tsv") && linked_model(options) == nullptr;
   return is_table ? columns_of_run(options.run).source : 0;
 }
 
-// The text of a line in the column; an empty line has none.
+// The text in the column of a line; "" for a blank line. Throws InputError if it has fewer columns.
 std::string_view text_in(std::span<const std::string_view> fields, Index column,
                          const std::string& file, Index line) {
   const Index columns = std::ssize(fields);
@@ -241,10 +242,15 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
     bad.add(error);
     lines.add("", name, error.line());
   };
+  const auto flush_if_answer_is_due = [&] {
+    if (piped && has_no_input()) lines.flush();
+  };
   reading.bad_line = [&](const qkv::app::InputError& error) {
     if (!options.skip_bad) throw with_skip_bad(error);
     count = error.line();
+    check_pictures(options.outputs, count);
     leave_empty(error);
+    flush_if_answer_is_due();
   };
   try {
     qkv::app::for_each_row(source.file, reading, [&](const auto& fields, Index line) {
@@ -255,7 +261,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
       } catch (const qkv::app::InputError& error) {
         leave_empty(error);
       }
-      if (piped && is_waiting()) lines.flush();
+      flush_if_answer_is_due();
       return true;
     });
   } catch (const qkv::app::InputError&) {
@@ -296,7 +302,7 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
          "\n";
 }
 
-// Warns of lines among several that have no attention and therefore no picture.
+// Warns of lines without attention, for which no picture is written, if others of several have one.
 void warn_of_undrawn(const std::vector<TranslatedLine>& lines, const TranslateOptions& options,
                      const Common& common) {
   if (lines.size() < 2 || !wants_picture_file(options.outputs)) return;
@@ -404,8 +410,8 @@ void add_translate(const Command& program, const Common& common) {
   command
       .add_option(
           "TEXT", options->input,
-          "a text to translate, or a file: of lines, or a column of a .tsv (default -: standard "
-          "input)")
+          "a text, or a file whose lines (of a .tsv, a column of them) are translated (default -: "
+          "standard input)")
       .type_name("");
   add_linked_models(command, *options);
   add_run_model(command, options->model);
@@ -419,14 +425,15 @@ void add_translate(const Command& program, const Common& common) {
       "maximum number of tokens of a translation, its end token included (default: 2 x the line's "
       "tokens, its end token included, + 10)");
   add_number(command, "--col", options->column, Bounds<Index>{0, qkv::app::kMostColumns - 1},
-             "the column of a file to translate, counted from 0 (default: of a .tsv, the source's "
-             "with which RUN was trained; else 0)");
+             "the column of a file to translate, counted from 0 (default: of a .tsv, the column of "
+             "sources that RUN was trained on; else 0)");
   command.add_flag("--scores", options->scores,
                    "print a tab and the natural log-probability after each translation");
   command.add_flag("--show", options->show,
                    "draw below each translation what each of its tokens attends to");
   command.add_flag("--skip-bad", options->skip_bad,
-                   "skip lines that are too long or not UTF-8; one warning counts and names them");
+                   "leave the translations of lines that are too long, not UTF-8 or without the "
+                   "column empty; one warning counts and names the lines");
   add_outputs(command, options->outputs, "txt", {.arrays = true, .picture = true});
   add_attention_file(command, options->outputs);
   command.footer(kTranslateFooter);

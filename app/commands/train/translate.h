@@ -30,7 +30,7 @@ struct TranslateOptions {
   qkv::app::UnknownTokens unknown = qkv::app::UnknownTokens::kCopiedIfLooked;
   bool scores = false;
   bool show = false;
-  bool skip_bad = false;               // lines that are too long or not UTF-8 are not an error
+  bool skip_bad = false;  // lines too long, not UTF-8 or without the column are no error
   std::optional<qkv::Index> column{};  // of a file's lines, from 0
   OutputOptions outputs{};
 };

@@ -38,7 +38,7 @@ std::string text_of(const LogLine& line) {
   members.push_back({"translated", score.translated});
   members.push_back({"best", line.validation->is_best});
   std::string text = object(members);
-  text.pop_back();  // removes the brace: the sample is a nested object
+  text.pop_back();  // the closing brace, since the sample, a nested object, follows
   return text +
          fmt::format(", \"sample\": {}}}\n", object({{"source", score.sample.source},
                                                      {"translation", score.sample.translation},

@@ -21,7 +21,7 @@
 // The data of a run as token ids.
 namespace qkv::app {
 
-// A validation sentence to translate, and the index of the first sentence pair that has it.
+// A validation sentence to translate, and the index of the first sentence pair whose source it is.
 struct TranslatedSentence {
   Sentence text{};
   Index pair = 0;
@@ -31,7 +31,8 @@ struct TranslatedSentence {
 struct EncodedPairs {
   std::vector<std::vector<std::int32_t>> source{};
   std::vector<std::vector<std::int32_t>> target{};
-  // The first `valid_translate` sentences of the validation data, in the order of the file.
+  // The first `valid_translate` different sentences of the validation data, in the order of the
+  // file; empty for training data.
   std::vector<TranslatedSentence> sentences{};
   DataFacts facts{};
 

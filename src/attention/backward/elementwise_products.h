@@ -62,7 +62,7 @@ class ElementwiseProducts {
   T* sum_ = nullptr;     // [max(Dk, E)]: the sum of add_column for one key
   T* chains_ = nullptr;  // [2][max(Dk, E)]: with AMX products, scratch of amx_
   core::AmxSums<T> amx_;
-  T* value_ = nullptr;  // [max(Dk, E)]: with products of BF16, words of add_alone
+  T* value_ = nullptr;  // [max(Dk, E)]: with products of BF16, one row as numbers or words
 };
 
 template <class T>

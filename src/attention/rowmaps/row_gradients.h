@@ -77,7 +77,7 @@ class RowGradients {
   struct Worker {
     T* copy = nullptr;   // [kGradientBlock][width]: rows of an input
     T* made = nullptr;   // [kProductRows][padded width]: gradients
-    T* spare = nullptr;  // [transforms][width]: a row for each
+    T* spare = nullptr;  // [transforms][width]: a row for each transform
   };
   template <class AnyArena>
   Worker take_worker(AnyArena& arena, Index padded_units) const {
@@ -98,12 +98,13 @@ class RowGradients {
   void block_back(const MadeGradients<T>& made, const RowProduct<T>& by, Index b, Index h,
                   Index row, Index count, const Worker& w, const RowsOf<T>& to,
                   T* dg = nullptr) const;
-  // Number of blocks of a head's rows, where each sequence starts a block; and the first block of
-  // entry or sequence b.
+  // The number of blocks of a head's rows; for packed sequences, each of which starts a block, an
+  // upper bound.
   static Index gain_blocks(const Problem& p, const InputRows<T>& input) {
     return input.places.packed ? input.places.rows / kProductRows + p.B + 1
                                : core::divide_up(input.places.rows, kProductRows);
   }
+  // The index of the first block of head h of batch entry or sequence b.
   Index first_gain_block(const MadeGradients<T>& made, Index b, Index h) const {
     const InputRows<T>& input = made.input;
     const Index blocks = gain_blocks(p_, input);

@@ -88,7 +88,8 @@ void for_each_option_view(const Options& options, const F& f) {
                          ", ", other_name, " ", describe(other), ")"));
 }
 
-// outputs(f) calls f(name, view) for each output, inputs(f) for each input.
+// Throws Error for an output that overlaps itself, an input or another output. outputs(f) calls
+// f(name, view) for each output, inputs(f) for each input.
 template <class EachOutput, class EachInput>
 void check_all(const core::Problem& p, const EachOutput& outputs, const EachInput& inputs) {
   int first = 0;

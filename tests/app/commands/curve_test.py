@@ -95,7 +95,7 @@ class Written(Case):
         self.assertEqual(picture.text("run-0"), "RUN   best at update 300: BLEU 30.00, loss 2.7500")
         self.assertIn("update 500: BLEU 20", picture.titles())
         self.assertIn("update 250: BLEU 12, not counted", picture.titles())
-        note = "Not counted for the best, since a run ended there and went on: update 250."
+        note = "Not counted for the best, since a run ended there and was resumed: update 250."
         shown = self.run_qkv("curve", "RUN", "--color", "never").out
         self.assertIn(note, " ".join(shown.split()))
 

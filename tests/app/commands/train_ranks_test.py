@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `mpirun -n N qkv train`: the bits of one process, whatever happens to the ranks.
+"""Tests that `mpirun -n N qkv train` gives the bits of one process, whatever happens to the ranks.
 
 usage: train_ranks_test.py PROGRAM [TEST ...]
-Skipped where there is no mpirun, or the program was built without MPI.
+TrainRanks is skipped where there is no mpirun, or the program was built without MPI.
 """
 
 import os
@@ -28,7 +28,7 @@ MORE = (*SIZES, "--batch-tokens", "1000", "--valid", "valid.tsv", "--valid-freq"
 
 
 def launcher():
-    """Returns the words before `-n N`: Open MPI refuses root, and more ranks than cores."""
+    """Returns the words before `-n N`, with which Open MPI accepts root and more ranks than cores."""
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=True)
     if "Open MPI" not in version.stdout:
         return ["mpirun"]
@@ -37,7 +37,7 @@ def launcher():
 
 
 def stat(process):
-    """Returns the name and the other fields of /proc/PID/stat; nothing if the process has ended."""
+    """Returns a process's name and the fields after it in /proc/PID/stat; "" and "0"s if it ended."""
     try:
         text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +47,7 @@ def stat(process):
 
 
 def is_running(process):
-    """Whether a process named qkv has this id; one that is dead but not yet waited for has not."""
+    """Whether a process named qkv with this id is running; a zombie is not."""
     name, fields = stat(process)
     return name == "qkv" and fields[0] not in "ZX"
 
@@ -58,8 +58,9 @@ def start_time(process):
 
 
 def programs_below(parent):
-    """Returns the ids of the processes named qkv that descend from another one."""
-    below = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True).stdout.split()
+    """Returns the ids of the processes named qkv that descend from the process `parent`."""
+    children = subprocess.run(["pgrep", "-P", str(parent)], capture_output=True, text=True)
+    below = children.stdout.split()
     found = [int(process) for process in below if stat(process)[0] == "qkv"]
     return found + [process for one in below for process in programs_below(one)]
 
@@ -87,7 +88,7 @@ class TrainRanks(TrainCase):
         return process
 
     def ranks_of(self, process, count):
-        """Returns the ids of the qkv processes that mpirun started, by rank."""
+        """Returns the ids of the qkv processes that mpirun started, in the order of their start."""
         found = []
 
         def has_all():
@@ -121,7 +122,7 @@ class TrainRanks(TrainCase):
             done = self.mpirun(count, "data.tsv", "-o", folder, *MORE, "--after", "7u", "--threads",
                                threads)
             self.same_run(folder, "WHOLE")
-            # One report, but for the time.
+            # The report is that of one process, except for the line with the time.
             want = one.out.replace("ONE", folder).splitlines()
             got = done.stdout.splitlines()
             self.assertEqual([want[0], *want[2:]], [got[0], *got[2:]])
@@ -187,13 +188,13 @@ class TrainRanks(TrainCase):
     def test_signals_save(self):
         for number, code in ((signal.SIGINT, None), (signal.SIGTERM, 143)):
             folder = f"RUN{number}"
-            # The seconds that Open MPI leaves ranks between SIGTERM and SIGKILL.
+            # Open MPI gives ranks this many seconds between SIGTERM and SIGKILL.
             patient = ("--mca", "odls_base_sigkill_timeout", "3") if "--oversubscribe" in launcher() else ()
             process = self.start_ranks(2, "data.tsv", "-o", folder, *MORE, "--after", ENDLESS,
                                        "--save-freq", "1u", more=patient)
             ranks = self.ranks_of(process, 2)
             self.wait_for_update(process, folder)
-            # Ctrl-C reaches mpirun, which ends its processes; SIGTERM one of the ranks.
+            # Like Ctrl-C, SIGINT goes to mpirun, which ends its ranks; SIGTERM goes to one rank.
             os.kill(process.pid if number == signal.SIGINT else ranks[1], number)
             errors = self.end_of(process, ranks)
             if code is not None:
@@ -240,7 +241,7 @@ class TrainRanks(TrainCase):
         self.assertRegex(line, r"^qkv: rank 0: RUN/\S+: cannot be written: File too large$")
 
     def test_another_run_alone(self):
-        """Ranks train one run together, or each its own."""
+        """Ranks train one run together; with QKV_RANKS=1, each process trains its own run."""
         command = f"{PROGRAM} train data.tsv -o $0$OMPI_COMM_WORLD_RANK$PMI_RANK --after 1u"
         words = [*launcher(), "-n", "2", "sh", "-c", command]
         done = subprocess.run([*words, "RUN"], capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
@@ -268,7 +269,7 @@ class TrainRanks(TrainCase):
 
 class WithoutModule(TrainCase):
     def test_is_refused(self):
-        """The program alone, as if mpirun had started two of it."""
+        """Runs a copy of the program without its module, as if mpirun had started two of it."""
         alone = self.dir / "bin" / "qkv"
         alone.parent.mkdir()
         shutil.copy(PROGRAM, alone)

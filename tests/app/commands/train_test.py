@@ -128,7 +128,7 @@ class Folder(TrainCase):
             done = self.run_qkv("translate", folder, input=b"a" * most + b"\n" + b"a" * (most + 1))
             self.assertEqual(done.err.split("\n")[0],
                              "qkv: <stdin>: longer than every source in training, of at most "
-                             f"{most} tokens, so the translation may be poor: line 2")
+                             f"{most} tokens, so the translation may be poor; lines: 2")
         self.run_qkv("train", "ALL", "--after", "3u", "--keep", "2", "--quiet")
         self.run_qkv("average", "ALL/model.safetensors", "ALL/best.safetensors", "-o", "m.safetensors")
         done = self.run_qkv("translate", "m.safetensors", "a" * (longest + 1))

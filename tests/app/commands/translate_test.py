@@ -141,12 +141,15 @@ class Translate(Model):
             'qkv: -o a.svg: a picture of each line would replace "a-2.svg"; remove it, or name '
             "another\n")
         self.assertEqual(self.names(), ["a-2.svg", "m.safetensors"])
+        # A line that is left empty counts, too.
+        self.assertIn('would replace "a-2.svg"',
+                      self.refuse(2, *arguments, "--skip-bad", input=b"a\n\xff\n"))
         self.run_qkv(*arguments, input=b"a\n")
         self.assertEqual(
             self.refuse(2, *arguments, "-o", "a-1.svg", input=b"a\nb\n"),
             'qkv: -o a.svg: a picture of each line would replace "a-1.svg"; name another\n')
         self.assertEqual((self.dir / "a-2.svg").read_text(), "mine")
-        self.assertIn("a picture shows one line, and at most 1000 are written; ",
+        self.assertIn("-o: at most 1000 lines can have pictures, got line 1001; ",
                       self.refuse(2, "translate", "m.safetensors", "-o", "b.svg", "--most-tokens", 1,
                                   input=b"a\n" * 1001))
         self.assertIn("one picture shows one line, got 2",
@@ -169,7 +172,7 @@ class Translate(Model):
                          [self.text_of(self.model.translate(line)[0]) if line else ""
                           for line in ("abc", "abca", "", "abcab")])
         self.assertIn("qkv: <stdin>: longer than every source in training, of at most 3 tokens, so "
-                      "the translation may be poor: line 2, 4\n", done.err)
+                      "the translation may be poor; lines: 2, 4\n", done.err)
         self.assertIn("qkv: TEXT: longer than every source in training, of at most 3 tokens, so the "
                       "translation may be poor\n",
                       self.run_qkv("translate", "m.safetensors", "abca").err)
@@ -241,9 +244,9 @@ class Translate(Model):
         self.assertEqual(self.run_qkv("translate", "m.safetensors", "in.txt").err, "")
         done = self.run_qkv("translate", "m.safetensors", "in.txt", "--most-tokens", most)
         self.assertEqual(done.err, f"qkv: in.txt: 1 of 2 translations reached --most-tokens {most} and "
-                                   "are cut off: line 3\n")
+                                   "were cut off; lines: 3\n")
         done = self.run_qkv("translate", "m.safetensors", long, "--most-tokens", "1")
-        self.assertEqual(done.err, "qkv: TEXT: the translation reached --most-tokens 1 and is cut off\n")
+        self.assertEqual(done.err, "qkv: TEXT: the translation reached --most-tokens 1 and was cut off\n")
 
     def test_columns(self):
         self.file("in.tsv", "x\tabc\n\ny\nz\ta\tq\n")
@@ -275,6 +278,17 @@ class Translate(Model):
         self.assertEqual(self.translate(lines="\ufeffabc\tx\ty\r\na"),
                          [self.expected()[0], self.expected()[1]])
         self.assertEqual(self.translate(lines=""), [])
+
+    def test_a_bad_line_of_a_pipe_is_answered(self):
+        with subprocess.Popen([PROGRAM, "translate", "m.safetensors", "--skip-bad"],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, cwd=self.dir) as process:
+            process.stdin.write(b"\xff\n")
+            process.stdin.flush()
+            if not select.select([process.stdout], [], [], PATIENCE)[0]:
+                process.kill()
+            self.assertEqual(process.stdout.readline(), b"\n")
+            process.stdin.close()
 
     def test_a_pipe_is_answered_line_by_line(self):
         with subprocess.Popen([PROGRAM, "translate", "m.safetensors"], stdin=subprocess.PIPE,

@@ -61,7 +61,7 @@ TEST(Shards, LeaveEnoughPairsInEach) {
   for (const auto& [pairs, shards] : known) EXPECT_EQ(shard_count(pairs), shards) << pairs;
 }
 
-// The test covers every network, so that a tied weight is included.
+// The test covers every network, so that tied parameters are included.
 TEST(Shards, AddUpToTheBatch) {
   for (const test::Network& network : test::kEveryNetwork) {
     app::TranslatorConfig config =
@@ -99,8 +99,8 @@ TEST(Shards, AddUpToTheBatch) {
   }
 }
 
-// The bytes of a batch's loss and gradients, with four micro-batches and more target tokens than
-// the output layer computes at a time.
+// The bytes of the loss and gradients of a batch of `count` sentence pairs. 200 pairs are four
+// micro-batches with more target tokens than the output layer computes at a time.
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
                                          const test::Network& network, Ranks& ranks,
                                          int count = 200) {
@@ -151,7 +151,7 @@ TEST(Shards, HaveTheSameBitsOnAnyRanks) {
   }
 }
 
-// A vocabulary whose gradients ranks sum in three parts, the last of them short.
+// The ranks sum the gradients of this vocabulary in three parts, the last of which is short.
 TEST(Shards, HaveTheSameBitsOnAnyRanksWithManyTokens) {
   for (const bool is_tied : {false, true}) {
     app::TranslatorConfig config = small_config(test::TranslatorAttention::kDot, DType::kFloat32);
@@ -266,7 +266,7 @@ TEST(Validation, IsTheLossOfAllPairsTogether) {
   EXPECT_EQ(other.bleu, score.bleu);
 }
 
-// The targets are the translations themselves, except one.
+// The targets are the model's own translations, except for the last one.
 TEST(Validation, CountsWhatIsTranslatedExactly) {
   Task task(0);
   // With this seed and bias, the end token is the only special token that is ever the likeliest,
@@ -320,7 +320,7 @@ TEST(Validation, StopsWhenTold) {
   EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop, alone), Cancelled);
 }
 
-// Enough text for many batches.
+// The text is enough for many batches.
 TEST(Validation, IsSharedByRanks) {
   const Task task(2000);
   const app::ValidationScore want = task.validate();
