@@ -120,6 +120,28 @@ TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   }
 }
 
+// A bias is added after the soft-cap, so that its gradient has no slope of it.
+TEST(EmulatedGradientEdges, ABiasIsNotUnderTheSoftCap) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  Random random(5);
+  Guarded q(DType::kBFloat16, {2, 2, 20, 16}, Layout::kContiguous);
+  Guarded k(DType::kBFloat16, {2, 2, 30, 16}, Layout::kContiguous);
+  Guarded dout(DType::kBFloat16, {2, 2, 20, 16}, Layout::kContiguous);
+  Guarded bias(DType::kFloat32, {2, 20, 30}, Layout::kContiguous);
+  for (Guarded* x : {&q, &k, &dout, &bias}) x->fill_normal(random);
+  BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
+                    .options = {.bias = bias.view(), .softcap = 0.5},
+                    .sources = {.out = dout.view()}};
+  call.ask("bias", Layout::kContiguous);
+  const SavedTensors saved(call, kReferencePath);
+  const Gradients got(call), want(call);
+  run_backward(call, kReferencePath, saved.views(), want);
+  emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
+  const std::vector<double> x = values_of(got.arrays().at("bias").view());
+  const std::vector<double> y = values_of(want.arrays().at("bias").view());
+  for (std::size_t n = 0; n < x.size(); ++n) EXPECT_NEAR(x[n], y[n], 0.01) << n;
+}
+
 INSTANTIATE_TEST_SUITE_P(Part, EmulatedGradients, testing::Range(0, kParts));
 
 }  // namespace
