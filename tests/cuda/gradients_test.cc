@@ -130,7 +130,7 @@ TEST(EmulatedGradientEdges, ABiasIsNotUnderTheSoftCap) {
   Guarded bias(DType::kFloat32, {2, 20, 30}, Layout::kContiguous);
   for (Guarded* x : {&q, &k, &dout, &bias}) x->fill_normal(random);
   BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
-                    .options = {.bias = bias.view(), .softcap = 0.5},
+                    .options = {.softcap = 0.5, .bias = bias.view()},
                     .sources = {.out = dout.view()}};
   call.ask("bias", Layout::kContiguous);
   const SavedTensors saved(call, kReferencePath);
