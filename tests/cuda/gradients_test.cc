@@ -120,26 +120,41 @@ TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   }
 }
 
-// A bias is added after the soft-cap, so that its gradient has no slope of it.
-TEST(EmulatedGradientEdges, ABiasIsNotUnderTheSoftCap) {
+// A bias is added after the soft-cap, so that its gradient has no slope of it. Batch entries and
+// heads may share its matrices.
+TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   Random random(5);
-  Guarded q(DType::kBFloat16, {2, 2, 20, 16}, Layout::kContiguous);
-  Guarded k(DType::kBFloat16, {2, 2, 30, 16}, Layout::kContiguous);
-  Guarded dout(DType::kBFloat16, {2, 2, 20, 16}, Layout::kContiguous);
-  Guarded bias(DType::kFloat32, {2, 20, 30}, Layout::kContiguous);
-  for (Guarded* x : {&q, &k, &dout, &bias}) x->fill_normal(random);
-  BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
-                    .options = {.softcap = 0.5, .bias = bias.view()},
-                    .sources = {.out = dout.view()}};
-  call.ask("bias", Layout::kContiguous);
-  const SavedTensors saved(call, kReferencePath);
-  const Gradients got(call), want(call);
-  run_backward(call, kReferencePath, saved.views(), want);
-  emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
-  const std::vector<double> x = values_of(got.arrays().at("bias").view());
-  const std::vector<double> y = values_of(want.arrays().at("bias").view());
-  for (std::size_t n = 0; n < x.size(); ++n) EXPECT_NEAR(x[n], y[n], 0.01) << n;
+  Guarded q(DType::kBFloat16, {2, 3, 2, 20, 16}, Layout::kContiguous);
+  Guarded k(DType::kBFloat16, {2, 3, 2, 30, 16}, Layout::kContiguous);
+  Guarded dout(DType::kBFloat16, {2, 3, 2, 20, 16}, Layout::kContiguous);
+  for (Guarded* x : {&q, &k, &dout}) x->fill_normal(random);
+  for (const Dims& leading :
+       {Dims{2, 3, 2}, Dims{2, 1, 2}, Dims{1, 3, 1}, Dims{3, 2}, Dims{2}, Dims{}}) {
+    Dims shape = leading;
+    for (const Index size : {20, 30}) shape.push_back(size);
+    Guarded bias(DType::kFloat32, shape, Layout::kContiguous);
+    bias.fill_normal(random);
+    BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
+                      .options = {.softcap = 0.5, .bias = bias.view()},
+                      .sources = {.out = dout.view()}};
+    call.ask("bias", Layout::kContiguous);
+    const SavedTensors saved(call, kReferencePath);
+    const Gradients want(call);
+    run_backward(call, kReferencePath, saved.views(), want);
+    const std::vector<double> expected = values_of(want.arrays().at("bias").view());
+    for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+      const double before = write == Write::kAccumulate ? 3 : 0;
+      Guarded got(DType::kFloat32, shape, Layout::kContiguous);
+      got.fill(std::vector<double>(expected.size(), 3));
+      emulated_backward(call.inputs, call.options, saved.views(), call.sources,
+                        {.bias = got.view(), .write = write});
+      const std::vector<double> numbers = values_of(got.view());
+      for (std::size_t n = 0; n < numbers.size(); ++n) {
+        EXPECT_NEAR(numbers[n], before + expected[n], 0.02) << to_string(shape) << " " << n;
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, EmulatedGradients, testing::Range(0, kParts));
