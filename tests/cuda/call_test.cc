@@ -270,9 +270,11 @@ TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
   x.sources.weights = ConstView(BackwardArrays::at(9, {2, 8, 300, 500}, DType::kFloat32));
   EXPECT_EQ(reason(x), "gradients of weights (output_gradients.weights)");
   x = {};
-  x.options.bias = BackwardArrays::at(9, {300, 500});
-  x.gradients.bias = BackwardArrays::at(10, {300, 500});
-  EXPECT_EQ(reason(x), "the gradient of bias");
+  for (const Dims& shape : {Dims{1, 500}, Dims{300, 1}}) {
+    x.options.bias = BackwardArrays::at(9, shape);
+    x.gradients.bias = BackwardArrays::at(10, shape);
+    EXPECT_EQ(reason(x), "the gradient of a bias that is broadcast over queries or keys");
+  }
   x = {};
   x.options.alibi = BackwardArrays::at(9, {8});
   x.gradients.alibi = BackwardArrays::at(10, {8});

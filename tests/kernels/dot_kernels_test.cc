@@ -310,6 +310,7 @@ TYPED_TEST(Kernels, FindNaNAmongNumbersAndInfinities) {
 
 TEST(Targets, BestFirst) {
   for (std::size_t n = 1; n < kTargets.size(); ++n) {
+    if (kTargets[n] == Target::kEmulatedAmx) continue;  // for tests: it comes last
     EXPECT_TRUE(!is_supported(kTargets[n - 1]) || is_supported(kTargets[n]));
   }
 }
