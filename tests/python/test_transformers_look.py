@@ -71,13 +71,14 @@ def test_named_rows_of_2048_tokens(implementation):
             model(words)
         model.set_attn_implementation("eager")
         eager = model(words, output_attentions=True).attentions
-    # In float32 another implementation of the first layer changes the input of later layers.
+    # In float32 another implementation of the first layer changes the input of later layers, and
+    # the rounding of scores, which depends on the CPU, a weight by some 1e-6.
     same = len(eager) if implementation == "eager" else 1
     for layer, weights in list(zip(seen, eager))[:same]:
         want = weights[:, [3, 0]]
-        torch.testing.assert_close(layer.weights, want[:, :, rows], rtol=0, atol=1e-6)
+        torch.testing.assert_close(layer.weights, want[:, :, rows], rtol=0, atol=5e-6)
         largest = want.topk(4).values
-        torch.testing.assert_close(layer.top.weights, largest, rtol=0, atol=1e-6)
+        torch.testing.assert_close(layer.top.weights, largest, rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
