@@ -114,12 +114,7 @@ QKV_DEVICE void bias_gradients(const GradientArguments& g) {
     ScoreTile<Shape> w, ds;
     wait_copies<0>();
     sync_threads();  // all parts are there
-    if (has_dout) {
-      multiply_rows<Shape, Tiles>(opaque(Shape::kDout), opaque(Shape::kV), ds);
-    } else {
-      clear_sums(ds.at);
-    }
-    multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
+    multiply_both<Shape, Tiles>(has_dout, w, ds);
     make_gradients<Shape, false>(a, place, is_inside<Shape>(place, bounds, first_key), first_key,
                                  rows, factor, w, ds);
     for_each_score<Shape>(ds, [&](int r, int m, int e, float& x) {

@@ -41,6 +41,18 @@ QKV_DEVICE GradientRows<Shape> load_gradient_rows(const ForwardArguments& a,
   return rows;
 }
 
+// Computes the products q k^T in `w` and dout v^T in `ds` of the tiles in shared memory; without
+// values, `ds` is 0.
+template <class Shape, class Tiles>
+QKV_DEVICE void multiply_both(bool has_values, ScoreTile<Shape>& w, ScoreTile<Shape>& ds) {
+  if (has_values) {
+    multiply_rows<Shape, Tiles>(opaque(Shape::kDout), opaque(Shape::kV), ds);
+  } else {
+    clear_sums(ds.at);
+  }
+  multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
+}
+
 // Replaces the products q k^T in `w` by weights, and dout v^T in `ds` by the gradients of these
 // products without the factor `scale`:
 //   ds = w (z dout . v - delta) slope      z: dropout      slope: of a soft-cap, else 1

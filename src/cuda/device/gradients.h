@@ -194,12 +194,7 @@ QKV_DEVICE void query_gradients(const GradientArguments& g) {
     ScoreTile<Shape> w, ds;
     wait_copies<0>();
     sync_threads();  // all parts of the tile are there
-    if (has_dout) {
-      multiply_rows<Shape, Tiles>(opaque(Shape::kDout), opaque(Shape::kV), ds);
-    } else {
-      clear_sums(ds.at);
-    }
-    multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
+    multiply_both<Shape, Tiles>(has_dout, w, ds);
     const bool masks = make_gradients<Shape>(a, place, is_inside<Shape>(place, bounds, first_key),
                                              first_key, rows, factor, w, ds);
     // The vote is also a barrier: all have finished with v and the options.
@@ -309,12 +304,7 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
       ScoreTile<Shape> w, ds;
       wait_copies<0>();
       sync_threads();  // all parts are there
-      if (has_dout && of_keys) {
-        multiply_rows<Shape, Tiles>(opaque(Shape::kDout), opaque(Shape::kV), ds);
-      } else {
-        clear_sums(ds.at);
-      }
-      multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
+      multiply_both<Shape, Tiles>(has_dout && of_keys, w, ds);
       const bool masks = make_gradients<Shape>(a, place, is_inside<Shape>(place, bounds, first_key),
                                                first_key, rows, factor, w, ds);
       if constexpr (kIsNarrow<Tiles>) {
