@@ -9,7 +9,7 @@
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
-readonly quick_steps="format rules spdx rooms python headers lint sanitize threads"
+readonly quick_steps="format rules spdx rooms python headers lint sanitize"
 readonly all_steps="format rules spdx rooms figures python headers apart asan tsan clang recipes docs site wheel oldest_torch shared cuda analyze fuzz"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on the same files are not run again
@@ -239,28 +239,14 @@ step_asan() {
   QKV_TEST_SCALE=8 scripts/test.sh asan
 }
 
-# gcc 12's thread sanitizer cannot handle the address space randomisation of newer Linux kernels.
-# gcc 14 may not need this function.
-test_tsan() {
+# Runs the tests of the library alone (QKV_APP=OFF) with the thread sanitizer: only the library
+# starts threads, and it has to build without the rest. gcc 12's thread sanitizer cannot handle the
+# address space randomisation of newer Linux kernels; gcc 14 may not need setarch.
+step_tsan() {
   local fixed_addresses=()
   ! setarch -R true 2>/dev/null || fixed_addresses=(setarch -R)
-  "${fixed_addresses[@]}" scripts/test.sh tsan "$@"
-}
-
-# Runs the tests of code that starts threads or must not depend on them, with the thread sanitizer.
-# The filter leaves out the mask tests, which run the same loops for minutes, and all CPU targets
-# but one, as does the preset's filter, which it replaces.
-step_threads() {
-  scripts/build.sh tsan test_runtime test_order
-  QKV_TEST_SCALE=2 test_tsan -R '^(runtime|order)[.]' \
-    -E '[.](WhatIsMasked|AMaskedKey)|^order[.](avx512|avx2|sse4|reference)[.]'
-}
-
-# Runs the tests of the library alone (QKV_APP=OFF) with the thread sanitizer: only the library
-# starts threads, and it has to build without the rest.
-step_tsan() {
   scripts/build.sh tsan
-  QKV_TEST_SCALE=8 test_tsan
+  QKV_TEST_SCALE=8 "${fixed_addresses[@]}" scripts/test.sh tsan
 }
 
 # Runs the fuzzers on their seeds and on the corpus of earlier runs, without new inputs.
