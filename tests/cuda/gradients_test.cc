@@ -157,6 +157,25 @@ TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   }
 }
 
+// A bias that no query reads, because there are no batch entries or heads, has a gradient of 0.
+TEST(EmulatedGradientEdges, OfABiasWithoutReaders) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  for (const Dims& leading : {Dims{0, 2}, Dims{2, 0}}) {
+    Dims shape = leading;
+    for (const Index size : {20, 8}) shape.push_back(size);
+    const Guarded q(DType::kBFloat16, shape, Layout::kContiguous);
+    Guarded bias(DType::kFloat32, {1, 1, 20, 20}, Layout::kContiguous);
+    BackwardCall call{.inputs = {q.view(), q.view(), q.view()},
+                      .options = {.bias = bias.view()},
+                      .sources = {.out = q.view()}};
+    const SavedTensors saved(call, kReferencePath);
+    bias.fill(std::vector<double>(400, 7));
+    emulated_backward(call.inputs, call.options, saved.views(), call.sources,
+                      {.bias = bias.view()});
+    EXPECT_EQ(values_of(bias.view()), std::vector<double>(400, 0)) << to_string(leading);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Part, EmulatedGradients, testing::Range(0, kParts));
 
 }  // namespace

@@ -70,6 +70,20 @@ QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, fl
   }
 }
 
+// The offset of a matrix. Axes of size 0 have the stride 0: then the matrix has no reader.
+QKV_DEVICE std::int64_t matrix_offset(const ForwardArguments& a, const DeviceArray& bias,
+                                      int matrix) {
+  std::int64_t offset = 0;
+  const auto take = [&](int size, std::int64_t stride) {
+    if (stride == 0) return;
+    offset += matrix % size * stride;
+    matrix /= size;
+  };
+  take(a.H, bias.head);
+  for (int axis = a.batch_axes - 1; axis >= 0; --axis) take(a.batch_sizes[axis], bias.batch[axis]);
+  return offset;
+}
+
 // ---- the kernel ---------------------------------------------------------------------------------
 
 template <class Shape, class Tiles>
@@ -122,8 +136,7 @@ QKV_DEVICE void bias_gradients(const GradientArguments& g) {
       sum = rounded_sum(sum, x);
     });
   }
-  find_reader(a, g.dbias, matrix, 0, place);
-  const std::int64_t begin = offset_of(a, g.dbias, place.b, place.h);
+  const std::int64_t begin = matrix_offset(a, g.dbias, matrix);
   for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
     const int i = place.first + row;
     QKV_UNROLL
