@@ -159,7 +159,9 @@ void run_attention_backward(Driver& driver, const Inputs& inputs, const Options&
                               const attn::GradientSource&) { check(name, gradient); });
   GradientLaunches launches = gradient_launches(p, from, to);
   const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
+  const StreamMemory slope_terms(driver, stream.handle, launches.slope_terms_bytes);
   launches.arguments.call.statistics = statistics.as<RowStatistics>();
+  launches.arguments.slope_terms = slope_terms.as<float>();
   launch_all(driver, stream, launches);
 }
 

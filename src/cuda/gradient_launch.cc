@@ -44,17 +44,34 @@ constexpr TileKernel kOfBias[] = {
 #undef QKV_KERNEL
 };
 
+constexpr TileKernel kOfDistances[] = {
+#define QKV_KERNEL(NAME, SHAPE, TILES)                                                \
+  entry<SHAPE, TILES>(kGradientImage, "qkv_distance_gradients_" #NAME, false, false), \
+      entry<SHAPE, TILES>(kGradientImage, "qkv_distance_gradients_" #NAME, true, true),
+    QKV_FOR_EACH_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+};
+
+constexpr TileKernel head_kernel(const char* name) {
+  TileKernel kernel{};
+  kernel.image = kGradientImage;
+  kernel.name = name;
+  kernel.threads = kHeadThreads;
+  kernel.shared_bytes = kHeadThreads * sizeof(double);
+  return kernel;
+}
+constexpr TileKernel kOfSlopes = head_kernel("qkv_head_gradients_slopes");
+constexpr TileKernel kOfSinks = head_kernel("qkv_head_gradients_sinks");
+
 // Returns a gradient that the kernels do not compute, or null.
 const char* unsupported_gradient(const Problem& p, const core::GradientResults& to) {
   core::GradientResults rest = to;
-  rest.q = rest.k = rest.v = rest.bias = {};
+  rest.q = rest.k = rest.v = rest.bias = rest.alibi = rest.sinks = {};
   const core::ResultOperand& bias = to.bias.direct;
   if (to.bias.given() &&
       ((bias.row_stride == 0 && p.q_rows > 1) || (bias.col_stride == 0 && p.k_rows > 1))) {
     return "the gradient of a bias that is broadcast over queries or keys";
   }
-  if (rest.alibi.given()) return "the gradient of alibi";
-  if (rest.sinks.given()) return "the gradient of sinks";
   for (const core::GradientTarget* one : rest.all()) {
     if (one->given()) return "gradients of parameters";
   }
@@ -109,28 +126,41 @@ GradientLaunches gradient_launches(const Problem& p, const core::GradientSources
   g.dq = target(to.q);
   g.dk = target(to.k);
   g.dv = target(to.v);
-  g.dbias = to.bias.given() ? device_array(to.bias.direct) : DeviceArray();
+  const auto numbers = [](const core::GradientTarget& x) {
+    return x.given() ? device_array(x.direct) : DeviceArray();
+  };
+  g.dbias = numbers(to.bias);
+  g.dalibi = numbers(to.alibi);
+  g.dsinks = numbers(to.sinks);
   g.adds = to.q.accumulate;  // as all are
   const bool stages = a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr;
   const TileKernel& prepare = choose(kPrepare, p, stages);
   const TileKernel& of_queries = choose(kOfQueries, p, stages);
   const TileKernel& of_keys = choose(kOfKeys, p, stages);
-  const auto launch = [&](const TileKernel& kernel, Index heads, Index blocks) {
-    const Index all = entries_of(p) * heads * blocks;
-    if (all > 0) launches.kernels.push_back({&kernel, all});
+  const auto launch = [&](const TileKernel& kernel, Index blocks) {
+    if (blocks > 0) launches.kernels.push_back({&kernel, blocks});
   };
   a.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, prepare.rows));
   a.key_blocks = static_cast<int>(blocks_of(p, p.k_rows, of_keys.keys));
-  launch(prepare, p.H, a.row_blocks);
-  if (g.dq.data != nullptr) launch(of_queries, p.H, a.row_blocks);
-  if (g.dk.data != nullptr || g.dv.data != nullptr) launch(of_keys, p.G, a.key_blocks);
+  const Index heads = entries_of(p) * p.H;
+  launch(prepare, heads * a.row_blocks);
+  if (g.dq.data != nullptr) launch(of_queries, heads * a.row_blocks);
+  if (g.dk.data != nullptr || g.dv.data != nullptr) {
+    launch(of_keys, entries_of(p) * p.G * a.key_blocks);
+  }
   const Index bias_tiles = Index{a.row_blocks} * a.key_blocks;
   if (g.dbias.data != nullptr && to.bias.buffer.element_count() > 0) {
     const Index matrices = to.bias.buffer.element_count() / (p.q_rows * p.k_rows);
-    launches.kernels.push_back({&choose(kOfBias, p, true), matrices * bias_tiles});
+    launch(choose(kOfBias, p, true), matrices * bias_tiles);
   }
-  launches.statistics_bytes =
-      static_cast<std::size_t>(entries_of(p) * p.H * p.q_rows) * sizeof(RowStatistics);
+  if (g.dalibi.data != nullptr) {
+    launch(choose(kOfDistances, p, stages), heads * a.row_blocks);
+    launch(kOfSlopes, to.alibi.buffer.element_count());
+  }
+  if (g.dsinks.data != nullptr) launch(kOfSinks, to.sinks.buffer.element_count());
+  const auto rows = static_cast<std::size_t>(heads * p.q_rows);
+  launches.statistics_bytes = rows * sizeof(RowStatistics);
+  launches.slope_terms_bytes = g.dalibi.data != nullptr ? rows * sizeof(float) : 0;
   return launches;
 }
 

@@ -14,12 +14,13 @@
 // The gradient kernels (device/gradients.h): what they support, and which of them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order. All have the same arguments, whose `call.statistics` the
-// caller sets to memory of this size, if there are kernels.
+// The kernels of a call in their order. All have the same arguments, whose `call.statistics` and
+// `slope_terms` the caller sets to memory of these sizes, or null if the size is 0.
 struct GradientLaunches {
   GradientArguments arguments;
   std::vector<KernelLaunch> kernels;
   std::size_t statistics_bytes = 0;
+  std::size_t slope_terms_bytes = 0;
 };
 
 // Returns what the kernels do not support about a backward call, such as "the gradient of bias", or

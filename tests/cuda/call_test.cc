@@ -276,14 +276,6 @@ TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
     EXPECT_EQ(reason(x), "the gradient of a bias that is broadcast over queries or keys");
   }
   x = {};
-  x.options.alibi = BackwardArrays::at(9, {8});
-  x.gradients.alibi = BackwardArrays::at(10, {8});
-  EXPECT_EQ(reason(x), "the gradient of alibi");
-  x = {};
-  x.options.sinks = BackwardArrays::at(9, {8});
-  x.gradients.sinks = BackwardArrays::at(10, {8});
-  EXPECT_EQ(reason(x), "the gradient of sinks");
-  x = {};
   x.inputs.k = BackwardArrays::at(1, {4, 500, 64});
   x.gradients.k = BackwardArrays::at(7, {4, 500, 64});
   EXPECT_EQ(reason(x), "the gradient of a k that is broadcast over batch entries or heads");

@@ -216,7 +216,9 @@ void device_backward(const Inputs& inputs, const Options& options, const Saved& 
   OutputGradients from = sources;
   InputGradients to = gradients;
   for (ConstView* view : {&kept.out, &kept.lse, &from.out, &from.lse}) call.move(*view);
-  for (View* view : {&to.q, &to.k, &to.v}) call.move_result(*view);
+  for (View* view : {&to.q, &to.k, &to.v, &to.bias, &to.alibi, &to.sinks}) {
+    call.move_result(*view);
+  }
   call.run(runs, [&] {
     cuda::attention_backward(call.inputs(), call.options(), kept, from, to, {.device = device});
   });

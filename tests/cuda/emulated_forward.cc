@@ -78,7 +78,9 @@ void emulated_backward(const Inputs& inputs, const Options& options, const Saved
       cuda::gradient_launches(p, attn::bind_sources(p, saved, sources),
                               attn::bind_gradients(p, inputs, options, gradients));
   auto statistics = memory<cuda::RowStatistics>(launches.statistics_bytes, {NAN, NAN, NAN, NAN});
+  auto slope_terms = memory<float>(launches.slope_terms_bytes, NAN);
   if (!statistics.empty()) launches.arguments.call.statistics = statistics.data();
+  if (!slope_terms.empty()) launches.arguments.slope_terms = slope_terms.data();
   emulate_all(launches, seed);
 }
 

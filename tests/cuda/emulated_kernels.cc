@@ -10,6 +10,7 @@
 #include "cuda/device/bias_gradients.h"
 #include "cuda/device/forward.h"
 #include "cuda/device/gradients.h"
+#include "cuda/device/head_gradients.h"
 #include "cuda/device/inspection.h"
 #include "tests/cuda/emulator.h"
 
@@ -54,22 +55,35 @@ void run_kernel(const char* name, const cuda::AdditiveArguments& arguments) {
 }
 
 void run_kernel(const char* name, const cuda::GradientArguments& arguments) {
-#define QKV_KERNELS(NAME, SHAPE, TILES)                           \
-  if (std::strcmp(name, "qkv_prepare_gradients_" #NAME) == 0) {   \
-    cuda::prepare_gradients<cuda::SHAPE, cuda::TILES>(arguments); \
-    return;                                                       \
-  }                                                               \
-  if (std::strcmp(name, "qkv_query_gradients_" #NAME) == 0) {     \
-    cuda::query_gradients<cuda::SHAPE, cuda::TILES>(arguments);   \
-    return;                                                       \
-  }                                                               \
-  if (std::strcmp(name, "qkv_key_gradients_" #NAME) == 0) {       \
-    cuda::key_gradients<cuda::SHAPE, cuda::TILES>(arguments);     \
-    return;                                                       \
-  }                                                               \
-  if (std::strcmp(name, "qkv_bias_gradients_" #NAME) == 0) {      \
-    cuda::bias_gradients<cuda::SHAPE, cuda::TILES>(arguments);    \
-    return;                                                       \
+  using cuda::HeadGradient;
+  if (std::strcmp(name, "qkv_head_gradients_slopes") == 0) {
+    cuda::head_gradients<HeadGradient::kSlopes>(arguments);
+    return;
+  }
+  if (std::strcmp(name, "qkv_head_gradients_sinks") == 0) {
+    cuda::head_gradients<HeadGradient::kSinks>(arguments);
+    return;
+  }
+#define QKV_KERNELS(NAME, SHAPE, TILES)                            \
+  if (std::strcmp(name, "qkv_prepare_gradients_" #NAME) == 0) {    \
+    cuda::prepare_gradients<cuda::SHAPE, cuda::TILES>(arguments);  \
+    return;                                                        \
+  }                                                                \
+  if (std::strcmp(name, "qkv_query_gradients_" #NAME) == 0) {      \
+    cuda::query_gradients<cuda::SHAPE, cuda::TILES>(arguments);    \
+    return;                                                        \
+  }                                                                \
+  if (std::strcmp(name, "qkv_key_gradients_" #NAME) == 0) {        \
+    cuda::key_gradients<cuda::SHAPE, cuda::TILES>(arguments);      \
+    return;                                                        \
+  }                                                                \
+  if (std::strcmp(name, "qkv_bias_gradients_" #NAME) == 0) {       \
+    cuda::bias_gradients<cuda::SHAPE, cuda::TILES>(arguments);     \
+    return;                                                        \
+  }                                                                \
+  if (std::strcmp(name, "qkv_distance_gradients_" #NAME) == 0) {   \
+    cuda::distance_gradients<cuda::SHAPE, cuda::TILES>(arguments); \
+    return;                                                        \
   }
   QKV_FOR_EACH_GRADIENT(QKV_KERNELS)
 #undef QKV_KERNELS

@@ -453,6 +453,8 @@ std::uint32_t rounded_pair(Float16Tiles, float low, float high) {
 }
 float bits_to_float(std::uint32_t x) { return std::bit_cast<float>(x); }
 std::uint32_t float_to_bits(float x) { return std::bit_cast<std::uint32_t>(x); }
+double bits_to_double(std::uint64_t x) { return std::bit_cast<double>(x); }
+std::uint64_t double_to_bits(double x) { return std::bit_cast<std::uint64_t>(x); }
 float size_of(float x) { return std::fabs(x); }
 float widened(BFloat16Tiles, std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);

@@ -19,12 +19,11 @@ bool has_whole_matrices(const BackwardCall& call) {
   return bias.size(-2) == q.size(-2) && bias.size(-1) == k.size(-2);
 }
 
-// The random call without the gradients that the kernels do not compute: those of weights, slopes,
-// sinks and biases that are broadcast over queries or keys.
+// The random call without the gradients that the kernels do not compute: those of weights and of
+// biases that are broadcast over queries or keys.
 BackwardCall supported(const RandomBackward& random) {
   BackwardCall call = random.call();
   call.sources.weights = {};
-  for (const char* name : {"alibi", "sinks"}) call.asked.erase(name);
   if (!has_whole_matrices(call)) call.asked.erase("bias");
   if (call.asked.empty()) call.ask("q", Layout::kContiguous);
   return call;

@@ -19,10 +19,10 @@ inline constexpr std::string_view kCoveredOfGradients =
     "sequence, grouped heads, rank 2, rank 3, rank 4, rank 5, no v, NaN in q, NaN in k, NaN in v, "
     "infinity in q, infinity in k, infinity in v, NaN in dout, infinity in dout, layout permuted, "
     "layout sliced, layout negative, layout offset, layout broadcast, dout, dlse, asks q, asks k, "
-    "asks v, asks bias, added, bfloat16, float16";
+    "asks v, asks bias, asks alibi, asks sinks, added, bfloat16, float16";
 
 // Calls f(call, random) with each of the random calls of (seed, index), without the gradients
-// of weights, slopes and sinks, if the kernels support it then.
+// of weights and of some biases, if the kernels support it then.
 void for_each_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);

@@ -42,10 +42,10 @@ Bits rows_of(const Tensor& x, Index b, Index h, Index first, Index end) {
   return bits_of(slice(one, 2, first, end));
 }
 
-// The gradients of a call, that of bias if it has one.
+// The gradients of a call, those of bias, slopes and sinks if it has them.
 struct Computed {
   Tensor dq, dk, dv;
-  Tensor dbias{};
+  Tensor dbias{}, dalibi{}, dsinks{};
 };
 
 struct Call {
@@ -63,6 +63,7 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
     for (Guarded* x : {&k_, &v_}) x->fill_normal(random, 1.2);
     bias_.fill_normal(random);
     slopes_.fill_normal(random, 0.1);
+    sinks_.fill_normal(random);
   }
   void SetUp() override {
     const std::string reason = why_not(place());
@@ -79,10 +80,14 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
     Computed to{Tensor(dtype(), call.q.shape()), Tensor(dtype(), call.k.shape()),
                 Tensor(dtype(), call.v.shape())};
     InputGradients gradients{.q = to.dq.view(), .k = to.dk.view(), .v = to.dv.view()};
-    if (call.options.bias.given()) {
-      to.dbias = Tensor(call.options.bias.dtype(), call.options.bias.shape());
-      gradients.bias = to.dbias.view();
-    }
+    const auto ask = [](const ConstView& of, Tensor& tensor, View& gradient) {
+      if (!of.given()) return;
+      tensor = Tensor(of.dtype(), of.shape());
+      gradient = tensor.view();
+    };
+    ask(call.options.bias, to.dbias, gradients.bias);
+    ask(call.options.alibi, to.dalibi, gradients.alibi);
+    ask(call.options.sinks, to.dsinks, gradients.sinks);
     backward_at(place(), {call.q, call.k, call.v}, call.options, {out.view(), lse.view()},
                 {.out = call.dout, .lse = call.dlse}, gradients, call.seed);
     return to;
@@ -97,6 +102,7 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
                     .bias = bias_.view(),
                     .alibi = slopes_.view(),
                     .masks = {Causal{}},
+                    .sinks = sinks_.view(),
                     .dropout = {0.3, 7}}};
   }
   static Guarded array(const Dims& shape) { return {dtype(), shape, Layout::kContiguous}; }
@@ -112,15 +118,15 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
   Guarded dout_ = array({kB, kH, kTq, kD});
   Guarded bias_{DType::kFloat32, {kTq, kTk}, Layout::kContiguous};
   Guarded slopes_{DType::kFloat32, {kH}, Layout::kContiguous};
+  Guarded sinks_{DType::kFloat32, {kH}, Layout::kContiguous};
 };
 
 void expect_equal(const Computed& x, const Computed& y) {
   EXPECT_EQ(bits_of(x.dq.view()), bits_of(y.dq.view()));
   EXPECT_EQ(bits_of(x.dk.view()), bits_of(y.dk.view()));
   EXPECT_EQ(bits_of(x.dv.view()), bits_of(y.dv.view()));
-  ASSERT_EQ(x.dbias.view().given(), y.dbias.view().given());
-  if (!x.dbias.view().given()) return;
   const auto words = [](const Tensor& of) {
+    if (!of.view().given()) return std::vector<std::uint32_t>();
     const std::span<const float> all = of.values<float>();
     std::vector<std::uint32_t> bits(all.size());
     std::ranges::transform(all, bits.begin(),
@@ -128,6 +134,8 @@ void expect_equal(const Computed& x, const Computed& y) {
     return bits;
   };
   EXPECT_EQ(words(x.dbias), words(y.dbias));
+  EXPECT_EQ(words(x.dalibi), words(y.dalibi));
+  EXPECT_EQ(words(x.dsinks), words(y.dsinks));
 }
 
 TEST_P(GradientOrder, OfThreadsAndCopiesDoesNotMatter) {
@@ -263,6 +271,35 @@ TEST_P(GradientOrder, HeadsOfABiasAscend) {
     const Computed got =
         compute({zeros.view(), zeros.view(), zeros.view(), {}, {.bias = bias.view()}, dlse.view()});
     for (const float x : got.dbias.values<float>()) EXPECT_EQ(x, 0x1p-12F);
+  }
+}
+
+// dsinks and dalibi add queries and batch entries in float64: the small number is left of a large
+// one, its negative and a small one in any order.
+TEST_P(GradientOrder, SumsOfHeadsAreFloat64) {
+  constexpr Index kRows = 300;
+  const Guarded zeros(dtype(), {3, 1, kRows, 8}, Layout::kContiguous);
+  const Guarded numbers(DType::kFloat32, {1}, Layout::kContiguous);
+  const ConstView keys = slice(zeros.view(), 2, 0, 1);  // weights are 1/2, those of the sink, too
+  for (const Index first : {0, 130, 299}) {
+    Tensor dlse(DType::kFloat32, {3, 1, kRows});
+    const auto at = [&](Index b, Index i) -> float& {
+      return dlse.values<float>()[static_cast<std::size_t>(b * kRows + i)];
+    };
+    at(0, first) = 0x1p30F;
+    at(1, first) = at(1, (first + 17) % kRows) = 0x1p-10F;
+    at(2, first) = -0x1p30F;
+    const Computed got =
+        compute({zeros.view(),
+                 keys,
+                 keys,
+                 {},
+                 {.diagonal = Offset{1}, .alibi = numbers.view(), .sinks = numbers.view()},
+                 dlse.view()});
+    EXPECT_FLOAT_EQ(got.dsinks.values<float>()[0], 0x1p-10F);
+    // The distances of the queries are 1 to kRows.
+    const Index distances = first + 1 + (first + 17) % kRows + 1;
+    EXPECT_FLOAT_EQ(got.dalibi.values<float>()[0], -0x1p-11F * static_cast<float>(distances));
   }
 }
 

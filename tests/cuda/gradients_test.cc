@@ -120,6 +120,45 @@ TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   }
 }
 
+// The sink has all the weight of a row without keys, and takes the gradient of its lse alone:
+// out is 0 whatever dout is. The sums of scores tell such rows from rows whose keys weigh little.
+TEST(EmulatedGradientEdges, OfSinksOfRowsWithoutKeys) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const double size : {0.0, 3.0, 40.0, -300.0, kNan}) {
+    const Guarded q(DType::kBFloat16, {1, 2, 4, 8}, Layout::kContiguous);
+    Guarded v(DType::kBFloat16, {1, 2, 4, 8}, Layout::kContiguous);
+    v.fill(std::vector<double>(64, 0.5));
+    Guarded dout(DType::kBFloat16, {1, 2, 4, 8}, Layout::kContiguous);
+    std::vector<double> numbers(64, 1);
+    for (std::size_t n = 0; n < 8; ++n) numbers[n] = kNan;  // of query 0 of head 0
+    dout.fill(numbers);
+    Guarded dlse(DType::kFloat32, {1, 2, 4}, Layout::kContiguous);
+    dlse.fill(std::vector<double>{3, 5, 7, 9, 3, 5, 7, 9});
+    Guarded sinks(DType::kFloat32, {2}, Layout::kContiguous);
+    sinks.fill(std::vector<double>(2, size));
+    Guarded lengths(DType::kInt32, {1, 4}, Layout::kContiguous);
+    lengths.fill(std::vector<double>{0, 4, 0, 2});
+    BackwardCall call{.inputs = {q.view(), q.view(), v.view()},
+                      .options = {.masks = {KeyLengths{lengths.view()}}, .sinks = sinks.view()},
+                      .sources = {.out = dout.view(), .lse = dlse.view()}};
+    call.ask("sinks", Layout::kContiguous);
+    const SavedTensors saved(call, kReferencePath);
+    const Gradients want(call), got(call);
+    run_backward(call, kReferencePath, saved.views(), want);
+    emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
+    for (std::size_t h = 0; h < 2; ++h) {
+      const double expected = values_of(want.arrays().at("sinks").view())[h];
+      const double number = values_of(got.arrays().at("sinks").view())[h];
+      if (std::isnan(size)) {
+        EXPECT_TRUE(std::isnan(expected) && std::isnan(number)) << h;
+      } else {
+        EXPECT_NEAR(number, expected, 1e-5) << size << " " << h;
+      }
+    }
+  }
+}
+
 // A bias is added after the soft-cap, so that its gradient has no slope of it. Batch entries and
 // heads may share its matrices.
 TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {

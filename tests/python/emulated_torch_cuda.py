@@ -173,6 +173,33 @@ def test_gradients_of_a_bias(taken):
         out.sum().backward()
 
 
+def test_gradients_of_slopes_and_sinks(taken):
+    for packed in (False, True):
+        q, k, v = inputs(Tq=70, Tk=90)
+        options = {"causal": True}
+        if packed:
+            q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+            options["cu_seqlens_q"] = torch.tensor([0, 70, 140])
+            options["cu_seqlens_k"] = torch.tensor([0, 90, 180])
+        wide = [x.double() for x in (q, k, v)]
+        for slopes_shape, dtype in (((4,), torch.float32), ((2, 4), q.dtype)):
+            draw = torch.Generator().manual_seed(4)
+            leaves = {
+                "alibi_slopes": torch.rand(slopes_shape, generator=draw).to(dtype),
+                "sinks": torch.randn(4, generator=draw).to(dtype),
+            }
+            exact = {name: x.double() for name, x in leaves.items()}
+            for x in (*leaves.values(), *exact.values()):
+                x.requires_grad_()
+            got = gradients_of(qkv.torch.attention, q, k, v, {**options, **leaves}, "k")
+            want = gradients_of(qkv.torch.attention, *wide, {**options, **exact}, "k")
+            assert_gradients_near(got, want, q.dtype)
+            for name, x in leaves.items():
+                assert x.grad.dtype == dtype and x.grad.shape == x.shape
+                apart = (x.grad.double() - exact[name].grad).norm()
+                assert float(apart / exact[name].grad.norm()) < 0.02, (packed, name)
+
+
 def test_rows_outside_of_packed_sequences_are_zeros(taken):
     q, k, v = (
         x[0].transpose(0, 1).contiguous().requires_grad_() for x in inputs(B=1, Tq=20, Tk=20)
@@ -187,26 +214,25 @@ def test_rows_outside_of_packed_sequences_are_zeros(taken):
 
 def test_gradients_that_no_kernel_computes(taken):
     q, k, v = inputs()
-    sinks = torch.zeros(4, requires_grad=True)
-    with pytest.raises(ValueError, match="attention: sinks requires a gradient, but CUDA tensors"):
-        qkv.torch.attention(q, k, v, sinks=sinks)
+    first, *rest = additive_inputs()
+    leaf = first.clone().requires_grad_()
+    match = "attention: q requires a gradient, but additive scores have none for CUDA tensors"
+    with pytest.raises(ValueError, match=match):
+        qkv.torch.attention(leaf, *rest, **additive())
     with torch.no_grad():
-        qkv.torch.attention(q, k, v, sinks=sinks)
+        qkv.torch.attention(leaf, *rest, **additive())
     taken.clear()
-    slopes = torch.zeros(4, requires_grad=True)
-    with pytest.raises(ValueError, match="attention: alibi_slopes requires a gradient"):
-        qkv.torch.attention(q, k, v, alibi_slopes=slopes)
-    with pytest.raises(
-        ValueError, match="q requires a gradient, but additive scores have none for C"
-    ):
-        first, *rest = additive_inputs()
-        qkv.torch.attention(first.requires_grad_(), *rest, **additive())
+    matrix = torch.eye(16, dtype=q.dtype, requires_grad=True)
+    with pytest.raises(ValueError, match=r'attention: params\["W"\] requires a gradient, but params'):
+        qkv.torch.attention(q, k, v, score="bilinear", params={"W": matrix})
     if _questions.AVAILABLE:
-        with pytest.raises(ValueError, match="attention: sinks requires a gradient"):
-            torch.func.grad(lambda x: qkv.torch.attention(q, k, v, sinks=x).sum())(sinks.detach())
+        with pytest.raises(ValueError, match=match):
+            torch.func.grad(lambda x: qkv.torch.attention(x, *rest, **additive()).sum())(first)
         taken.clear()
-        with pytest.raises(ValueError, match="attention: sinks requires a gradient"):
-            torch.ops.qkv.attention(q, k, v, sinks=sinks)
+        operator = torch.ops.qkv.attention
+        with pytest.raises(ValueError, match=match):
+            params = {f"params_{name}": x for name, x in additive()["params"].items()}
+            operator(leaf, *rest, score="additive", **params)
         assert taken == ["cuda_attention"]  # autograd asks for gradients after the operator's call
         taken.clear()
     assert taken == []

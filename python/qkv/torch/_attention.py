@@ -225,7 +225,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
     bfloat16 and float16 with product scores, float32 with additive ones (docs/cuda.md lists options
-    and results). There q, k, v and bias of product scores have gradients, from out and lse alone.
+    and results). There q, k, v, bias, alibi_slopes and sinks of product scores have gradients, from
+    out and lse alone.
     All tensors are on one device.
 
     Args:

@@ -38,7 +38,7 @@ def refuse_gradients(
 ) -> None:
     """Raises ValueError if one of the tensors `needing` a gradient has none on a GPU.
 
-    Only q, k, v and bias have gradients there, and only of scores other than additive ones.
+    Parameters and additive scores have none there.
 
     Args:
         options: those of the call, at least score and heads.
@@ -51,12 +51,12 @@ def refuse_gradients(
                 f"attention: {name} requires a gradient, but additive scores have none for CUDA "
                 "tensors; detach it or use torch.no_grad()"
             )
-        if name not in ("q", "k", "v", "bias"):
+        if name not in ("q", "k", "v", "bias", "alibi_slopes", "sinks"):
             group, _, key = name.partition(".")
             shown = f'{group}["{key}"]' if key else name
             raise ValueError(
-                f"attention: {shown} requires a gradient, but CUDA tensors other than q, k, v "
-                "and bias have none; detach it or use torch.no_grad()"
+                f"attention: {shown} requires a gradient, but params and captured tensors have "
+                "none on CUDA devices; detach it or use torch.no_grad()"
             )
     axes = -2 if options["heads"] is not None else -3  # of rows, heads and channels
     batches = {name: x.shape[:axes] for name, x in zip("qkv", inputs) if x is not None}

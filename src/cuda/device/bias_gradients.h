@@ -47,29 +47,6 @@ QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, 
   }
 }
 
-// ---- results ------------------------------------------------------------------------------------
-
-template <class Tiles>
-QKV_DEVICE void store_narrow(const DeviceArray& to, bool adds, std::int64_t at, float x) {
-  auto* const place = static_cast<std::uint16_t*>(const_cast<void*>(to.data)) + at;
-  if (adds) x = rounded_sum(x, widened(Tiles{}, *place));
-  *place = static_cast<std::uint16_t>(rounded_pair(Tiles{}, x, 0));
-}
-
-// Stores a number, or adds it to what is there; rounds once.
-QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, float x) {
-  switch (to.type) {
-    case Element::kBFloat16:
-      return store_narrow<BFloat16Tiles>(to, adds, at, x);
-    case Element::kFloat16:
-      return store_narrow<Float16Tiles>(to, adds, at, x);
-    default: {
-      auto* const place = static_cast<float*>(const_cast<void*>(to.data)) + at;
-      *place = adds ? rounded_sum(x, *place) : x;
-    }
-  }
-}
-
 // The offset of a matrix. Axes of size 0 have the stride 0: then the matrix has no reader.
 QKV_DEVICE std::int64_t matrix_offset(const ForwardArguments& a, const DeviceArray& bias,
                                       int matrix) {

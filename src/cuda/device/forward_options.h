@@ -183,17 +183,22 @@ QKV_DEVICE void add_biases(const DeviceArray& x, ScoreTile<Shape>& s) {
   }
 }
 
-// Subtracts slope |i + o - j|. The distance is exact below 2^24, and rounded to float32 above.
+// |i + o - j| of a query of a block and key j: exact below 2^24, and rounded to float32 above.
+QKV_DEVICE float distance_of(const BlockPlace& place, int row, int j) {
+  const auto diagonal = static_cast<float>(place.first + row + place.diagonal);
+  return size_of(rounded_sum(diagonal, -static_cast<float>(j)));
+}
+
+// Subtracts slope |i + o - j|.
 template <class Shape>
 QKV_DEVICE void subtract_distances(const DeviceArray& slopes, const BlockPlace& place,
                                    int first_key, ScoreTile<Shape>& s) {
   const float slope =
       real_at(slopes.type, slopes.data, place.b * slopes.entry + place.h * slopes.head);
   for_each_pair<Shape>([&](int m, int half, int n, int row, int j) {
-    const auto diagonal = static_cast<float>(place.first + row + place.diagonal);
     QKV_UNROLL
     for (int e = 0; e < 2; ++e) {
-      const float distance = size_of(rounded_sum(diagonal, -static_cast<float>(first_key + j + e)));
+      const float distance = distance_of(place, row, first_key + j + e);
       float& score = s.at[m][n][2 * half + e];
       score = rounded_sum(score, -rounded_product(slope, distance));
     }

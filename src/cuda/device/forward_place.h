@@ -36,30 +36,37 @@ QKV_DEVICE std::uint32_t other_chunk(std::uint32_t address, int count) {
   return address ^ static_cast<std::uint32_t>(count * 16);
 }
 
+// The first row of packed sequence b, of which `starts` is one of a.starts_q and a.starts_k. Its
+// numbers are not checked on the host: whatever they are, rows lie inside of q and k.
+QKV_DEVICE int start_of(const DeviceArray& starts, int b, int rows) {
+  return static_cast<int>(
+      at_most(at_least(integer_at(starts.type, starts.data, b * starts.row), 0), rows));
+}
+
+// Sets the rows of packed sequence place.b.
+QKV_DEVICE void find_rows(const ForwardArguments& a, BlockPlace& place) {
+  place.q0 = start_of(a.starts_q, place.b, a.Tq);
+  place.k0 = start_of(a.starts_k, place.b, a.Tk);
+  place.Tq = larger(start_of(a.starts_q, place.b + 1, a.Tq) - static_cast<int>(place.q0), 0);
+  place.Tk = larger(start_of(a.starts_k, place.b + 1, a.Tk) - static_cast<int>(place.k0), 0);
+}
+
 // Finds the sequence of block `n` of a head, whose blocks are kRows rows of the sequences that
 // start at `starts` (one of a.starts_q and a.starts_k), and makes n the block in it. False if there
 // is no such block.
 template <int kRows>
 QKV_DEVICE bool find_sequence(const ForwardArguments& a, const DeviceArray& starts, int limit,
                               int& n, BlockPlace& place) {
-  // The numbers of these arrays are not checked on the host: whatever they are, rows lie inside of
-  // q and k.
-  const auto start = [&](const DeviceArray& x, int b, int rows) {
-    return static_cast<int>(at_most(at_least(integer_at(x.type, x.data, b * x.row), 0), rows));
-  };
   int b = 0;
   for (; b < a.B; ++b) {
-    const int rows = start(starts, b + 1, limit) - start(starts, b, limit);
+    const int rows = start_of(starts, b + 1, limit) - start_of(starts, b, limit);
     const int blocks = (rows + kRows - 1) / kRows;
     if (n < blocks) break;
     n -= larger(blocks, 0);
   }
   if (b == a.B) return false;
   place.b = b;
-  place.q0 = start(a.starts_q, b, a.Tq);
-  place.k0 = start(a.starts_k, b, a.Tk);
-  place.Tq = larger(start(a.starts_q, b + 1, a.Tq) - static_cast<int>(place.q0), 0);
-  place.Tk = larger(start(a.starts_k, b + 1, a.Tk) - static_cast<int>(place.k0), 0);
+  find_rows(a, place);
   return true;
 }
 
@@ -124,11 +131,15 @@ QKV_DEVICE int value_head_of(const ForwardArguments& a, int key_head) {
   return static_cast<int>(static_cast<std::int64_t>(key_head) * a.value_heads / a.G);
 }
 
+// The number of query i among the queries of all heads.
+QKV_DEVICE std::int64_t row_number(const ForwardArguments& a, const BlockPlace& place, int i) {
+  const int entry = a.starts_q.data == nullptr ? place.b : 0;
+  return (static_cast<std::int64_t>(entry) * a.H + place.h) * a.Tq + place.q0 + i;
+}
+
 // The statistics of query i.
 QKV_DEVICE RowStatistics& statistics_of(const ForwardArguments& a, const BlockPlace& place, int i) {
-  const int entry = a.starts_q.data == nullptr ? place.b : 0;
-  const std::int64_t row = (static_cast<std::int64_t>(entry) * a.H + place.h) * a.Tq + place.q0 + i;
-  return a.statistics[row];
+  return a.statistics[row_number(a, place, i)];
 }
 
 // The keys begin .. end-1.

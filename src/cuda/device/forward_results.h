@@ -23,6 +23,10 @@ QKV_DEVICE void store_channels(const DeviceArray& to, std::uint16_t* row, int ch
   if (channel + 1 < width) at[to.col] = static_cast<std::uint16_t>(pair >> 16);
 }
 
+QKV_DEVICE float sink_of(const ForwardArguments& a, int h) {
+  return real_at(a.sinks.type, a.sinks.data, h * a.sinks.head);
+}
+
 // The results of a row, from its largest score m and the sum l of exp2(factor (s - m)).
 struct RowResult {
   float factor;  // of o
@@ -61,7 +65,7 @@ QKV_DEVICE void finish_rows(const ForwardArguments& a, const BlockPlace& place, 
                             const RowState<Shape>& state, const Store& store) {
   const int lane = thread_index() % kLanes;
   const bool has_sink = a.sinks.data != nullptr;
-  const float sink = has_sink ? real_at(a.sinks.type, a.sinks.data, place.h * a.sinks.head) : 0.0F;
+  const float sink = has_sink ? sink_of(a, place.h) : 0.0F;
   auto* out = static_cast<T*>(const_cast<void*>(a.out.data)) +
               offset_of(a, a.out, place.b, place.h) + place.q0 * a.out.row;
   const auto first_of = [&](const DeviceArray& x) {

@@ -13,7 +13,12 @@ struct GradientArguments {
   DeviceArray dout, dlse;  // absent if data is null, as all that follow
   DeviceArray dq, dk, dv;  // of the type of q
   DeviceArray dbias;       // of that of bias; stride 0 on axes that the matrices do not have
+  DeviceArray dalibi;      // of that of slopes; entry stride 0 if batch entries share them
+  DeviceArray dsinks;      // of that of sinks
   bool adds = false;       // gradients are added to what is there
+
+  // With dalibi, memory for a number of each row (row_number()); else null.
+  float* slope_terms = nullptr;
 };
 
 }  // namespace qkv::cuda

@@ -47,9 +47,13 @@ using Gradient256 = GradientShape<256, 32>;
 static_assert(Gradient64::kKeys == Forward64::kKeys && Gradient128::kKeys == Forward128::kKeys &&
               Gradient256::kKeys == Forward256::kKeys);
 
+// The threads of a block of qkv_head_gradients_slopes and qkv_head_gradients_sinks, which have no
+// tiles.
+inline constexpr int kHeadThreads = 128;
+
 // The list of kernels, named qkv_prepare_gradients_NAME, qkv_query_gradients_NAME,
-// qkv_key_gradients_NAME and qkv_bias_gradients_NAME: name, shape, type of tiles. In ascending
-// order of width.
+// qkv_key_gradients_NAME, qkv_bias_gradients_NAME and qkv_distance_gradients_NAME: name, shape,
+// type of tiles. In ascending order of width.
 #define QKV_FOR_EACH_GRADIENT(X)              \
   X(bfloat16_64, Gradient64, BFloat16Tiles)   \
   X(float16_64, Gradient64, Float16Tiles)     \

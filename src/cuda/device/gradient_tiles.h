@@ -198,6 +198,27 @@ QKV_DEVICE void store_gradients(const DeviceArray& to, bool adds, std::uint16_t*
   store_channels(to, row, channel, width, rounded_pair(Tiles{}, low, high));
 }
 
+template <class Tiles>
+QKV_DEVICE void store_narrow(const DeviceArray& to, bool adds, std::int64_t at, float x) {
+  auto* const place = static_cast<std::uint16_t*>(const_cast<void*>(to.data)) + at;
+  if (adds) x = rounded_sum(x, widened(Tiles{}, *place));
+  *place = static_cast<std::uint16_t>(rounded_pair(Tiles{}, x, 0));
+}
+
+// Stores a number, or adds it to what is there; rounds once.
+QKV_DEVICE void store_real(const DeviceArray& to, bool adds, std::int64_t at, float x) {
+  switch (to.type) {
+    case Element::kBFloat16:
+      return store_narrow<BFloat16Tiles>(to, adds, at, x);
+    case Element::kFloat16:
+      return store_narrow<Float16Tiles>(to, adds, at, x);
+    default: {
+      auto* const place = static_cast<float*>(const_cast<void*>(to.data)) + at;
+      *place = adds ? rounded_sum(x, *place) : x;
+    }
+  }
+}
+
 // The first row of a head's gradients.
 QKV_DEVICE std::uint16_t* gradient_rows(const ForwardArguments& a, const DeviceArray& to, int b,
                                         int head, std::int64_t first) {

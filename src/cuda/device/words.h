@@ -173,6 +173,12 @@ QKV_DEVICE std::uint32_t rounded_pair(Float16Tiles, float low, float high) {
 }
 QKV_DEVICE float bits_to_float(std::uint32_t x) { return __uint_as_float(x); }
 QKV_DEVICE std::uint32_t float_to_bits(float x) { return __float_as_uint(x); }
+QKV_DEVICE double bits_to_double(std::uint64_t x) {
+  return __longlong_as_double(static_cast<long long>(x));
+}
+QKV_DEVICE std::uint64_t double_to_bits(double x) {
+  return static_cast<std::uint64_t>(__double_as_longlong(x));
+}
 QKV_DEVICE float size_of(float x) { return fabsf(x); }
 QKV_DEVICE float widened(BFloat16Tiles, std::uint16_t x) {
   return __uint_as_float(static_cast<std::uint32_t>(x) << 16);
@@ -228,6 +234,8 @@ std::uint32_t rounded_pair(BFloat16Tiles, float low, float high);
 std::uint32_t rounded_pair(Float16Tiles, float low, float high);
 float bits_to_float(std::uint32_t x);
 std::uint32_t float_to_bits(float x);
+double bits_to_double(std::uint64_t x);
+std::uint64_t double_to_bits(double x);
 float size_of(float x);
 float widened(BFloat16Tiles, std::uint16_t x);
 float widened(Float16Tiles, std::uint16_t x);

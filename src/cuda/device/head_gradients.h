@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef QKV_CUDA_DEVICE_HEAD_GRADIENTS_H_
+#define QKV_CUDA_DEVICE_HEAD_GRADIENTS_H_
+
+#include "cuda/device/arrays.h"
+#include "cuda/device/forward_options.h"
+#include "cuda/device/forward_place.h"
+#include "cuda/device/forward_results.h"
+#include "cuda/device/forward_tiles.h"
+#include "cuda/device/gradient_arguments.h"
+#include "cuda/device/gradient_shape.h"
+#include "cuda/device/gradient_tiles.h"
+#include "cuda/device/words.h"
+
+// The gradients of sinks and of ALiBi's slopes: sums over the queries of a head. The terms of sinks
+// follow from what is prepared of each query; those of slopes are sums over keys, which a kernel of
+// tiles computes first.
+namespace qkv::cuda {
+
+// ---- slopes: the sum over keys ----------------------------------------------------------------
+
+// The sum over the keys of query i that dalibi adds.
+QKV_DEVICE float& slope_term(const GradientArguments& g, const BlockPlace& place, int i) {
+  return g.slope_terms[row_number(g.call, place, i)];
+}
+
+// Sums ds |i + o - j| over the keys of the block's queries: those of a thread ascending, then the
+// four threads of a row.
+template <class Shape, class Tiles>
+QKV_DEVICE void distance_gradients(const GradientArguments& g) {
+  const ForwardArguments& a = g.call;
+  BlockPlace place;
+  if (!find_place<Shape>(a, a.row_blocks, place)) return;
+  const int key_head = key_head_of(a, place);
+  const bool has_dout = g.dout.data != nullptr;
+  const DeviceRows k = rows_of(a, a.k, place.b, key_head, place.k0);
+  const DeviceRows v = rows_of(a, a.v, place.b, value_head_of(a, key_head), place.k0);
+  if (thread_index() == 0) store_option_offsets<Shape>(a, place);
+  const float factor = exponent_factor<true>(a);
+  const GradientRows<Shape> rows = load_gradient_rows<Shape>(a, place, factor);
+  const BlockBounds bounds = find_bounds<Shape>(a, place);
+  const int begin = bounds.last_end > 0 ? bounds.first_begin / Shape::kKeys : 0;
+  const int end = (bounds.last_end + Shape::kKeys - 1) / Shape::kKeys;
+  load_rows<Shape, Shape::kRows>(Shape::kQ, rows_of(a, a.q, place.b, place.h, place.q0),
+                                 place.first, place.Tq, a.D);
+  if (has_dout) {
+    load_rows<Shape, Shape::kRows>(Shape::kDout, rows_of(a, g.dout, place.b, place.h, place.q0),
+                                   place.first, place.Tq, a.E);
+  }
+  float sums[2 * Shape::kRowTiles] = {};
+  QKV_ROLLED
+  for (int tile = begin; tile < end; ++tile) {
+    const int first_key = tile * Shape::kKeys;
+    sync_threads();  // all have finished with the last keys and their options
+    load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
+    if (has_dout) load_rows<Shape, Shape::kKeys>(Shape::kV, v, first_key, place.Tk, a.E);
+    stage_options<Shape>(a, place, first_key);
+    commit_copies();
+    ScoreTile<Shape> w, ds;
+    wait_copies<0>();
+    sync_threads();  // all parts of the tile are there
+    multiply_both<Shape, Tiles>(has_dout, w, ds);
+    make_gradients<Shape, false>(a, place, is_inside<Shape>(place, bounds, first_key), first_key,
+                                 rows, factor, w, ds);
+    for_each_score<Shape>(ds, [&](int r, int n, int e, float& x) {
+      const int row = row_in_block<Shape>(r / 2, r % 2);
+      const int j = first_key + n * 8 + thread_index() % 4 * 2 + e;
+      sums[r] = fused(x, distance_of(place, row, j), sums[r]);
+    });
+  }
+  wait_copies<0>();
+  QKV_UNROLL
+  for (int r = 0; r < 2 * Shape::kRowTiles; ++r) {
+    sums[r] = rounded_sum(sums[r], exchange(sums[r], 1));
+    sums[r] = rounded_sum(sums[r], exchange(sums[r], 2));
+    const int i = place.first + row_in_block<Shape>(r / 2, r % 2);
+    if (i < place.Tq && thread_index() % 4 == 0) slope_term(g, place, i) = sums[r];
+  }
+}
+
+// ---- the sum over queries -----------------------------------------------------------------------
+
+// The term of a query in dsinks: the weight of the sink, whose value is 0, times -delta.
+QKV_DEVICE float sink_term(const RowStatistics& row, float sink, float factor) {
+  if (sink == minus_infinity()) return 0;
+  if (row.m == minus_infinity()) return -row.delta;  // no key: the sink has all the weight
+  const float above = rounded_sum(rounded_product(sink, kLog2E), -rounded_product(row.m, factor));
+  const float weight = rounded_product(exp2_of(rounded_sum(above, row.lowered)), row.factor);
+  return -rounded_product(weight, row.delta);
+}
+
+QKV_DEVICE void store_double(std::uint32_t to, double x) { store_long(to, double_to_bits(x)); }
+QKV_DEVICE double load_double(std::uint32_t from) { return bits_to_double(load_long(from)); }
+
+enum class HeadGradient { kSlopes, kSinks };
+
+// Sums the terms of the queries of a head, and of all batch entries that share its number, in
+// float64: those of a thread ascending, then the threads in pairs.
+template <HeadGradient kOf>
+QKV_DEVICE void head_gradients(const GradientArguments& g) {
+  const ForwardArguments& a = g.call;
+  const DeviceArray& to = kOf == HeadGradient::kSinks ? g.dsinks : g.dalibi;
+  const float factor = exponent_factor<true>(a);
+  BlockPlace place;
+  place.h = block_index() % a.H;
+  const int entry = block_index() / a.H;
+  const int end = to.entry == 0 ? a.B : entry + 1;
+  float sink = 0;
+  if constexpr (kOf == HeadGradient::kSinks) {
+    sink = sink_of(a, place.h);
+  }
+  double sum = 0;
+  QKV_ROLLED
+  for (place.b = entry; place.b < end; ++place.b) {
+    place.Tq = a.Tq;
+    if (a.starts_q.data != nullptr) find_rows(a, place);
+    QKV_ROLLED
+    for (int i = thread_index(); i < place.Tq; i += kHeadThreads) {
+      if constexpr (kOf == HeadGradient::kSinks) {
+        sum += static_cast<double>(sink_term(statistics_of(a, place, i), sink, factor));
+      } else {
+        sum -= static_cast<double>(slope_term(g, place, i));
+      }
+    }
+  }
+  const int t = thread_index();
+  const auto at = [](int thread) { return static_cast<std::uint32_t>(thread * 8); };
+  store_double(at(t), sum);
+  QKV_ROLLED
+  for (int others = kHeadThreads / 2; others > 0; others /= 2) {
+    sync_threads();  // all sums are there
+    if (t < others) store_double(at(t), load_double(at(t)) + load_double(at(t + others)));
+  }
+  if (t > 0) return;
+  const std::int64_t place_of = entry * to.entry + place.h * to.head;
+  store_real(to, g.adds, place_of, static_cast<float>(load_double(0)));
+}
+
+}  // namespace qkv::cuda
+
+#endif  // QKV_CUDA_DEVICE_HEAD_GRADIENTS_H_
