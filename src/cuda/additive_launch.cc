@@ -51,35 +51,21 @@ Projections projections(Index heads, Index rows) {
   return x;
 }
 
-// The number of entries of the projections: one for all packed sequences.
-Index entries(const AdditiveArguments& a) { return a.call.starts_q.data != nullptr ? 1 : a.call.B; }
-
-Index float_count(const AdditiveArguments& a, const Projections& x) {
-  return entries(a) * x.heads * a.quads * x.rows * 4;
-}
-
 }  // namespace
 
-std::string additive_unsupported(const Problem& p, const core::Results& results) {
-  if (p.dtype != DType::kFloat32) return text("an additive score of q of ", name_of(p.dtype));
-  if (p.k.dtype != DType::kFloat32) return text("q of float32 with k of ", name_of(p.k.dtype));
-  if (!p.query_maps.maps().empty() || !p.key_maps.maps().empty()) {
-    return "an additive score with QK-norm or rotary positions";
-  }
-  if (p.E > kLargestWidth) return text("values of more than ", kLargestWidth, " channels");
-  if (std::max({p.Dq, p.Dk, p.U}) > kLargestSize) return "2^31 or more channels or units";
-  core::Results rest = results;
-  rest.out = rest.lse = rest.row_max = {};
-  if (any_given(rest)) return "results of an additive score other than out, lse and row_max";
-  return options_unsupported(p);
+std::int64_t float_count(const core::Problem& p, const AdditiveArguments& a, const Projections& x) {
+  return entries_of(p) * x.heads * a.quads * x.rows * 4;
 }
 
-AdditiveLaunches additive_launches(const Problem& p, const core::Results& results) {
-  AdditiveLaunches launches;
-  AdditiveArguments& a = launches.arguments;
-  const TileKernel& kernel = kernel_for(p);
+std::int64_t projecting_blocks(const core::Problem& p, const AdditiveArguments& a,
+                               const Projections& x) {
+  return entries_of(p) * x.heads * x.row_blocks * a.unit_blocks;
+}
+
+AdditiveArguments additive_arguments(const Problem& p, const core::Results& results,
+                                     bool key_per_head) {
+  AdditiveArguments a;
   a.call = forward_arguments(p, results);
-  a.call.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, kernel.rows));
   a.wq = device_array(p.query_maps.product.w);
   a.wk = device_array(p.key_maps.product.w);
   a.b = device_array(p.query_maps.product.b);
@@ -89,23 +75,50 @@ AdditiveLaunches additive_launches(const Problem& p, const core::Results& result
   a.quads = (a.U + 3) / 4;
   a.unit_blocks = (a.U + ProjectionShape::kUnits - 1) / ProjectionShape::kUnits;
   a.left = projections(p.H, p.q_rows);
-  a.right = projections(a.wk.head != 0 ? p.H : p.G, p.k_rows);
+  a.right = projections(key_per_head || a.wk.head != 0 ? p.H : p.G, p.k_rows);
+  a.left_blocks = projecting_blocks(p, a, a.left);
+  return a;
+}
+
+std::string additive_call_unsupported(const Problem& p) {
+  if (p.dtype != DType::kFloat32) return text("an additive score of q of ", name_of(p.dtype));
+  if (p.k.dtype != DType::kFloat32) return text("q of float32 with k of ", name_of(p.k.dtype));
+  if (!p.query_maps.maps().empty() || !p.key_maps.maps().empty()) {
+    return "an additive score with QK-norm or rotary positions";
+  }
+  if (std::max({p.Dq, p.Dk, p.U}) > kLargestSize) return "2^31 or more channels or units";
+  return options_unsupported(p);
+}
+
+std::string additive_unsupported(const Problem& p, const core::Results& results) {
+  std::string reason = additive_call_unsupported(p);
+  if (!reason.empty()) return reason;
+  if (p.E > kLargestWidth) return text("values of more than ", kLargestWidth, " channels");
+  core::Results rest = results;
+  rest.out = rest.lse = rest.row_max = {};
+  if (any_given(rest)) return "results of an additive score other than out, lse and row_max";
+  return "";
+}
+
+AdditiveLaunches additive_launches(const Problem& p, const core::Results& results) {
+  AdditiveLaunches launches;
+  AdditiveArguments& a = launches.arguments;
+  const TileKernel& kernel = kernel_for(p);
+  a = additive_arguments(p, results);
+  a.call.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, kernel.rows));
   const Index blocks = a.call.row_blocks * p.H * entries_of(p);
   if (p.q_rows == 0 || blocks == 0) return launches;
-  const auto projecting = [&](const Projections& x) {
-    return entries_of(p) * x.heads * x.row_blocks * a.unit_blocks;
-  };
-  a.left_blocks = projecting(a.left);
-  launches.kernels = {{&kProject, a.left_blocks + projecting(a.right)}, {&kernel, blocks}};
+  launches.kernels = {{&kProject, a.left_blocks + projecting_blocks(p, a, a.right)},
+                      {&kernel, blocks}};
+  launches.left_count = float_count(p, a, a.left);
   launches.projection_bytes =
-      static_cast<std::size_t>(float_count(a, a.left) + float_count(a, a.right)) * sizeof(float);
+      static_cast<std::size_t>(launches.left_count + float_count(p, a, a.right)) * sizeof(float);
   return launches;
 }
 
 void set_projections(AdditiveLaunches& launches, float* memory) {
-  AdditiveArguments& a = launches.arguments;
-  a.left.data = memory;
-  a.right.data = memory + float_count(a, a.left);
+  launches.arguments.left.data = memory;
+  launches.arguments.right.data = memory + launches.left_count;
 }
 
 }  // namespace qkv::cuda

@@ -3,6 +3,7 @@
 #define QKV_CUDA_ADDITIVE_LAUNCH_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,23 @@ namespace qkv::cuda {
 struct AdditiveLaunches {
   AdditiveArguments arguments;
   std::vector<KernelLaunch> kernels;
+  std::int64_t left_count = 0;  // of the numbers of the first projection
   std::size_t projection_bytes = 0;
 };
+
+// The arguments without memory and numbers of blocks of pairs. With `key_per_head`, keys are
+// projected for each query head even if all share Wk.
+AdditiveArguments additive_arguments(const core::Problem& p, const core::Results& results,
+                                     bool key_per_head = false);
+
+// The numbers of a projection, and the blocks that compute it.
+std::int64_t float_count(const core::Problem& p, const AdditiveArguments& a, const Projections& x);
+std::int64_t projecting_blocks(const core::Problem& p, const AdditiveArguments& a,
+                               const Projections& x);
+
+// Returns what no kernel supports about a call with an additive score, whatever its results are, or
+// an empty string.
+std::string additive_call_unsupported(const core::Problem& p);
 
 // Returns what the kernels do not support about a call with an additive score, or an empty string.
 std::string additive_unsupported(const core::Problem& p, const core::Results& results);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/call.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 #include "attention/validate/gradients.h"
 #include "attention/validate/resolve.h"
 #include "core/message.h"
+#include "cuda/additive_gradient_launch.h"
 #include "cuda/additive_launch.h"
 #include "cuda/forward_launch.h"
 #include "cuda/gradient_launch.h"
@@ -65,11 +67,15 @@ void check_images(std::string_view function) {
 // The functions that compute calls with scores of one kind.
 struct Implementation {
   core::PairProduct product;
-  // Returns what it does not support about a call, or an empty string.
+  // Return what is not supported about a call, or an empty string.
   std::string (*unsupported)(const core::Problem& p, const core::Results& results);
-  // Puts the work of a call that it supports into the stream.
+  std::string (*gradients_unsupported)(const core::Problem& p, const core::GradientSources& from,
+                                       const core::GradientResults& to);
+  // Put the work of a call that is supported into the stream.
   void (*run)(Driver& driver, const core::Problem& p, const core::Results& results,
               const Stream& stream);
+  void (*run_backward)(Driver& driver, const core::Problem& p, const core::GradientSources& from,
+                       const core::GradientResults& to, const Stream& stream);
 };
 
 void launch_all(Driver& driver, const Stream& stream, const auto& launches) {
@@ -98,23 +104,35 @@ void run_additive(Driver& driver, const core::Problem& p, const core::Results& r
   launch_all(driver, stream, launches);
 }
 
-// In the order of preference: the first that supports a call computes it.
+void run_gradients(Driver& driver, const core::Problem& p, const core::GradientSources& from,
+                   const core::GradientResults& to, const Stream& stream) {
+  GradientLaunches launches = gradient_launches(p, from, to);
+  const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
+  const StreamMemory slope_terms(driver, stream.handle, launches.slope_terms_bytes);
+  launches.arguments.call.statistics = statistics.as<RowStatistics>();
+  launches.arguments.slope_terms = slope_terms.as<float>();
+  launch_all(driver, stream, launches);
+}
+
+void run_additive_gradients(Driver& driver, const core::Problem& p,
+                            const core::GradientSources& from, const core::GradientResults& to,
+                            const Stream& stream) {
+  AdditiveGradientLaunches launches = additive_gradient_launches(p, from, to);
+  const StreamMemory memory(driver, stream.handle, launches.bytes);
+  set_memory(launches, p, memory.as<float>());
+  launch_all(driver, stream, launches);
+}
+
+// One for each kind of scores.
 constexpr Implementation kImplementations[] = {
-    {core::PairProduct::kDot, &forward_unsupported, &run_forward},
-    {core::PairProduct::kTanh, &additive_unsupported, &run_additive},
+    {core::PairProduct::kDot, &forward_unsupported, &gradients_unsupported, &run_forward,
+     &run_gradients},
+    {core::PairProduct::kTanh, &additive_unsupported, &additive_gradients_unsupported,
+     &run_additive, &run_additive_gradients},
 };
 
-// Throws Error, with the reason of the first implementation of the call's kind of scores, if none
-// supports the call.
-const Implementation& implementation_for(const core::Problem& p, const core::Results& results) {
-  std::string reason;
-  for (const Implementation& one : kImplementations) {
-    if (one.product != p.product) continue;
-    const std::string unsupported = one.unsupported(p, results);
-    if (unsupported.empty()) return one;
-    if (reason.empty()) reason = unsupported;
-  }
-  refuse(kAttention, reason);
+const Implementation& implementation_for(const core::Problem& p) {
+  return *std::ranges::find(kImplementations, p.product, &Implementation::product);
 }
 
 }  // namespace
@@ -125,7 +143,9 @@ void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
   attn::resolve(kAttention, {}, inputs, options, p, {.memory = core::Memory::kDevice});
   const core::Results results = attn::bind_outputs(p, outputs);
   attn::check_overlap(p, inputs, options, outputs);
-  const Implementation& implementation = implementation_for(p, results);
+  const Implementation& implementation = implementation_for(p);
+  const std::string unsupported = implementation.unsupported(p, results);
+  if (!unsupported.empty()) refuse(kAttention, unsupported);
   const CurrentContext context(driver, kAttention, stream.device);
   const auto check = [&](std::string_view name, const ConstView& view) {
     check_memory(driver, kAttention, stream.device, name, view);
@@ -143,7 +163,8 @@ void run_attention_backward(Driver& driver, const Inputs& inputs, const Options&
   const core::GradientSources from = attn::bind_sources(p, saved, output_gradients);
   const core::GradientResults to = attn::bind_gradients(p, inputs, options, input_gradients);
   attn::check_overlap(p, inputs, options, saved, output_gradients, input_gradients);
-  const std::string unsupported = gradients_unsupported(p, from, to);
+  const Implementation& implementation = implementation_for(p);
+  const std::string unsupported = implementation.gradients_unsupported(p, from, to);
   if (!unsupported.empty()) refuse(kAttentionBackward, unsupported);
   const CurrentContext context(driver, kAttentionBackward, stream.device);
   const auto check = [&](std::string_view name, const ConstView& view) {
@@ -157,12 +178,7 @@ void run_attention_backward(Driver& driver, const Inputs& inputs, const Options&
   attn::for_each_gradient(input_gradients, inputs, options,
                           [&](std::string_view name, const View& gradient,
                               const attn::GradientSource&) { check(name, gradient); });
-  GradientLaunches launches = gradient_launches(p, from, to);
-  const StreamMemory statistics(driver, stream.handle, launches.statistics_bytes);
-  const StreamMemory slope_terms(driver, stream.handle, launches.slope_terms_bytes);
-  launches.arguments.call.statistics = statistics.as<RowStatistics>();
-  launches.arguments.slope_terms = slope_terms.as<float>();
-  launch_all(driver, stream, launches);
+  implementation.run_backward(driver, p, from, to, stream);
 }
 
 void attention(const Inputs& inputs, const Options& options, const Outputs& outputs,

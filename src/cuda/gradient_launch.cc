@@ -52,16 +52,11 @@ constexpr TileKernel kOfDistances[] = {
 #undef QKV_KERNEL
 };
 
-constexpr TileKernel head_kernel(const char* name) {
-  TileKernel kernel{};
-  kernel.image = kGradientImage;
-  kernel.name = name;
-  kernel.threads = kHeadThreads;
-  kernel.shared_bytes = kHeadThreads * sizeof(double);
-  return kernel;
-}
-constexpr TileKernel kOfSlopes = head_kernel("qkv_head_gradients_slopes");
-constexpr TileKernel kOfSinks = head_kernel("qkv_head_gradients_sinks");
+constexpr std::uint32_t kSumBytes = kSummingThreads * sizeof(double);
+constexpr TileKernel kOfSlopes =
+    untiled(kGradientImage, "qkv_head_gradients_slopes", kSummingThreads, kSumBytes);
+constexpr TileKernel kOfSinks =
+    untiled(kGradientImage, "qkv_head_gradients_sinks", kSummingThreads, kSumBytes);
 
 // Returns a gradient that the kernels do not compute, or null.
 const char* unsupported_gradient(const Problem& p, const core::GradientResults& to) {
@@ -94,19 +89,21 @@ const char* broadcast_gradient(const Problem& p, const core::GradientResults& to
 
 }  // namespace
 
+std::string broadcast_unsupported(const Problem& p, const core::GradientResults& to) {
+  const char* name = broadcast_gradient(p, to);
+  if (name == nullptr) return "";
+  return text("the gradient of a ", name, " that is broadcast over batch entries or heads");
+}
+
 std::string gradients_unsupported(const Problem& p, const core::GradientSources& from,
                                   const core::GradientResults& to) {
-  if (p.product != core::PairProduct::kDot) return "gradients of an additive score";
   std::string reason = tiles_unsupported(p);
   if (!reason.empty()) return reason;
   if (from.dweights.given()) return "gradients of weights (output_gradients.weights)";
   const char* gradient = unsupported_gradient(p, to);
   if (gradient != nullptr) return gradient;
-  const char* broadcast = broadcast_gradient(p, to);
-  if (broadcast != nullptr) {
-    return text("the gradient of a ", broadcast, " that is broadcast over batch entries or heads");
-  }
-  return options_unsupported(p);
+  reason = broadcast_unsupported(p, to);
+  return reason.empty() ? options_unsupported(p) : reason;
 }
 
 GradientLaunches gradient_launches(const Problem& p, const core::GradientSources& from,

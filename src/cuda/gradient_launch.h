@@ -28,6 +28,10 @@ struct GradientLaunches {
 std::string gradients_unsupported(const core::Problem& p, const core::GradientSources& from,
                                   const core::GradientResults& to);
 
+// Names a q, k or v whose gradient would be summed over batch entries or heads, or returns an empty
+// string.
+std::string broadcast_unsupported(const core::Problem& p, const core::GradientResults& to);
+
 // The launches of a call that is supported; none if its gradients have no elements.
 GradientLaunches gradient_launches(const core::Problem& p, const core::GradientSources& from,
                                    const core::GradientResults& to);

@@ -50,6 +50,17 @@ constexpr TileKernel entry(const char* image, const char* name, bool every, bool
           stages ? Shape::kEveryBytes : Shape::kSharedBytes};
 }
 
+// A kernel that is not chosen by a call's type and width.
+constexpr TileKernel untiled(const char* image, const char* name, int threads,
+                             std::uint32_t shared_bytes) {
+  TileKernel kernel{};
+  kernel.image = image;
+  kernel.name = name;
+  kernel.threads = threads;
+  kernel.shared_bytes = shared_bytes;
+  return kernel;
+}
+
 // The first kernel of a list that the call fits.
 inline const TileKernel& choose(std::span<const TileKernel> kernels, const core::Problem& p,
                                 bool every) {

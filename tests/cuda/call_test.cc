@@ -285,7 +285,7 @@ TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
   x = {};
   x.options.score = Additive{BackwardArrays::at(9, {40, 64}), BackwardArrays::at(10, {40, 64}),
                              BackwardArrays::at(11, {40})};
-  EXPECT_EQ(reason(x), "gradients of an additive score");
+  EXPECT_EQ(reason(x), "an additive score of q of bfloat16");
 }
 
 TEST_F(CudaBackward, RefusesArraysOfOtherMemoryByName) {

@@ -6,6 +6,7 @@
 
 #include "attention/validate/bind.h"
 #include "attention/validate/resolve.h"
+#include "cuda/additive_gradient_launch.h"
 #include "cuda/additive_launch.h"
 #include "cuda/forward_launch.h"
 #include "cuda/gradient_launch.h"
@@ -65,8 +66,10 @@ std::string emulated_unsupported(const Inputs& inputs, const Options& options, c
                                  const OutputGradients& sources, const InputGradients& gradients) {
   core::ResolvedProblem p;
   attn::resolve("attention_backward", {}, inputs, options, p);
-  return cuda::gradients_unsupported(p, attn::bind_sources(p, saved, sources),
-                                     attn::bind_gradients(p, inputs, options, gradients));
+  const core::GradientSources from = attn::bind_sources(p, saved, sources);
+  const core::GradientResults to = attn::bind_gradients(p, inputs, options, gradients);
+  return p.product == core::PairProduct::kTanh ? cuda::additive_gradients_unsupported(p, from, to)
+                                               : cuda::gradients_unsupported(p, from, to);
 }
 
 void emulated_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -74,9 +77,16 @@ void emulated_backward(const Inputs& inputs, const Options& options, const Saved
                        std::uint32_t seed) {
   core::ResolvedProblem p;
   attn::resolve("attention_backward", {}, inputs, options, p);
-  cuda::GradientLaunches launches =
-      cuda::gradient_launches(p, attn::bind_sources(p, saved, sources),
-                              attn::bind_gradients(p, inputs, options, gradients));
+  const core::GradientSources from = attn::bind_sources(p, saved, sources);
+  const core::GradientResults to = attn::bind_gradients(p, inputs, options, gradients);
+  if (p.product == core::PairProduct::kTanh) {
+    cuda::AdditiveGradientLaunches launches = cuda::additive_gradient_launches(p, from, to);
+    auto numbers = memory<Four>(launches.bytes, {{NAN, NAN, NAN, NAN}});
+    cuda::set_memory(launches, p, numbers.empty() ? nullptr : numbers.data()->x);
+    emulate_all(launches, seed);
+    return;
+  }
+  cuda::GradientLaunches launches = cuda::gradient_launches(p, from, to);
   auto statistics = memory<cuda::RowStatistics>(launches.statistics_bytes, {NAN, NAN, NAN, NAN});
   auto slope_terms = memory<float>(launches.slope_terms_bytes, NAN);
   if (!statistics.empty()) launches.arguments.call.statistics = statistics.data();

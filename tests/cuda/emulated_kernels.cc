@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "cuda/device/additive.h"
+#include "cuda/device/additive_gradients.h"
+#include "cuda/device/additive_products.h"
 #include "cuda/device/bias_gradients.h"
 #include "cuda/device/forward.h"
 #include "cuda/device/gradients.h"
@@ -50,6 +52,17 @@ void run_kernel(const char* name, const cuda::AdditiveArguments& arguments) {
     return;                                            \
   }
   QKV_FOR_EACH_ADDITIVE(QKV_KERNEL)
+#undef QKV_KERNEL
+  throw std::logic_error(std::string("no kernel ") + name);
+}
+
+void run_kernel(const char* name, const cuda::AdditiveGradientArguments& arguments) {
+#define QKV_KERNEL(NAME, SHAPE, BLOCKS)                          \
+  if (std::strcmp(name, "qkv_additive_gradients_" #NAME) == 0) { \
+    cuda::additive_gradients_##NAME(arguments);                  \
+    return;                                                      \
+  }
+  QKV_FOR_EACH_ADDITIVE_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
   throw std::logic_error(std::string("no kernel ") + name);
 }
@@ -99,7 +112,9 @@ void emulate_kernel(const char* name, std::int64_t blocks, int threads, std::siz
   const auto run = [&]<class Arguments>(const Arguments*) {
     emulate(launch, [&] { run_kernel(name, *static_cast<const Arguments*>(arguments)); });
   };
-  if (text.starts_with("qkv_additive_")) {
+  if (text.starts_with("qkv_additive_gradients_")) {
+    run(static_cast<const cuda::AdditiveGradientArguments*>(nullptr));
+  } else if (text.starts_with("qkv_additive_")) {
     run(static_cast<const cuda::AdditiveArguments*>(nullptr));
   } else if (text.find("_gradients_") != std::string_view::npos) {
     run(static_cast<const cuda::GradientArguments*>(nullptr));

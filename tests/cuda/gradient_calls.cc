@@ -2,6 +2,7 @@
 #include "tests/cuda/gradient_calls.h"
 
 #include <exception>
+#include <variant>
 
 #include <gtest/gtest.h>
 
@@ -19,12 +20,20 @@ bool has_whole_matrices(const BackwardCall& call) {
   return bias.size(-2) == q.size(-2) && bias.size(-1) == k.size(-2);
 }
 
+bool is_additive(const BackwardCall& call) {
+  return std::holds_alternative<Additive>(call.options.score);
+}
+
 // The random call without the gradients that the kernels do not compute: those of weights and of
-// biases that are broadcast over queries or keys.
+// biases that are broadcast over queries or keys; with an additive score those of all biases, of
+// slopes and of sinks.
 BackwardCall supported(const RandomBackward& random) {
   BackwardCall call = random.call();
   call.sources.weights = {};
-  if (!has_whole_matrices(call)) call.asked.erase("bias");
+  if (is_additive(call) || !has_whole_matrices(call)) call.asked.erase("bias");
+  if (is_additive(call)) {
+    for (const char* name : {"alibi", "sinks"}) call.asked.erase(name);
+  }
   if (call.asked.empty()) call.ask("q", Layout::kContiguous);
   return call;
 }
@@ -52,15 +61,31 @@ void for_each_gradient_call(
   }
 }
 
+void for_each_additive_gradient_call(
+    std::uint64_t seed, std::uint64_t index,
+    const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f) {
+  const RandomBackward random(seed, index, RandomCall::Draw::kAnything);
+  if (random.forward().dtype() != DType::kFloat32) return;
+  const BackwardCall call = supported(random);
+  if (is_additive(call) && takes(call)) f(call, random);
+}
+
 std::string difference_of_gradients(
     const BackwardCall& call, const RandomBackward& random,
     const std::function<void(const Saved&, const InputGradients&)>& run) {
   const SavedTensors saved(call, kReferencePath);
+  SavedTensors own(call, kReferencePath);
   const Gradients want(call);
   const Gradients got(call);
   run_backward(call, kReferencePath, saved.views(), want);
   try {
-    run(saved.views(), got.views());
+    // Scores differ from the reference's: then lse is to be the kernels' own.
+    if (is_additive(call)) {
+      Outputs outputs{.lse = own.lse.view()};
+      if (call.inputs.v.given()) outputs.out = own.out.view();
+      emulated_attention(call.inputs, call.options, outputs);
+    }
+    run(own.views(), got.views());
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -70,8 +95,9 @@ std::string difference_of_gradients(
   }
   const testing::AssertionResult intact = random.intact();
   if (!intact) return intact.message();
-  const GradientBounds bounds(call, saved.views(), Same::kNothing,
-                              GradientBounds::Rounded::kInTiles);
+  const GradientBounds bounds(
+      call, saved.views(), is_additive(call) ? Same::kProjections : Same::kNothing,
+      is_additive(call) ? GradientBounds::Rounded::kNot : GradientBounds::Rounded::kInTiles);
   return bounds.check(got, want, random.overflows());
 }
 

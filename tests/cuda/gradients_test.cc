@@ -54,6 +54,30 @@ TEST_P(EmulatedGradients, AgreeWithTheReference) {
   findings.expect_met(kPath, kCoveredOfGradients, is_thorough() ? 2 : 0, false);
 }
 
+TEST_P(EmulatedGradients, OfAdditiveScoresAgreeWithTheReference) {
+  Findings findings;
+  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+    for_each_additive_gradient_call(
+        seed, index, [&](const BackwardCall& call, const RandomBackward& random) {
+          std::set<std::string> features = random.features();
+          for (const char* name : {"bias", "alibi", "sinks"}) {
+            features.erase(std::string("asks ") + name);
+          }
+          findings.count(kPath, features);
+          const std::string difference = difference_of_gradients(
+              call, random, [&](const Saved& saved, const InputGradients& gradients) {
+                emulated_backward(call.inputs, call.options, saved, call.sources, gradients,
+                                  static_cast<std::uint32_t>(index));
+              });
+          if (difference.empty()) return;
+          findings.tell(kPath, difference,
+                        replay_of(random.describe(), seed, index, "*EmulatedGradients.OfAddi*0"));
+        });
+  };
+  if (!run_part(3, GetParam(), at_scale(3000, 150), findings, check)) return;
+  findings.expect_met(kPath, kCoveredOfAdditiveGradients, is_thorough() ? 2 : 0, false);
+}
+
 // The weight that each of 4 queries gives each of `count` keys, whose scores are `size`, from the
 // lse of all of 8 keys with such scores. dv is its sum over queries, because dout is 1.
 double weight_from_lse(double size, Index count, bool has_sink) {

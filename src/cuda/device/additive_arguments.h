@@ -30,6 +30,24 @@ struct AdditiveArguments {
   int unit_blocks = 0;           // of ProjectionShape::kUnits units
 };
 
+// The argument of the gradient kernels. In pairs.call, out and lse are what the forward pass has
+// saved, `statistics` is memory for each row, and blocks are those of AdditiveGradientShape. Sums
+// have the layout of projections.
+struct AdditiveGradientArguments {
+  AdditiveArguments pairs;
+  DeviceArray dout, dlse;  // absent if data is null, as all that follow
+  DeviceArray dq, dk, dv;  // of rows, float32
+  DeviceArray dwq, dwk;    // rows: units, columns: channels; head stride 0 if heads share it
+  DeviceArray db, du;      // columns: units; du is that of the parameter v
+  bool adds = false;       // gradients are added to what is there
+  Projections left, right, units;  // sums over pairs: dx, dy, and for du those of g (1/2 - r)
+  DeviceArray value_sums;          // dv, or if `adds` memory of its own, in C order
+  // Blocks of dq, dwq and du; the other blocks of their kernels are for dk, dwk and db.
+  std::int64_t query_blocks = 0;
+  std::int64_t query_matrix_blocks = 0;
+  std::int64_t unit_vector_blocks = 0;
+};
+
 }  // namespace qkv::cuda
 
 #endif  // QKV_CUDA_DEVICE_ADDITIVE_ARGUMENTS_H_

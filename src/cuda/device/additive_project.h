@@ -35,13 +35,66 @@ QKV_DEVICE void load_columns(std::uint32_t tile, const float* x, const DeviceArr
   }
 }
 
+// The products of a thread: of four of the 64 columns of the tile kX, and eight of those of kW.
+inline constexpr int kProductRows = 4;
+inline constexpr int kProductUnits = 8;
+using OwnProducts = float[kProductRows][kProductUnits];
+QKV_DEVICE int own_first_row() { return thread_index() / 8 * kProductRows; }
+QKV_DEVICE int own_first_unit() { return thread_index() % 8 * kProductUnits; }
+
+// Adds the products of `count` rows of both tiles in ascending order.
+QKV_DEVICE void add_tile_products(int count, OwnProducts& sum) {
+  using Shape = ProjectionShape;
+  const auto own_row = static_cast<std::uint32_t>(own_first_row() * 4);
+  const auto own_unit = static_cast<std::uint32_t>(own_first_unit() * 4);
+  QKV_ROLLED
+  for (int c = 0; c < count; ++c) {
+    const auto at = static_cast<std::uint32_t>(c * Shape::kPitch);
+    const Words4 left = load_shared_words(Shape::kX + at + own_row);
+    QKV_UNROLL
+    for (int part = 0; part < kProductUnits / 4; ++part) {
+      const Words4 right =
+          load_shared_words(Shape::kW + at + own_unit + static_cast<std::uint32_t>(part * 16));
+      QKV_UNROLL
+      for (int r = 0; r < kProductRows; ++r) {
+        QKV_UNROLL
+        for (int n = 0; n < 4; ++n) {
+          float& one = sum[r][part * 4 + n];
+          one = fused(bits_to_float(left.w[r]), bits_to_float(right.w[n]), one);
+        }
+      }
+    }
+  }
+}
+QKV_DEVICE void clear_products(OwnProducts& x) {
+  QKV_UNROLL
+  for (int r = 0; r < kProductRows; ++r) {
+    QKV_UNROLL
+    for (int u = 0; u < kProductUnits; ++u) x[r][u] = 0;
+  }
+}
+// Adds a block's sum to the total, but for rows that are not live, and begins the next.
+QKV_DEVICE void finish_block(OwnProducts& total, OwnProducts& sum,
+                             const bool (&is_live)[kProductRows]) {
+  QKV_UNROLL
+  for (int r = 0; r < kProductRows; ++r) {
+    QKV_UNROLL
+    for (int u = 0; u < kProductUnits; ++u) {
+      if (is_live[r]) total[r][u] = rounded_sum(total[r][u], sum[r][u]);
+      sum[r][u] = 0;
+    }
+  }
+}
+QKV_DEVICE void finish_block(OwnProducts& total, OwnProducts& sum) {
+  finish_block(total, sum, {true, true, true, true});
+}
+
+// Terms that are summed from zero (core::kChannelBlock).
+inline constexpr int kTermBlock = 64;
+static_assert(kTermBlock % ProjectionShape::kChannels == 0);
+
 QKV_DEVICE void project(const AdditiveArguments& a) {
   using Shape = ProjectionShape;
-  constexpr int kBlock = 64;  // core::kChannelBlock
-  static_assert(kBlock % Shape::kChannels == 0);
-  constexpr int kOwnRows = 4;
-  constexpr int kOwnUnits = 8;
-  const int t = thread_index();
   const bool is_key = block_index() >= a.left_blocks;
   int block = block_index() - (is_key ? static_cast<int>(a.left_blocks) : 0);
   const Projections& to = is_key ? a.right : a.left;
@@ -61,14 +114,9 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
   const float* rows = static_cast<const float*>(x.data) + offset_of(a.call, x, entry, head);
   const float* units = static_cast<const float*>(w.data) + h * w.head;
 
-  float total[kOwnRows][kOwnUnits], sum[kOwnRows][kOwnUnits];
-  QKV_UNROLL
-  for (int r = 0; r < kOwnRows; ++r) {
-    QKV_UNROLL
-    for (int u = 0; u < kOwnUnits; ++u) total[r][u] = sum[r][u] = 0;
-  }
-  const std::uint32_t own_row = static_cast<std::uint32_t>(t / 8 * kOwnRows * 4);
-  const std::uint32_t own_unit = static_cast<std::uint32_t>(t % 8 * kOwnUnits * 4);
+  OwnProducts total, sum;
+  clear_products(total);
+  clear_products(sum);
   QKV_ROLLED
   for (int c0 = 0; c0 < channels; c0 += Shape::kChannels) {
     if (c0 > 0) sync_threads();  // all have finished with the last tiles
@@ -76,45 +124,20 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
     load_columns(Shape::kW, units, w, first_unit, a.U, c0, channels);
     sync_threads();
     // Channels beyond the last are zeros in both tiles, which need not be added.
-    const int count = channels - c0 < Shape::kChannels ? channels - c0 : Shape::kChannels;
-    QKV_ROLLED
-    for (int c = 0; c < count; ++c) {
-      const std::uint32_t at = static_cast<std::uint32_t>(c * Shape::kPitch);
-      const Words4 left = load_shared_words(Shape::kX + at + own_row);
-      QKV_UNROLL
-      for (int part = 0; part < kOwnUnits / 4; ++part) {
-        const Words4 right =
-            load_shared_words(Shape::kW + at + own_unit + static_cast<std::uint32_t>(part * 16));
-        QKV_UNROLL
-        for (int r = 0; r < kOwnRows; ++r) {
-          QKV_UNROLL
-          for (int n = 0; n < 4; ++n) {
-            float& one = sum[r][part * 4 + n];
-            one = fused(bits_to_float(left.w[r]), bits_to_float(right.w[n]), one);
-          }
-        }
-      }
-    }
-    if ((c0 + Shape::kChannels) % kBlock != 0 && c0 + Shape::kChannels < channels) continue;
-    QKV_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
-      QKV_UNROLL
-      for (int u = 0; u < kOwnUnits; ++u) {
-        total[r][u] = rounded_sum(total[r][u], sum[r][u]);
-        sum[r][u] = 0;
-      }
-    }
+    add_tile_products(channels - c0 < Shape::kChannels ? channels - c0 : Shape::kChannels, sum);
+    if ((c0 + Shape::kChannels) % kTermBlock != 0 && c0 + Shape::kChannels < channels) continue;
+    finish_block(total, sum);
   }
 
   const float* added = is_key ? nullptr : static_cast<const float*>(a.b.data);
   QKV_UNROLL
-  for (int part = 0; part < kOwnUnits / 4; ++part) {
-    const int u = first_unit + t % 8 * kOwnUnits + part * 4;
+  for (int part = 0; part < kProductUnits / 4; ++part) {
+    const int u = first_unit + own_first_unit() + part * 4;
     if (u >= a.U) continue;
     const std::int64_t quad = (static_cast<std::int64_t>(entry) * to.heads + h) * a.quads + u / 4;
     QKV_UNROLL
-    for (int r = 0; r < kOwnRows; ++r) {
-      const int row = first_row + t / 8 * kOwnRows + r;
+    for (int r = 0; r < kProductRows; ++r) {
+      const int row = first_row + own_first_row() + r;
       if (row >= to.rows) continue;
       FourFloats four;
       QKV_UNROLL

@@ -67,6 +67,48 @@ using Additive256 = AdditiveShape<256, 32>;
   X(128, Additive128, 2)         \
   X(256, Additive256, 2)
 
+// The sizes of the gradient kernels of the additive score, for values of any width: blocks of 64
+// queries and of 64 keys. Names are those of AdditiveShape.
+struct AdditiveGradientShape {
+  static constexpr int kRowTiles = 1;
+  static constexpr int kKeys = 64;
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kWarpRows = 16;
+  static constexpr int kRows = kWarps * kWarpRows;
+  static constexpr int kKeyTiles = kKeys / 8;
+  static constexpr int kChannels = 32;  // of dout and v in shared memory at a time
+
+  static constexpr int kLeftPitch = (kUnitChunk + 4) * 4;
+  static constexpr int kRightPitch = kKeys * 4;
+  static constexpr int kPairPitch = (kKeys + 4) * 4;
+  static constexpr int kRowPitch = (kChannels + 4) * 4;
+
+  static constexpr std::uint32_t kLeft = 0;  // a chunk of units: [kRows, units]
+  static constexpr std::uint32_t kRight = kLeft + kRows * kLeftPitch;  // [units, kKeys]
+  static constexpr std::uint32_t kUnits = kRight + kUnitChunk * kRightPitch;
+  static constexpr std::uint32_t kNextLeft = kUnits + kUnitChunk * 4;
+  static constexpr std::uint32_t kNextRight = kNextLeft + kRows * kUnitChunk * 4;
+  static constexpr std::uint32_t kDout = kNextRight + kKeys * kUnitChunk * 4;  // [kRows, kChannels]
+  static constexpr std::uint32_t kV = kDout + kRows * kRowPitch;               // [kChannels, kKeys]
+  static constexpr std::uint32_t kBounds = kV + kChannels * kRightPitch;
+  static constexpr std::uint32_t kWarpBounds = kBounds + kRows * 8;
+  static constexpr std::uint32_t kPlaces = kWarpBounds + kWarps * 16;
+  static constexpr std::uint32_t kKeep = (kPlaces + 16 + 255) / 256 * 256;
+  static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
+  static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;
+  static constexpr std::uint32_t kSharedBytes = kPadding + kKeys * 4;
+  // Numbers of pairs, [kRows, kKeys], take the place of projections that have been used.
+  static constexpr std::uint32_t kPairs = kLeft;
+  static_assert(kRows * kPairPitch <= kRows * kLeftPitch + kUnitChunk * kRightPitch);
+};
+
+// The sizes of the kernel that sums gradients of units over rows.
+struct UnitShape {
+  static constexpr int kThreads = 128;
+  static constexpr std::uint32_t kSharedBytes = kThreads * 8;
+};
+
 // The sizes of the kernel that projects q and k: blocks of kRows rows and kUnits units.
 struct ProjectionShape {
   static constexpr int kThreads = 128;
@@ -78,6 +120,18 @@ struct ProjectionShape {
   static constexpr std::uint32_t kW = kX + kChannels * kPitch;
   static constexpr std::uint32_t kSharedBytes = kW + kChannels * kPitch;
 };
+
+// The list of gradient kernels, named qkv_additive_gradients_NAME, in the order of their launch:
+// name, type that has the number of threads as kThreads, and blocks that a multiprocessor of Hopper
+// has room for.
+#define QKV_FOR_EACH_ADDITIVE_GRADIENT(X) \
+  X(project, ProjectionShape, 1)          \
+  X(prepare, AdditiveGradientShape, 2)    \
+  X(queries, AdditiveGradientShape, 2)    \
+  X(keys, AdditiveGradientShape, 2)       \
+  X(rows, ProjectionShape, 1)             \
+  X(matrices, ProjectionShape, 1)         \
+  X(units, UnitShape, 1)
 
 }  // namespace qkv::cuda
 

@@ -47,9 +47,9 @@ using Gradient256 = GradientShape<256, 32>;
 static_assert(Gradient64::kKeys == Forward64::kKeys && Gradient128::kKeys == Forward128::kKeys &&
               Gradient256::kKeys == Forward256::kKeys);
 
-// The threads of a block of qkv_head_gradients_slopes and qkv_head_gradients_sinks, which have no
-// tiles.
-inline constexpr int kHeadThreads = 128;
+// The threads of a block of kernels that sum single numbers: qkv_head_gradients_slopes and
+// qkv_head_gradients_sinks, and qkv_additive_gradients_units.
+inline constexpr int kSummingThreads = 128;
 
 // The list of kernels, named qkv_prepare_gradients_NAME, qkv_query_gradients_NAME,
 // qkv_key_gradients_NAME, qkv_bias_gradients_NAME and qkv_distance_gradients_NAME: name, shape,

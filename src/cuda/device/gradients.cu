@@ -17,7 +17,7 @@
 QKV_FOR_EACH_GRADIENT(QKV_KERNELS)
 
 #define QKV_HEAD_KERNEL(NAME, OF)                                                                 \
-  extern "C" __global__ void __launch_bounds__(qkv::cuda::kHeadThreads)                           \
+  extern "C" __global__ void __launch_bounds__(qkv::cuda::kSummingThreads)                        \
       qkv_head_gradients_##NAME(const __grid_constant__ qkv::cuda::GradientArguments arguments) { \
     qkv::cuda::head_gradients<qkv::cuda::HeadGradient::OF>(arguments);                            \
   }

@@ -10,6 +10,7 @@
 #include "cuda/device/gradient_arguments.h"
 #include "cuda/device/gradient_scales.h"
 #include "cuda/device/gradient_shape.h"
+#include "cuda/device/gradient_statistics.h"
 #include "cuda/device/gradient_tiles.h"
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
@@ -22,10 +23,6 @@
 namespace qkv::cuda {
 
 // ---- what is needed of each query -------------------------------------------------------------
-
-QKV_DEVICE bool is_finite(float x) { return size_of(x) < -minus_infinity(); }
-
-QKV_DEVICE bool has_large_lse(float lse) { return size_of(lse) > kLargeLse && is_finite(lse); }
 
 // Gets the products of rows of the tile in kQ with the same rows of the tile in kDout.
 template <class Shape, class Tiles>
@@ -85,25 +82,6 @@ QKV_DEVICE void sum_exponentials(const ForwardArguments& a, const BlockPlace& pl
   wait_copies<0>();
 }
 
-// The statistics of a row with a large lse, from its largest score m and the sum l of exp2(factor
-// (s
-// - m)). If rounding explains how lse differs from them, it is as if they had given it; else lse
-// may cover more keys than the call has.
-QKV_DEVICE RowStatistics large_statistics(const ForwardArguments& a, const BlockPlace& place,
-                                          float m, float l, float factor, float lse, float delta) {
-  const bool has_sink = a.sinks.data != nullptr;
-  const float sink = has_sink ? sink_of(a, place.h) : 0.0F;
-  const RowResult row = finish_row(m, l, factor, has_sink, sink);
-  const float apart = size_of(rounded_sum(row.lse, -lse));
-  if (apart <= rounded_product(kLseRounding, rounded_sum(size_of(lse), kLargeLse))) {
-    return {m, row.lowered, row.one_over_sum, delta};
-  }
-  if (l == 0) return {0, rounded_product(-lse, kLog2E), 1, delta};
-  const float top = rounded_product(m, factor);
-  return {m, 0, exp2_of(rounded_sum(top, -rounded_product(lse, kLog2E))), delta};
-}
-
-// Stores the statistics of the block's queries.
 template <class Shape, class Tiles>
 QKV_DEVICE void prepare_gradients(const GradientArguments& g) {
   const ForwardArguments& a = g.call;
@@ -117,47 +95,12 @@ QKV_DEVICE void prepare_gradients(const GradientArguments& g) {
   commit_copies();
   wait_copies<0>();
   sync_threads();  // both tiles are there
-  float delta[2];
-  multiply_equal_rows<Shape, Tiles>(delta);
-  const bool of_sinks = g.dsinks.data != nullptr;
-  float lse[2], dlse[2] = {0, 0};
-  bool may_be_empty[2];  // lse may come from the sink alone
-  bool any_asked = false;
-  QKV_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int i = place.first + row_in_block<Shape>(0, half);
-    const auto of_row = [&](const DeviceArray& x) {
-      return real_at(x.type, x.data, offset_of(a, x, place.b, place.h) + (place.q0 + i) * x.row);
-    };
-    lse[half] = i < place.Tq ? of_row(a.lse) : 0.0F;
-    may_be_empty[half] = of_sinks && (lse[half] == sink_of(a, place.h) || !is_finite(lse[half]));
-    any_asked = any_asked || has_large_lse(lse[half]) || may_be_empty[half];
-    if (i < place.Tq && g.dlse.data != nullptr) {
-      dlse[half] = of_row(g.dlse);
-      delta[half] = rounded_sum(delta[half], -dlse[half]);
-    }
-  }
+  float products[2];
+  multiply_equal_rows<Shape, Tiles>(products);
   const float factor = exponent_factor<true>(a);
-  SoftmaxState<Shape> state;
-  clear_state<Shape>(state);
-  // The vote is also a barrier: all have finished with both tiles.
-  const bool sums = any_thread(any_asked);
-  if (sums) sum_exponentials<Shape, Tiles>(a, place, factor, state);
-  QKV_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    float l = state.l[half];
-    l = rounded_sum(l, exchange(l, 1));
-    l = rounded_sum(l, exchange(l, 2));
-    const int i = place.first + row_in_block<Shape>(0, half);
-    if (i >= place.Tq || thread_index() % 4 != 0) continue;
-    RowStatistics row{0, rounded_product(-lse[half], kLog2E), 1, delta[half]};
-    if (may_be_empty[half] && l == 0) {
-      row = {minus_infinity(), 0, 0, -dlse[half]};  // out is 0 whatever dout is
-    } else if (has_large_lse(lse[half])) {
-      row = large_statistics(a, place, state.m[half], l, factor, lse[half], delta[half]);
-    }
-    statistics_of(a, place, i) = row;
-  }
+  store_statistics<Shape>(
+      a, g.dlse, g.dsinks.data != nullptr, place, factor, products,
+      [&](SoftmaxState<Shape>& state) { sum_exponentials<Shape, Tiles>(a, place, factor, state); });
 }
 
 // ---- gradients of queries ---------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "cuda/device/gradient_arguments.h"
 #include "cuda/device/gradient_shape.h"
 #include "cuda/device/gradient_tiles.h"
+#include "cuda/device/thread_sums.h"
 #include "cuda/device/words.h"
 
 // The gradients of sinks and of ALiBi's slopes: sums over the queries of a head. The terms of sinks
@@ -89,9 +90,6 @@ QKV_DEVICE float sink_term(const RowStatistics& row, float sink, float factor) {
   return -rounded_product(weight, row.delta);
 }
 
-QKV_DEVICE void store_double(std::uint32_t to, double x) { store_long(to, double_to_bits(x)); }
-QKV_DEVICE double load_double(std::uint32_t from) { return bits_to_double(load_long(from)); }
-
 enum class HeadGradient { kSlopes, kSinks };
 
 // Sums the terms of the queries of a head, and of all batch entries that share its number, in
@@ -115,7 +113,7 @@ QKV_DEVICE void head_gradients(const GradientArguments& g) {
     place.Tq = a.Tq;
     if (a.starts_q.data != nullptr) find_rows(a, place);
     QKV_ROLLED
-    for (int i = thread_index(); i < place.Tq; i += kHeadThreads) {
+    for (int i = thread_index(); i < place.Tq; i += kSummingThreads) {
       if constexpr (kOf == HeadGradient::kSinks) {
         sum += static_cast<double>(sink_term(statistics_of(a, place, i), sink, factor));
       } else {
@@ -123,17 +121,10 @@ QKV_DEVICE void head_gradients(const GradientArguments& g) {
       }
     }
   }
-  const int t = thread_index();
-  const auto at = [](int thread) { return static_cast<std::uint32_t>(thread * 8); };
-  store_double(at(t), sum);
-  QKV_ROLLED
-  for (int others = kHeadThreads / 2; others > 0; others /= 2) {
-    sync_threads();  // all sums are there
-    if (t < others) store_double(at(t), load_double(at(t)) + load_double(at(t + others)));
-  }
-  if (t > 0) return;
+  sum = sum_of_threads(sum);
+  if (thread_index() > 0) return;
   const std::int64_t place_of = entry * to.entry + place.h * to.head;
-  store_real(to, g.adds, place_of, static_cast<float>(load_double(0)));
+  store_real(to, g.adds, place_of, static_cast<float>(sum));
 }
 
 }  // namespace qkv::cuda
