@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,6 +49,28 @@ struct Computed {
   }
 };
 
+// All gradients of a call.
+struct Derived {
+  Tensor dq, dk, dv, dwq, dwk, du, db;
+};
+
+// The bits of a part of an array, in C order.
+Bits bits_of(const ConstView& x) {
+  const Tensor all = contiguous(x);
+  const auto* const words = static_cast<const std::uint32_t*>(all.view().data());
+  return {words, words + all.view().element_count()};
+}
+
+void expect_equal(const Derived& x, const Derived& y) {
+  EXPECT_EQ(bits_of(x.dq), bits_of(y.dq));
+  EXPECT_EQ(bits_of(x.dk), bits_of(y.dk));
+  EXPECT_EQ(bits_of(x.dv), bits_of(y.dv));
+  EXPECT_EQ(bits_of(x.dwq), bits_of(y.dwq));
+  EXPECT_EQ(bits_of(x.dwk), bits_of(y.dwk));
+  EXPECT_EQ(bits_of(x.du), bits_of(y.du));
+  EXPECT_EQ(bits_of(x.db), bits_of(y.db));
+}
+
 class AdditiveOrder : public testing::TestWithParam<Place> {
  protected:
   void SetUp() override {
@@ -77,6 +100,27 @@ class AdditiveOrder : public testing::TestWithParam<Place> {
     attention_at(GetParam(), {q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
     return x;
   }
+  // With gradients of dout and of lse, whose own gradients are 1.
+  Derived derive(const ConstView& q, const ConstView& k, const ConstView& v, const ConstView& dout,
+                 const Options& options, std::uint32_t seed = 1) const {
+    const Computed saved = compute(q, k, v, options, seed);
+    Tensor dlse(DType::kFloat32, saved.lse.view().shape());
+    for (float& x : dlse.values<float>()) x = 1;
+    return derive({q, k, v}, {saved.out.view(), saved.lse.view()}, {dout, dlse.view()}, options,
+                  seed);
+  }
+  Derived derive(const Inputs& inputs, const Saved& saved, const OutputGradients& from,
+                 const Options& options, std::uint32_t seed = 1) const {
+    const auto like = [](const ConstView& x) { return Tensor(DType::kFloat32, x.shape()); };
+    const auto& score = std::get<Additive>(options.score);
+    Derived to{like(inputs.q), like(inputs.k), like(inputs.v), like(score.wq),
+               like(score.wk), like(score.v),  like(score.b)};
+    InputGradients gradients{.q = to.dq.view(), .k = to.dk.view(), .v = to.dv.view()};
+    gradients.score = Additive::Gradient{
+        .wq = to.dwq.view(), .wk = to.dwk.view(), .v = to.du.view(), .b = to.db.view()};
+    backward_at(GetParam(), inputs, options, saved, from, gradients, seed);
+    return to;
+  }
   // Expects that all rows are equal.
   void expect_equal(const Computed& x, const Computed& y) const {
     for (Index b = 0; b < kB; ++b) {
@@ -91,6 +135,7 @@ class AdditiveOrder : public testing::TestWithParam<Place> {
   Guarded q_ = drawn({kB, kH, kTq, kD}, 1, 1);
   Guarded k_ = drawn({kB, kG, kTk, kD}, 2, 1);
   Guarded v_ = drawn({kB, kG, kTk, kE}, 3, 1);
+  Guarded dout_ = drawn({kB, kH, kTq, kE}, 10, 1);
   Guarded wq_ = drawn({kH, kU, kD}, 4, 0.22);
   Guarded wk_ = drawn({kU, kD}, 5, 0.22);
   Guarded u_ = drawn({kU}, 6, 0.5);
@@ -149,11 +194,13 @@ TEST_P(AdditiveOrder, OfThreadsAndCopiesDoesNotMatter) {
     for (std::uint32_t seed = 2; seed < 4; ++seed) {
       expect_equal(compute(q_, k_, v_, one, seed), first);
     }
+    test::expect_equal(derive(q_, k_, v_, dout_, one, 2), derive(q_, k_, v_, dout_, one, 1));
   }
 }
 
 TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
   const Computed all = compute(q_, k_, v_, options({Causal{}}));
+  const Derived gradients = derive(q_, k_, v_, dout_, options({Causal{}}));
   for (const Index i : {Index{0}, Index{1}, Index{33}, Index{34}, Index{64}, kTq - 1}) {
     // Decoding: the query sees the keys up to its own and no others.
     const Index keys = i + 1 + kTk - kTq;
@@ -161,13 +208,17 @@ TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
                                  slice(v_.view(), 2, 0, keys), options());
     EXPECT_EQ(one.row(1, 3, 0), all.row(1, 3, i)) << i;
     EXPECT_EQ(one.row(0, 0, 0), all.row(0, 0, i)) << i;
+    const Derived own =
+        derive(slice(q_.view(), 2, i, i + 1), slice(k_.view(), 2, 0, keys),
+               slice(v_.view(), 2, 0, keys), slice(dout_.view(), 2, i, i + 1), options());
+    EXPECT_EQ(bits_of(own.dq), bits_of(slice(gradients.dq.view(), 2, i, i + 1))) << i;
   }
 }
 
 TEST_P(AdditiveOrder, OtherHeadsAndEntriesDoNotMatter) {
   const Computed all = compute(q_, k_, v_, options({Window{20, 3}}));
   // Heads 2 and 3 of batch entry 1 alone, which read key head 1.
-  const auto part = [](const View& x, Index from, Index to) {
+  const auto part = [](const ConstView& x, Index from, Index to) {
     return slice(slice(x, 0, 1, 2), 1, from, to);
   };
   Options own = options({Window{20, 3}});
@@ -177,6 +228,12 @@ TEST_P(AdditiveOrder, OtherHeadsAndEntriesDoNotMatter) {
   for (Index h = 0; h < 2; ++h) {
     for (Index i = 0; i < kTq; ++i) ASSERT_EQ(two.row(0, h, i), all.row(1, 2 + h, i)) << h << i;
   }
+  const Derived whole = derive(q_, k_, v_, dout_, options({Window{20, 3}}));
+  const Derived some = derive(part(q_.view(), 2, 4), part(k_.view(), 1, 2), part(v_.view(), 1, 2),
+                              part(dout_.view(), 2, 4), own);
+  EXPECT_EQ(bits_of(some.dq), bits_of(part(whole.dq.view(), 2, 4)));
+  EXPECT_EQ(bits_of(some.dk), bits_of(part(whole.dk.view(), 1, 2)));
+  EXPECT_EQ(bits_of(some.dv), bits_of(part(whole.dv.view(), 1, 2)));
 }
 
 TEST_P(AdditiveOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
@@ -211,6 +268,27 @@ TEST_P(AdditiveOrder, KeysThatAreMaskedDoNotMatter) {
     k.view().at<float>({0, 1, j, 3}) = bad;
   }
   expect_equal(compute(q_, k, v, options), clean);
+  // Queries of entry 0 whose keys all lie beyond the diagonal.
+  Options shifted = options;
+  shifted.diagonal = Offset{-10};
+  Guarded q = drawn({kB, kH, kTq, kD}, 1, 1), dout = drawn({kB, kH, kTq, kE}, 10, 1);
+  for (Index i = 0; i < 10; ++i) {
+    q.view().at<float>({0, 2, i, 1}) = std::numeric_limits<float>::quiet_NaN();
+    dout.view().at<float>({0, 3, i, 2}) = INFINITY;
+  }
+  test::expect_equal(derive(q, k, v, dout, shifted), derive(q_, k_, v_, dout_, shifted));
+}
+
+// The sums of a key over the queries of its tile do not depend on keys in other tiles.
+TEST_P(AdditiveOrder, OtherKeysDoNotMatter) {
+  const Computed saved = compute(q_, k_, v_, options());
+  const Saved views{saved.out.view(), saved.lse.view()};
+  const Derived all = derive({q_, k_, v_}, views, {.out = dout_.view()}, options());
+  const auto keys = [](const ConstView& x) { return slice(x, 2, 64, 90); };
+  const Derived some =
+      derive({q_, keys(k_.view()), keys(v_.view())}, views, {.out = dout_.view()}, options());
+  EXPECT_EQ(bits_of(some.dk), bits_of(keys(all.dk.view())));
+  EXPECT_EQ(bits_of(some.dv), bits_of(keys(all.dv.view())));
 }
 
 TEST_P(AdditiveOrder, StridesDoNotMatter) {
@@ -221,6 +299,8 @@ TEST_P(AdditiveOrder, StridesDoNotMatter) {
   Options options = every();
   options.bias = bias.view();
   expect_equal(compute(q_, k, v, options), plain);
+  const Guarded dout = drawn({kB, kH, kTq, kE}, 10, 1, Layout::kNegative);
+  test::expect_equal(derive(q_, k, v, dout, options), derive(q_, k_, v_, dout_, every()));
 }
 
 TEST_P(AdditiveOrder, PackingDoesNotMatter) {
@@ -260,6 +340,19 @@ TEST_P(AdditiveOrder, PackingDoesNotMatter) {
       ASSERT_EQ(bits, plain.row(0, h, i)) << h << " " << i;
     }
   }
+  const Guarded dout = packed(dout_, 5, kH, kTq, kE);
+  const Derived all = derive({q, k, v, starts_q, starts_k}, {out.view(), lse.view()},
+                             {.out = dout.view()}, options);
+  const auto entry = [](const ConstView& x) { return slice(x, 0, 0, 1); };
+  const Derived one = derive({entry(q_.view()), entry(k_.view()), entry(v_.view())},
+                             {entry(plain.out.view()), entry(plain.lse.view())},
+                             {.out = entry(dout_.view())}, options);
+  const auto second = [](const Tensor& x, Index first) {
+    return bits_of(transpose(slice(x.view(), 0, first, x.view().size(0)), 0, 1));
+  };
+  EXPECT_EQ(second(all.dq, 5), bits_of(one.dq));
+  EXPECT_EQ(second(all.dk, 9), bits_of(one.dk));
+  EXPECT_EQ(second(all.dv, 9), bits_of(one.dv));
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, AdditiveOrder, testing::Values(Place::kEmulator, Place::kDevice),

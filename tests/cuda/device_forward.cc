@@ -219,6 +219,9 @@ void device_backward(const Inputs& inputs, const Options& options, const Saved& 
   for (View* view : {&to.q, &to.k, &to.v, &to.bias, &to.alibi, &to.sinks}) {
     call.move_result(*view);
   }
+  if (auto* score = std::get_if<Additive::Gradient>(&to.score)) {
+    for (View* view : {&score->wq, &score->wk, &score->v, &score->b}) call.move_result(*view);
+  }
   call.run(runs, [&] {
     cuda::attention_backward(call.inputs(), call.options(), kept, from, to, {.device = device});
   });

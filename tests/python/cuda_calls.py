@@ -107,6 +107,8 @@ WITH_GRADIENTS = (
     "padding", "bias of 16 bits", "bias", "offsets", "integer mask", "alibi", "seed of a tensor",
     "mask, bias and dropout", "bthd",
     "strided", "side by side", "packed", "no values", "one query", "no batch", "no queries",
+    "additive", "additive per head", "additive with every option", "additive, wide values",
+    "additive, packed", "additive, no values", "additive, no queries",
 )  # fmt: skip
 
 
@@ -119,12 +121,14 @@ def gradients(attention, name, to="cpu", needed="qkv"):
 def exact_gradients(attention, name):
     """As gradients(), of the same numbers in float64."""
 
-    def wide(x):
-        return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    return gradients_of(attention, *(wide(x) for x in CASES[name]), "qkv")
 
-    q, k, v, options = CASES[name]
-    options = {n: wide(x) for n, x in options.items()}
-    return gradients_of(attention, wide(q), wide(k), wide(v), options, "qkv")
+
+def wide(x):
+    """Real numbers in float64, also in dictionaries."""
+    if isinstance(x, dict):
+        return {n: wide(y) for n, y in x.items()}
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 
 def gradients_of(attention, q, k, v, options, needed):
@@ -143,8 +147,8 @@ def gradients_of(attention, q, k, v, options, needed):
 
 
 def assert_gradients_near(got, want, dtype):
-    """Weights and gradients of scores are rounded to 16 bits before they are multiplied."""
-    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11}[dtype]
+    """Those of 16 bits: weights and gradients of scores are rounded before they are multiplied."""
+    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}[dtype]
     assert got.keys() == want.keys()
     for name, x in got.items():
         y = want[name]

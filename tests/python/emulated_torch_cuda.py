@@ -23,6 +23,7 @@ from cuda_calls import (
     gradients,
     gradients_of,
     inputs,
+    wide,
 )
 
 import qkv
@@ -161,9 +162,10 @@ def test_gradients_of_a_bias(taken):
         bias = torch.randn(shape, generator=torch.Generator().manual_seed(3), requires_grad=True)
         got = gradients_of(qkv.torch.attention, q, k, v, {"bias": bias, "softcap": 5.0}, "q")
         of_bias, bias.grad = bias.grad, None
-        wide = [x.double() for x in (q, k, v)]
         exact = bias.detach().double().requires_grad_()
-        want = gradients_of(qkv.torch.attention, *wide, {"bias": exact, "softcap": 5.0}, "q")
+        want = gradients_of(
+            qkv.torch.attention, *map(wide, (q, k, v)), {"bias": exact, "softcap": 5.0}, "q"
+        )
         assert_gradients_near(got, want, q.dtype)
         torch.testing.assert_close(of_bias.double(), exact.grad, atol=2e-2, rtol=2e-2)
         assert float((of_bias.double() - exact.grad).norm() / exact.grad.norm()) < 0.01
@@ -181,7 +183,6 @@ def test_gradients_of_slopes_and_sinks(taken):
             q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
             options["cu_seqlens_q"] = torch.tensor([0, 70, 140])
             options["cu_seqlens_k"] = torch.tensor([0, 90, 180])
-        wide = [x.double() for x in (q, k, v)]
         for slopes_shape, dtype in (((4,), torch.float32), ((2, 4), q.dtype)):
             draw = torch.Generator().manual_seed(4)
             leaves = {
@@ -192,12 +193,31 @@ def test_gradients_of_slopes_and_sinks(taken):
             for x in (*leaves.values(), *exact.values()):
                 x.requires_grad_()
             got = gradients_of(qkv.torch.attention, q, k, v, {**options, **leaves}, "k")
-            want = gradients_of(qkv.torch.attention, *wide, {**options, **exact}, "k")
+            want = gradients_of(
+                qkv.torch.attention, *map(wide, (q, k, v)), {**options, **exact}, "k"
+            )
             assert_gradients_near(got, want, q.dtype)
             for name, x in leaves.items():
                 assert x.grad.dtype == dtype and x.grad.shape == x.shape
                 apart = (x.grad.double() - exact[name].grad).norm()
                 assert float(apart / exact[name].grad.norm()) < 0.02, (packed, name)
+
+
+def test_gradients_of_additive_parameters(taken):
+    for heads in ((), ("Wq", "Wk", "v", "b"), ("Wk",)):
+        options = additive(U=70, heads=heads)
+        params = {name: x.requires_grad_() for name, x in options["params"].items()}
+        exact = {name: x.detach().double().requires_grad_() for name, x in params.items()}
+        q, k, v = additive_inputs()
+        got = gradients_of(qkv.torch.attention, q, k, v, {**options, "causal": True}, "q")
+        wide_options = {"score": "additive", "params": exact, "causal": True}
+        want = gradients_of(qkv.torch.attention, *map(wide, (q, k, v)), wide_options, "q")
+        assert taken == BOTH
+        taken.clear()
+        assert_gradients_near(got, want, q.dtype)
+        assert_gradients_near(
+            *({name: x.grad for name, x in y.items()} for y in (params, exact)), q.dtype
+        )
 
 
 def test_rows_outside_of_packed_sequences_are_zeros(taken):
@@ -214,25 +234,26 @@ def test_rows_outside_of_packed_sequences_are_zeros(taken):
 
 def test_gradients_that_no_kernel_computes(taken):
     q, k, v = inputs()
-    first, *rest = additive_inputs()
-    leaf = first.clone().requires_grad_()
-    match = "attention: q requires a gradient, but additive scores have none for CUDA tensors"
+    x = additive_inputs()
+    leaf = torch.zeros(70, 90, requires_grad=True)
+    match = "attention: bias requires a gradient, but for CUDA tensors additive scores have those"
     with pytest.raises(ValueError, match=match):
-        qkv.torch.attention(leaf, *rest, **additive())
+        qkv.torch.attention(*x, **additive(), bias=leaf)
     with torch.no_grad():
-        qkv.torch.attention(leaf, *rest, **additive())
+        qkv.torch.attention(*x, **additive(), bias=leaf)
     taken.clear()
     matrix = torch.eye(16, dtype=q.dtype, requires_grad=True)
-    with pytest.raises(ValueError, match=r'attention: params\["W"\] requires a gradient, but params'):
+    with pytest.raises(
+        ValueError, match=r'attention: params\["W"\] requires a gradient, but for C'
+    ):
         qkv.torch.attention(q, k, v, score="bilinear", params={"W": matrix})
     if _questions.AVAILABLE:
         with pytest.raises(ValueError, match=match):
-            torch.func.grad(lambda x: qkv.torch.attention(x, *rest, **additive()).sum())(first)
+            torch.func.grad(lambda b: qkv.torch.attention(*x, **additive(), bias=b).sum())(leaf)
         taken.clear()
-        operator = torch.ops.qkv.attention
+        params = {f"params_{name}": y for name, y in additive()["params"].items()}
         with pytest.raises(ValueError, match=match):
-            params = {f"params_{name}": x for name, x in additive()["params"].items()}
-            operator(leaf, *rest, score="additive", **params)
+            torch.ops.qkv.attention(*x, score="additive", bias=leaf, **params)
         assert taken == ["cuda_attention"]  # autograd asks for gradients after the operator's call
         taken.clear()
     assert taken == []

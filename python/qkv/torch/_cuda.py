@@ -24,6 +24,11 @@ _ARRAYS = (
     "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
     "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", *_REAL,
 )  # fmt: skip
+# What has a gradient, by score.
+_WITH_GRADIENT = {
+    "additive": ("q", "k", "v", "params.Wq", "params.Wk", "params.v", "params.b"),
+    "product": ("q", "k", "v", "bias", "alibi_slopes", "sinks"),
+}
 # The arguments whose values the host needs.
 _ON_HOST = ("seed", "rows", "return_column_sums")
 
@@ -38,25 +43,18 @@ def refuse_gradients(
 ) -> None:
     """Raises ValueError if one of the tensors `needing` a gradient has none on a GPU.
 
-    Parameters and additive scores have none there.
-
     Args:
         options: those of the call, at least score and heads.
         inputs: q, k and v.
     """
-    score = options["score"]
+    kind = "additive" if options["score"] == "additive" else "product"
     for name in needing:
-        if score == "additive":
-            raise ValueError(
-                f"attention: {name} requires a gradient, but additive scores have none for CUDA "
-                "tensors; detach it or use torch.no_grad()"
-            )
-        if name not in ("q", "k", "v", "bias", "alibi_slopes", "sinks"):
+        if name not in _WITH_GRADIENT[kind]:
             group, _, key = name.partition(".")
             shown = f'{group}["{key}"]' if key else name
             raise ValueError(
-                f"attention: {shown} requires a gradient, but params and captured tensors have "
-                "none on CUDA devices; detach it or use torch.no_grad()"
+                f"attention: {shown} requires a gradient, but for CUDA tensors {kind} scores have "
+                f"those of {', '.join(_WITH_GRADIENT[kind])} only; detach it or use torch.no_grad()"
             )
     axes = -2 if options["heads"] is not None else -3  # of rows, heads and channels
     batches = {name: x.shape[:axes] for name, x in zip("qkv", inputs) if x is not None}
