@@ -16,23 +16,21 @@ using core::Problem;
 using core::text;
 
 // The kernels by name, in the order of their launch.
-struct Kernels {
+struct AdditiveGradients {
 #define QKV_KERNEL(NAME, SHAPE, BLOCKS)                                            \
   TileKernel NAME = untiled("additive_gradients", "qkv_additive_gradients_" #NAME, \
                             SHAPE::kThreads, SHAPE::kSharedBytes);
   QKV_FOR_EACH_ADDITIVE_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
 };
-constexpr Kernels kKernels;
+constexpr AdditiveGradients kAdditiveGradients;
 
-DeviceArray target(const core::GradientTarget& x) {
+DeviceArray array_of(const core::GradientTarget& x) {
   return x.given() ? device_array(x.direct) : DeviceArray();
 }
 
-bool is_given(const DeviceArray& x) { return x.data != nullptr; }
-
 // Returns a gradient that the kernels do not compute, or null.
-const char* unsupported_gradient(const core::GradientResults& to) {
+const char* unsupported_additive_gradient(const core::GradientResults& to) {
   core::GradientResults rest = to;
   rest.q = rest.k = rest.v = rest.query.w = rest.query.b = rest.key.w = rest.score_v = {};
   if (rest.bias.given()) return "the gradient of a bias of an additive score";
@@ -47,7 +45,7 @@ const char* unsupported_gradient(const core::GradientResults& to) {
 // Calls f(address, count) for each part of a call's memory that it has: `count` float32 numbers,
 // a multiple of 4, for an address in the arguments.
 template <class F>
-void for_each_part(AdditiveGradientArguments& g, const Problem& p, const F& f) {
+void for_each_additive_part(AdditiveGradientArguments& g, const Problem& p, const F& f) {
   const bool of_queries = is_given(g.dq) || is_given(g.dwq) || is_given(g.db) || is_given(g.du);
   const bool of_keys = is_given(g.dk) || is_given(g.dwk);
   const std::int64_t left = float_count(p, g.pairs, g.pairs.left);
@@ -55,10 +53,10 @@ void for_each_part(AdditiveGradientArguments& g, const Problem& p, const F& f) {
   f(g.pairs.left.data, left);
   f(g.pairs.right.data, right);
   if (of_queries) {
-    f(g.left.data, left);
+    f(g.dleft.data, left);
     f(g.units.data, left);
   }
-  if (of_keys) f(g.right.data, right);
+  if (of_keys) f(g.dright.data, right);
   if (is_given(g.dv) && g.adds) {
     f(g.value_sums.data, (entries_of(p) * p.G * p.k_rows * p.E + 3) / 4 * 4);
   }
@@ -72,7 +70,7 @@ std::string additive_gradients_unsupported(const Problem& p, const core::Gradien
   std::string reason = additive_call_unsupported(p);
   if (!reason.empty()) return reason;
   if (from.dweights.given()) return "gradients of weights (output_gradients.weights)";
-  const char* gradient = unsupported_gradient(to);
+  const char* gradient = unsupported_additive_gradient(to);
   if (gradient != nullptr) return gradient;
   return broadcast_unsupported(p, to);
 }
@@ -80,17 +78,17 @@ std::string additive_gradients_unsupported(const Problem& p, const core::Gradien
 AdditiveGradientLaunches additive_gradient_launches(const Problem& p,
                                                     const core::GradientSources& from,
                                                     const core::GradientResults& to) {
-  using Shape = AdditiveGradientShape;
+  using Shape = FloatGradientShape;
   AdditiveGradientLaunches launches;
   AdditiveGradientArguments& g = launches.arguments;
   AdditiveArguments& x = g.pairs;
-  g.dq = target(to.q);
-  g.dk = target(to.k);
-  g.dv = target(to.v);
-  g.dwq = target(to.query.w);
-  g.dwk = target(to.key.w);
-  g.db = target(to.query.b);
-  g.du = target(to.score_v);
+  g.dq = array_of(to.q);
+  g.dk = array_of(to.k);
+  g.dv = array_of(to.v);
+  g.dwq = array_of(to.query.w);
+  g.dwk = array_of(to.key.w);
+  g.db = array_of(to.query.b);
+  g.du = array_of(to.score_v);
   g.adds = to.q.accumulate;  // as all are
   x = additive_arguments(p, {}, g.dwk.head != 0);
   ForwardArguments& a = x.call;
@@ -98,16 +96,10 @@ AdditiveGradientLaunches additive_gradient_launches(const Problem& p,
   a.lse = device_array(from.lse);
   g.dout = device_array(from.dout);
   g.dlse = device_array(from.dlse);
-  g.left = g.units = x.left;
-  g.right = x.right;
+  g.dleft = g.units = x.left;
+  g.dright = x.right;
   g.value_sums = g.dv;
-  if (is_given(g.dv) && g.adds) {
-    g.value_sums = {};
-    g.value_sums.col = 1;
-    g.value_sums.row = p.E;
-    g.value_sums.head = p.k_rows * p.E;
-    g.value_sums.entry = p.packed() ? 0 : p.G * p.k_rows * p.E;
-  }
+  if (is_given(g.dv) && g.adds) g.value_sums = rows_in_c_order(p, p.G, p.k_rows, p.E);
   const bool of_queries = is_given(g.dq) || is_given(g.dwq) || is_given(g.db) || is_given(g.du);
   const bool of_keys = is_given(g.dk) || is_given(g.dwk);
   a.row_blocks = static_cast<int>(blocks_of(p, p.q_rows, Shape::kRows));
@@ -119,33 +111,35 @@ AdditiveGradientLaunches additive_gradient_launches(const Problem& p,
   const Index query_blocks = entries_of(p) * p.H * a.row_blocks;
   const Index key_blocks = entries_of(p) * p.G * a.key_blocks;
   const auto blocks_of_64 = [](Index size) { return (size + 63) / 64; };
-  launch(kKernels.project, x.left_blocks + projecting_blocks(p, x, x.right));
-  launch(kKernels.prepare, query_blocks);
-  if (of_queries) launch(kKernels.queries, query_blocks);
-  if (of_keys || is_given(g.dv)) launch(kKernels.keys, key_blocks);
+  launch(kAdditiveGradients.project, x.left_blocks + projecting_blocks(p, x, x.right));
+  launch(kAdditiveGradients.prepare, query_blocks);
+  if (of_queries) launch(kAdditiveGradients.queries, query_blocks);
+  if (of_keys || is_given(g.dv)) launch(kAdditiveGradients.keys, key_blocks);
   g.query_blocks = is_given(g.dq) ? query_blocks * blocks_of_64(p.Dq) : 0;
-  launch(kKernels.rows, g.query_blocks + (is_given(g.dk) ? key_blocks * blocks_of_64(p.Dk) : 0));
+  launch(kAdditiveGradients.rows,
+         g.query_blocks + (is_given(g.dk) ? key_blocks * blocks_of_64(p.Dk) : 0));
   const auto matrices = [&](const DeviceArray& w, Index width) {
     return is_given(w) ? (w.head == 0 ? 1 : p.H) * x.unit_blocks * blocks_of_64(width) : 0;
   };
   g.query_matrix_blocks = matrices(g.dwq, p.Dq);
-  launch(kKernels.matrices, g.query_matrix_blocks + matrices(g.dwk, p.Dk));
+  launch(kAdditiveGradients.matrices, g.query_matrix_blocks + matrices(g.dwk, p.Dk));
   const auto vectors = [&](const DeviceArray& v) {
     return is_given(v) ? (v.head == 0 ? 1 : p.H) * Index{x.quads} : 0;
   };
   g.unit_vector_blocks = vectors(g.du);
-  launch(kKernels.units, g.unit_vector_blocks + vectors(g.db));
-  for_each_part(g, p, [&](const auto&, std::int64_t count) {
+  launch(kAdditiveGradients.units, g.unit_vector_blocks + vectors(g.db));
+  for_each_additive_part(g, p, [&](const auto&, std::int64_t count) {
     launches.bytes += static_cast<std::size_t>(count) * sizeof(float);
   });
   return launches;
 }
 
 void set_memory(AdditiveGradientLaunches& launches, const Problem& p, float* memory) {
-  for_each_part(launches.arguments, p, [&]<class Address>(Address& address, std::int64_t count) {
-    address = reinterpret_cast<Address>(memory);
-    memory += count;
-  });
+  for_each_additive_part(launches.arguments, p,
+                         [&]<class Address>(Address& address, std::int64_t count) {
+                           address = reinterpret_cast<Address>(memory);
+                           memory += count;
+                         });
 }
 
 }  // namespace qkv::cuda

@@ -86,7 +86,7 @@ std::string additive_call_unsupported(const Problem& p) {
   if (!p.query_maps.maps().empty() || !p.key_maps.maps().empty()) {
     return "an additive score with QK-norm or rotary positions";
   }
-  if (std::max({p.Dq, p.Dk, p.U}) > kLargestSize) return "2^31 or more channels or units";
+  if (std::max({p.Dq, p.Dk, p.E, p.U}) > kLargestSize) return "2^31 or more channels or units";
   return options_unsupported(p);
 }
 

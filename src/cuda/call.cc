@@ -13,6 +13,7 @@
 #include "core/message.h"
 #include "cuda/additive_gradient_launch.h"
 #include "cuda/additive_launch.h"
+#include "cuda/float_launch.h"
 #include "cuda/forward_launch.h"
 #include "cuda/gradient_launch.h"
 #include "cuda/images.h"
@@ -64,9 +65,10 @@ void check_images(std::string_view function) {
 
 // ---- implementations ------------------------------------------------------------------------
 
-// The functions that compute calls with scores of one kind.
+// The functions that compute calls with scores of one kind, of q of one type or any.
 struct Implementation {
   core::PairProduct product;
+  DType dtype;  // kNone: of any type
   // Return what is not supported about a call, or an empty string.
   std::string (*unsupported)(const core::Problem& p, const core::Results& results);
   std::string (*gradients_unsupported)(const core::Problem& p, const core::GradientSources& from,
@@ -123,16 +125,33 @@ void run_additive_gradients(Driver& driver, const core::Problem& p,
   launch_all(driver, stream, launches);
 }
 
-// One for each kind of scores.
+void run_float(Driver& driver, const core::Problem& p, const core::Results& results,
+               const Stream& stream) {
+  launch_all(driver, stream, float_launches(p, results));
+}
+
+void run_float_gradients(Driver& driver, const core::Problem& p, const core::GradientSources& from,
+                         const core::GradientResults& to, const Stream& stream) {
+  FloatGradientLaunches launches = float_gradient_launches(p, from, to);
+  const StreamMemory memory(driver, stream.handle, launches.bytes);
+  set_memory(launches, p, memory.as<float>());
+  launch_all(driver, stream, launches);
+}
+
+// The first of a call's kind and type computes it, or says why not.
 constexpr Implementation kImplementations[] = {
-    {core::PairProduct::kDot, &forward_unsupported, &gradients_unsupported, &run_forward,
-     &run_gradients},
-    {core::PairProduct::kTanh, &additive_unsupported, &additive_gradients_unsupported,
+    {core::PairProduct::kDot, DType::kFloat32, &float_unsupported, &float_gradients_unsupported,
+     &run_float, &run_float_gradients},
+    {core::PairProduct::kDot, DType::kNone, &forward_unsupported, &gradients_unsupported,
+     &run_forward, &run_gradients},
+    {core::PairProduct::kTanh, DType::kNone, &additive_unsupported, &additive_gradients_unsupported,
      &run_additive, &run_additive_gradients},
 };
 
 const Implementation& implementation_for(const core::Problem& p) {
-  return *std::ranges::find(kImplementations, p.product, &Implementation::product);
+  return *std::ranges::find_if(kImplementations, [&](const Implementation& one) {
+    return one.product == p.product && (one.dtype == DType::kNone || one.dtype == p.dtype);
+  });
 }
 
 }  // namespace

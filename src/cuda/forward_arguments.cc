@@ -138,6 +138,16 @@ DeviceArray written_in_tiles(const core::ResultOperand& x) {
   return to;
 }
 
+DeviceArray rows_in_c_order(const Problem& p, Index heads, Index rows, Index width) {
+  DeviceArray x;
+  x.col = 1;
+  x.row = width;
+  x.head = rows * width;
+  x.entry = p.packed() ? 0 : heads * rows * width;  // packed: one entry for all sequences
+  x.type = Element::kFloat32;
+  return x;
+}
+
 bool any_given(core::Results results) {
   bool any = false;
   core::for_each_operand(

@@ -36,9 +36,14 @@ DeviceArray device_array(const core::BasicOperand<Void>& x) {
   return to;
 }
 
+inline bool is_given(const DeviceArray& x) { return x.data != nullptr; }
+
 // The array of rows of q, k, v or out, or of their gradients, as tiles are read and written.
 DeviceArray read_in_tiles(const core::Operand& x, Index width);
 DeviceArray written_in_tiles(const core::ResultOperand& x);
+
+// The array of rows of a call's own memory, [entries, heads, rows, width], without its address.
+DeviceArray rows_in_c_order(const core::Problem& p, Index heads, Index rows, Index width);
 
 // Whether any result is requested.
 bool any_given(core::Results results);

@@ -55,13 +55,17 @@ const char* unsupported_result(const core::Results& results) {
 
 }  // namespace
 
+std::string transforms_unsupported(const Problem& p) {
+  if (p.query_maps.is_identity() && p.key_maps.is_identity()) return "";
+  return "input transforms (cosine and bilinear scores, QK-norm, rotary positions)";
+}
+
 std::string tiles_unsupported(const Problem& p) {
   if (p.dtype != DType::kBFloat16 && p.dtype != DType::kFloat16) {
     return text("q of ", name_of(p.dtype));
   }
-  if (!p.query_maps.is_identity() || !p.key_maps.is_identity()) {
-    return "input transforms (cosine and bilinear scores, QK-norm, rotary positions)";
-  }
+  std::string reason = transforms_unsupported(p);
+  if (!reason.empty()) return reason;
   if (std::max({p.Dq, p.Dk, p.E}) > kLargestWidth) {
     return text("more than ", kLargestWidth, " channels");
   }

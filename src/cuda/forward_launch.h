@@ -23,6 +23,9 @@ struct ForwardLaunches {
   std::size_t statistics_bytes = 0;
 };
 
+// Names input transforms, which no kernel of dot products has, or returns an empty string.
+std::string transforms_unsupported(const core::Problem& p);
+
 // Returns what no kernel with tiles of 16-bit numbers supports about a call's dtype, input
 // transforms and channels, or an empty string.
 std::string tiles_unsupported(const core::Problem& p);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -39,6 +40,27 @@ class DeviceForward : public testing::TestWithParam<int> {
     if (difference.empty()) return;
     findings.tell(kPath, difference, replay_of(call.describe(), seed, index, "*DeviceForward*0"));
   }
+
+  static void compare_gradients(decltype(for_each_gradient_call)& for_each, int calls,
+                                std::string_view covered, std::string_view asked = {}) {
+    Findings findings;
+    const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+      for_each(seed, index, [&](const BackwardCall& call, const RandomBackward& random) {
+        findings.count(kPath, features_of(call, random));
+        const std::string difference = difference_of_gradients(
+            call, random, Place::kDevice, [&](const Saved& saved, const InputGradients& gradients) {
+              device_backward(call.inputs, call.options, saved, call.sources, gradients, runs());
+            });
+        if (difference.empty()) return;
+        findings.tell(kPath, difference,
+                      replay_of(random.describe(), seed, index, "*DeviceForward*0"));
+      });
+    };
+    if (!run_part(2, GetParam(), calls, findings, check)) return;
+    for (const std::string_view features : {covered, asked}) {
+      if (!features.empty()) findings.expect_met(kPath, features, is_thorough() ? 2 : 0, false);
+    }
+  }
 };
 
 TEST_P(DeviceForward, AgreesWithTheReferenceInEveryRun) {
@@ -64,25 +86,26 @@ TEST_P(DeviceForward, OfAdditiveScoresAgreesWithTheReferenceInEveryRun) {
 }
 
 TEST_P(DeviceForward, OfGradientsAgreesWithTheReferenceInEveryRun) {
+  compare_gradients(for_each_gradient_call, at_scale(1000, 80), kCoveredOfGradients);
+}
+
+TEST_P(DeviceForward, OfAdditiveGradientsAgreesWithTheReferenceInEveryRun) {
+  compare_gradients(for_each_additive_gradient_call, at_scale(3000, 150), kCoveredOfFloatGradients,
+                    kAskedOfAdditive);
+}
+
+TEST_P(DeviceForward, OfFloat32AgreesWithTheReferenceInEveryRun) {
   Findings findings;
-  const auto compare_gradients = [&](const BackwardCall& call, const RandomBackward& random,
-                                     std::uint64_t seed, std::uint64_t index) {
-    findings.count(kPath, random.features());
-    const std::string difference = difference_of_gradients(
-        call, random, [&](const Saved& saved, const InputGradients& gradients) {
-          device_backward(call.inputs, call.options, saved, call.sources, gradients, runs());
-        });
-    if (difference.empty()) return;
-    findings.tell(kPath, difference, replay_of(random.describe(), seed, index, "*DeviceForward*0"));
-  };
   const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    for_each_gradient_call(seed, index,
-                           [&](const BackwardCall& call, const RandomBackward& random) {
-                             compare_gradients(call, random, seed, index);
-                           });
+    for_each_float_call(seed, index,
+                        [&](const RandomCall& call) { compare(call, seed, index, findings); });
   };
-  if (!run_part(2, GetParam(), at_scale(1000, 80), findings, check)) return;
-  findings.expect_met(kPath, kCoveredOfGradients, is_thorough() ? 2 : 0, false);
+  if (!run_part(2, GetParam(), at_scale(3000, 200), findings, check)) return;
+  findings.expect_met(kPath, kCoveredOfFloat, is_thorough() ? 2 : 0, false);
+}
+
+TEST_P(DeviceForward, OfFloat32GradientsAgreesWithTheReferenceInEveryRun) {
+  compare_gradients(for_each_float_gradient_call, at_scale(3000, 150), kCoveredOfFloatGradients);
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, DeviceForward, testing::Range(0, kParts));

@@ -8,6 +8,7 @@
 #include "attention/validate/resolve.h"
 #include "cuda/additive_gradient_launch.h"
 #include "cuda/additive_launch.h"
+#include "cuda/float_launch.h"
 #include "cuda/forward_launch.h"
 #include "cuda/gradient_launch.h"
 #include "tests/cuda/emulated_kernels.h"
@@ -39,8 +40,9 @@ std::string emulated_unsupported(const Inputs& inputs, const Options& options,
   core::ResolvedProblem p;
   attn::resolve("attention", {}, inputs, options, p);
   const core::Results results = attn::bind_outputs(p, outputs);
-  return p.product == core::PairProduct::kTanh ? cuda::additive_unsupported(p, results)
-                                               : cuda::forward_unsupported(p, results);
+  if (p.product == core::PairProduct::kTanh) return cuda::additive_unsupported(p, results);
+  if (p.dtype == DType::kFloat32) return cuda::float_unsupported(p, results);
+  return cuda::forward_unsupported(p, results);
 }
 
 void emulated_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
@@ -56,7 +58,8 @@ void emulated_attention(const Inputs& inputs, const Options& options, const Outp
     emulate_all(launches, seed);
     return;
   }
-  cuda::ForwardLaunches launches = cuda::forward_launches(p, results);
+  cuda::ForwardLaunches launches = p.dtype == DType::kFloat32 ? cuda::float_launches(p, results)
+                                                              : cuda::forward_launches(p, results);
   auto statistics = memory<cuda::RowStatistics>(launches.statistics_bytes, {NAN, NAN, NAN, NAN});
   if (!statistics.empty()) launches.arguments.statistics = statistics.data();
   emulate_all(launches, seed);
@@ -68,8 +71,10 @@ std::string emulated_unsupported(const Inputs& inputs, const Options& options, c
   attn::resolve("attention_backward", {}, inputs, options, p);
   const core::GradientSources from = attn::bind_sources(p, saved, sources);
   const core::GradientResults to = attn::bind_gradients(p, inputs, options, gradients);
-  return p.product == core::PairProduct::kTanh ? cuda::additive_gradients_unsupported(p, from, to)
-                                               : cuda::gradients_unsupported(p, from, to);
+  if (p.product == core::PairProduct::kTanh)
+    return cuda::additive_gradients_unsupported(p, from, to);
+  if (p.dtype == DType::kFloat32) return cuda::float_gradients_unsupported(p, from, to);
+  return cuda::gradients_unsupported(p, from, to);
 }
 
 void emulated_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -79,11 +84,17 @@ void emulated_backward(const Inputs& inputs, const Options& options, const Saved
   attn::resolve("attention_backward", {}, inputs, options, p);
   const core::GradientSources from = attn::bind_sources(p, saved, sources);
   const core::GradientResults to = attn::bind_gradients(p, inputs, options, gradients);
-  if (p.product == core::PairProduct::kTanh) {
-    cuda::AdditiveGradientLaunches launches = cuda::additive_gradient_launches(p, from, to);
+  const auto run = [&](auto launches) {
     auto numbers = memory<Four>(launches.bytes, {{NAN, NAN, NAN, NAN}});
     cuda::set_memory(launches, p, numbers.empty() ? nullptr : numbers.data()->x);
     emulate_all(launches, seed);
+  };
+  if (p.product == core::PairProduct::kTanh) {
+    run(cuda::additive_gradient_launches(p, from, to));
+    return;
+  }
+  if (p.dtype == DType::kFloat32) {
+    run(cuda::float_gradient_launches(p, from, to));
     return;
   }
   cuda::GradientLaunches launches = cuda::gradient_launches(p, from, to);

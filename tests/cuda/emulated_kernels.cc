@@ -10,6 +10,8 @@
 #include "cuda/device/additive_gradients.h"
 #include "cuda/device/additive_products.h"
 #include "cuda/device/bias_gradients.h"
+#include "cuda/device/float_forward.h"
+#include "cuda/device/float_gradients.h"
 #include "cuda/device/forward.h"
 #include "cuda/device/gradients.h"
 #include "cuda/device/head_gradients.h"
@@ -26,6 +28,13 @@ void run_kernel(const char* name, const cuda::ForwardArguments& arguments) {
     return;                                                    \
   }
   QKV_FOR_EACH_FORWARD(QKV_KERNEL)
+#undef QKV_KERNEL
+#define QKV_KERNEL(NAME, SHAPE)                             \
+  if (std::strcmp(name, "qkv_float_forward_" #NAME) == 0) { \
+    cuda::float_forward<cuda::SHAPE>(arguments);            \
+    return;                                                 \
+  }
+  QKV_FOR_EACH_FLOAT_FORWARD(QKV_KERNEL)
 #undef QKV_KERNEL
 #define QKV_KERNELS(NAME, SHAPE, TILES)                      \
   if (std::strcmp(name, "qkv_sum_columns_" #NAME) == 0) {    \
@@ -63,6 +72,17 @@ void run_kernel(const char* name, const cuda::AdditiveGradientArguments& argumen
     return;                                                      \
   }
   QKV_FOR_EACH_ADDITIVE_GRADIENT(QKV_KERNEL)
+#undef QKV_KERNEL
+  throw std::logic_error(std::string("no kernel ") + name);
+}
+
+void run_kernel(const char* name, const cuda::FloatGradientArguments& arguments) {
+#define QKV_KERNEL(NAME)                                      \
+  if (std::strcmp(name, "qkv_float_gradients_" #NAME) == 0) { \
+    cuda::float_gradients_##NAME(arguments);                  \
+    return;                                                   \
+  }
+  QKV_FOR_EACH_FLOAT_GRADIENT(QKV_KERNEL)
 #undef QKV_KERNEL
   throw std::logic_error(std::string("no kernel ") + name);
 }
@@ -114,6 +134,8 @@ void emulate_kernel(const char* name, std::int64_t blocks, int threads, std::siz
   };
   if (text.starts_with("qkv_additive_gradients_")) {
     run(static_cast<const cuda::AdditiveGradientArguments*>(nullptr));
+  } else if (text.starts_with("qkv_float_gradients_")) {
+    run(static_cast<const cuda::FloatGradientArguments*>(nullptr));
   } else if (text.starts_with("qkv_additive_")) {
     run(static_cast<const cuda::AdditiveArguments*>(nullptr));
   } else if (text.find("_gradients_") != std::string_view::npos) {

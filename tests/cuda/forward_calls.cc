@@ -28,7 +28,7 @@ Looseness looseness(DType dtype, const Outputs& asked) {
 // The results that the kernels have: of all queries, not of listed ones.
 Outputs supported(const RandomCall& call, const Outputs& all) {
   Outputs some{.out = all.out, .lse = all.lse, .row_max = all.row_max};
-  if (call.score() == ScoreKind::kAdditive) return some;
+  if (call.dtype() == DType::kFloat32) return some;
   some.entropy = all.entropy;
   if (!all.column_sums.rows.given()) {
     some.column_sums = all.column_sums;
@@ -67,6 +67,12 @@ void for_each_additive_call(std::uint64_t seed, std::uint64_t index,
                             const std::function<void(const RandomCall&)>& f) {
   const RandomCall call(seed, index, RandomCall::Draw::kAnything);
   if (call.score() == ScoreKind::kAdditive && call.dtype() == DType::kFloat32) take(call, f);
+}
+
+void for_each_float_call(std::uint64_t seed, std::uint64_t index,
+                         const std::function<void(const RandomCall&)>& f) {
+  const RandomCall call(seed, index, RandomCall::Draw::kAnything);
+  if (call.score() != ScoreKind::kAdditive && call.dtype() == DType::kFloat32) take(call, f);
 }
 
 std::string difference_of_forward(const RandomCall& call, std::string_view path,

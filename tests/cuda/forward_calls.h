@@ -33,10 +33,20 @@ inline constexpr std::string_view kCoveredOfAdditive =
     "infinity in k, infinity in v, layout permuted, layout sliced, layout negative, layout offset, "
     "layout broadcast, -> out, -> lse, -> row_max";
 
+inline constexpr std::string_view kCoveredOfFloat =
+    "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
+    "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "
+    "sequence, grouped heads, rank 2, rank 3, rank 4, rank 5, mixed ranks, no v, NaN in q, NaN in "
+    "k, NaN in v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, "
+    "layout negative, layout offset, layout broadcast, -> out, -> lse, -> row_max";
+
 // Calls f with each of the random calls of (seed, index) that the kernels support, if only results
-// that they have are requested of it: with product scores, and with additive ones.
+// that they have are requested of it: with product scores of 16 bits, with product scores of
+// float32, and with additive ones.
 void for_each_forward_call(std::uint64_t seed, std::uint64_t index,
                            const std::function<void(const RandomCall&)>& f);
+void for_each_float_call(std::uint64_t seed, std::uint64_t index,
+                         const std::function<void(const RandomCall&)>& f);
 void for_each_additive_call(std::uint64_t seed, std::uint64_t index,
                             const std::function<void(const RandomCall&)>& f);
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,25 +26,34 @@ class EmulatedForward : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
+  // Compares a part of so many random calls with the reference.
+  static void compare(decltype(for_each_forward_call)& for_each, int calls,
+                      std::string_view covered) {
+    Findings findings;
+    const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
+      for_each(seed, index, [&](const RandomCall& call) {
+        findings.count(kPath, call.features());
+        const std::string difference =
+            difference_of_forward(call, kPath, [&](const Outputs& outputs) {
+              emulated_attention(call.inputs(), call.options(), outputs,
+                                 static_cast<std::uint32_t>(index));
+            });
+        if (difference.empty()) return;
+        findings.tell(kPath, difference,
+                      replay_of(call.describe(), seed, index, "*EmulatedForward*0"));
+      });
+    };
+    if (!run_part(1, GetParam(), calls, findings, check)) return;
+    findings.expect_met(kPath, covered, is_thorough() ? 2 : 0, false);
+  }
 };
 
 TEST_P(EmulatedForward, AgreesWithTheReference) {
-  Findings findings;
-  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    for_each_forward_call(seed, index, [&](const RandomCall& call) {
-      findings.count(kPath, call.features());
-      const std::string difference =
-          difference_of_forward(call, kPath, [&](const Outputs& outputs) {
-            emulated_attention(call.inputs(), call.options(), outputs,
-                               static_cast<std::uint32_t>(index));
-          });
-      if (difference.empty()) return;
-      findings.tell(kPath, difference,
-                    replay_of(call.describe(), seed, index, "*EmulatedForward*0"));
-    });
-  };
-  if (!run_part(1, GetParam(), at_scale(1000, 60), findings, check)) return;
-  findings.expect_met(kPath, kCoveredOfForward, is_thorough() ? 2 : 0, false);
+  compare(for_each_forward_call, at_scale(1000, 60), kCoveredOfForward);
+}
+
+TEST_P(EmulatedForward, OfFloat32AgreesWithTheReference) {
+  compare(for_each_float_call, at_scale(3000, 200), kCoveredOfFloat);
 }
 
 // Where the rounding of the largest score is larger than the differences of scores.

@@ -24,15 +24,17 @@ bool is_additive(const BackwardCall& call) {
   return std::holds_alternative<Additive>(call.options.score);
 }
 
+bool is_float(const BackwardCall& call) { return call.inputs.q.dtype() == DType::kFloat32; }
+
 // The random call without the gradients that the kernels do not compute: those of weights and of
-// biases that are broadcast over queries or keys; with an additive score those of all biases, of
-// slopes and of sinks.
+// biases that are broadcast over queries or keys; of float32 those of all biases, of slopes and of
+// sinks.
 BackwardCall supported(const RandomBackward& random) {
   BackwardCall call = random.call();
   call.sources.weights = {};
-  if (is_additive(call) || !has_whole_matrices(call)) call.asked.erase("bias");
-  if (is_additive(call)) {
-    for (const char* name : {"alibi", "sinks"}) call.asked.erase(name);
+  if (!has_whole_matrices(call)) call.asked.erase("bias");
+  if (is_float(call)) {
+    for (const char* name : {"bias", "alibi", "sinks"}) call.asked.erase(name);
   }
   if (call.asked.empty()) call.ask("q", Layout::kContiguous);
   return call;
@@ -61,17 +63,41 @@ void for_each_gradient_call(
   }
 }
 
-void for_each_additive_gradient_call(
-    std::uint64_t seed, std::uint64_t index,
+namespace {
+
+void for_each_of_float32(
+    std::uint64_t seed, std::uint64_t index, bool additive,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f) {
   const RandomBackward random(seed, index, RandomCall::Draw::kAnything);
   if (random.forward().dtype() != DType::kFloat32) return;
   const BackwardCall call = supported(random);
-  if (is_additive(call) && takes(call)) f(call, random);
+  if (is_additive(call) == additive && takes(call)) f(call, random);
+}
+
+}  // namespace
+
+void for_each_float_gradient_call(
+    std::uint64_t seed, std::uint64_t index,
+    const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f) {
+  for_each_of_float32(seed, index, false, f);
+}
+
+void for_each_additive_gradient_call(
+    std::uint64_t seed, std::uint64_t index,
+    const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f) {
+  for_each_of_float32(seed, index, true, f);
+}
+
+std::set<std::string> features_of(const BackwardCall& call, const RandomBackward& random) {
+  std::set<std::string> features = random.features();
+  std::erase_if(features, [&](const std::string& feature) {
+    return feature.starts_with("asks ") && call.asked.count(feature.substr(5)) == 0;
+  });
+  return features;
 }
 
 std::string difference_of_gradients(
-    const BackwardCall& call, const RandomBackward& random,
+    const BackwardCall& call, const RandomBackward& random, Place place,
     const std::function<void(const Saved&, const InputGradients&)>& run) {
   const SavedTensors saved(call, kReferencePath);
   SavedTensors own(call, kReferencePath);
@@ -80,10 +106,10 @@ std::string difference_of_gradients(
   run_backward(call, kReferencePath, saved.views(), want);
   try {
     // Scores differ from the reference's: then lse is to be the kernels' own.
-    if (is_additive(call)) {
+    if (is_float(call)) {
       Outputs outputs{.lse = own.lse.view()};
       if (call.inputs.v.given()) outputs.out = own.out.view();
-      emulated_attention(call.inputs, call.options, outputs);
+      attention_at(place, call.inputs, call.options, outputs);
     }
     run(own.views(), got.views());
   } catch (const std::exception& error) {
@@ -97,7 +123,7 @@ std::string difference_of_gradients(
   if (!intact) return intact.message();
   const GradientBounds bounds(
       call, saved.views(), is_additive(call) ? Same::kProjections : Same::kNothing,
-      is_additive(call) ? GradientBounds::Rounded::kNot : GradientBounds::Rounded::kInTiles);
+      is_float(call) ? GradientBounds::Rounded::kNot : GradientBounds::Rounded::kInTiles);
   return bounds.check(got, want, random.overflows());
 }
 

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -30,52 +30,42 @@ class EmulatedGradients : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
+  // Compares a part of so many random calls with the reference.
+  void compare(decltype(for_each_gradient_call)& for_each, std::uint64_t seed, int calls,
+               std::string_view covered, std::string_view asked = {}) {
+    Findings findings;
+    const auto check = [&](std::uint64_t first, std::uint64_t index, bool) {
+      for_each(first, index, [&](const BackwardCall& call, const RandomBackward& random) {
+        findings.count(kPath, features_of(call, random));
+        const std::string difference = difference_of_gradients(
+            call, random, Place::kEmulator,
+            [&](const Saved& saved, const InputGradients& gradients) {
+              emulated_backward(call.inputs, call.options, saved, call.sources, gradients,
+                                static_cast<std::uint32_t>(index));
+            });
+        if (difference.empty()) return;
+        findings.tell(kPath, difference,
+                      replay_of(random.describe(), first, index, "*EmulatedGradients*0"));
+      });
+    };
+    if (!run_part(seed, GetParam(), calls, findings, check)) return;
+    for (const std::string_view features : {covered, asked}) {
+      if (!features.empty()) findings.expect_met(kPath, features, is_thorough() ? 2 : 0, false);
+    }
+  }
 };
 
 TEST_P(EmulatedGradients, AgreeWithTheReference) {
-  Findings findings;
-  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    for_each_gradient_call(
-        seed, index, [&](const BackwardCall& call, const RandomBackward& random) {
-          std::set<std::string> features = random.features();
-          if (call.asked.count("bias") == 0) features.erase("asks bias");
-          findings.count(kPath, features);
-          const std::string difference = difference_of_gradients(
-              call, random, [&](const Saved& saved, const InputGradients& gradients) {
-                emulated_backward(call.inputs, call.options, saved, call.sources, gradients,
-                                  static_cast<std::uint32_t>(index));
-              });
-          if (difference.empty()) return;
-          findings.tell(kPath, difference,
-                        replay_of(random.describe(), seed, index, "*EmulatedGradients*0"));
-        });
-  };
-  if (!run_part(1, GetParam(), at_scale(600, 6), findings, check)) return;
-  findings.expect_met(kPath, kCoveredOfGradients, is_thorough() ? 2 : 0, false);
+  compare(for_each_gradient_call, 1, at_scale(600, 6), kCoveredOfGradients);
 }
 
 TEST_P(EmulatedGradients, OfAdditiveScoresAgreeWithTheReference) {
-  Findings findings;
-  const auto check = [&](std::uint64_t seed, std::uint64_t index, bool) {
-    for_each_additive_gradient_call(
-        seed, index, [&](const BackwardCall& call, const RandomBackward& random) {
-          std::set<std::string> features = random.features();
-          for (const char* name : {"bias", "alibi", "sinks"}) {
-            features.erase(std::string("asks ") + name);
-          }
-          findings.count(kPath, features);
-          const std::string difference = difference_of_gradients(
-              call, random, [&](const Saved& saved, const InputGradients& gradients) {
-                emulated_backward(call.inputs, call.options, saved, call.sources, gradients,
-                                  static_cast<std::uint32_t>(index));
-              });
-          if (difference.empty()) return;
-          findings.tell(kPath, difference,
-                        replay_of(random.describe(), seed, index, "*EmulatedGradients.OfAddi*0"));
-        });
-  };
-  if (!run_part(3, GetParam(), at_scale(3000, 150), findings, check)) return;
-  findings.expect_met(kPath, kCoveredOfAdditiveGradients, is_thorough() ? 2 : 0, false);
+  compare(for_each_additive_gradient_call, 3, at_scale(3000, 150), kCoveredOfFloatGradients,
+          kAskedOfAdditive);
+}
+
+TEST_P(EmulatedGradients, OfFloat32AgreeWithTheReference) {
+  compare(for_each_float_gradient_call, 4, at_scale(3000, 150), kCoveredOfFloatGradients);
 }
 
 // The weight that each of 4 queries gives each of `count` keys, whose scores are `size`, from the

@@ -5,144 +5,17 @@
 #include "cuda/device/additive_arguments.h"
 #include "cuda/device/additive_pairs.h"
 #include "cuda/device/additive_shape.h"
-#include "cuda/device/arrays.h"
+#include "cuda/device/float_forward.h"
+#include "cuda/device/float_tiles.h"
 #include "cuda/device/forward_options.h"
 #include "cuda/device/forward_place.h"
-#include "cuda/device/forward_results.h"
 #include "cuda/device/forward_tiles.h"
 #include "cuda/device/words.h"
 
 // The forward pass of the additive score, in float32.
 //
-// A block of four warps computes kRows queries of one head, as forward() does: tiles of kKeys keys
-// ascend from key 0 of the sequence, and a tile without a live key of a query leaves the query's
-// state as it is. A thread's channels of values are, of each 16, the four from 4 * (lane % 4) on.
+// A block computes queries as float_forward() does (device/float_forward.h), with other scores.
 namespace qkv::cuda {
-
-// ---- values ---------------------------------------------------------------------------------
-
-// Copies a tile of values to shared memory. Keys from `limit` on, and channels from `width` on,
-// become 0.
-template <class Shape>
-QKV_DEVICE void load_values(const DeviceArray& x, const float* from, int first, int limit,
-                            int width) {
-  constexpr int kQuads = Shape::kWidth / 4;
-  QKV_ROLLED
-  for (int n = thread_index(); n < Shape::kKeys * kQuads; n += Shape::kThreads) {
-    const int row = n / kQuads;
-    const int c = n % kQuads * 4;
-    const std::uint32_t to =
-        Shape::kV + static_cast<std::uint32_t>(row * Shape::kValuePitch + c * 4);
-    const bool valid = first + row < limit && c < width;
-    const float* start = from + (valid ? (first + row) * x.row + c * x.col : 0);
-    if (x.vectors) {
-      copy_16(to, start, valid);
-      continue;
-    }
-    Words4 words{};
-    QKV_UNROLL
-    for (int w = 0; w < 4; ++w) {
-      if (valid && c + w < width) words.w[w] = float_to_bits(start[w * x.col]);
-    }
-    store_shared(to, words);
-  }
-}
-
-// A weight in shared memory: of a masked pair, -0.
-inline constexpr std::uint32_t kMaskedWeight = 0x80000000U;
-
-// The bits of this thread's masked pairs: bit 4 n + e is of s.at[0][n][e].
-template <class Shape>
-QKV_DEVICE std::uint32_t masked_pairs(const ScoreTile<Shape>& s) {
-  static_assert(Shape::kKeyTiles * 4 <= 32);
-  std::uint32_t masked = 0;
-  QKV_UNROLL
-  for (int n = 0; n < Shape::kKeyTiles; ++n) {
-    QKV_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      if (s.at[0][n][e] == minus_infinity()) masked |= 1U << (4 * n + e);
-    }
-  }
-  return masked;
-}
-
-template <class Shape>
-QKV_DEVICE void store_weights(const ScoreTile<Shape>& p, std::uint32_t masked) {
-  QKV_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const std::uint32_t row =
-        Shape::kWeights +
-        static_cast<std::uint32_t>(row_in_block<Shape>(0, half) * Shape::kWeightPitch);
-    QKV_UNROLL
-    for (int n = 0; n < Shape::kKeyTiles; ++n) {
-      QKV_UNROLL
-      for (int e = 0; e < 2; ++e) {
-        const bool is_masked = (masked >> (4 * n + 2 * half + e) & 1U) != 0;
-        store_shared(row + static_cast<std::uint32_t>((n * 8 + thread_index() % 4 * 2 + e) * 4),
-                     is_masked ? kMaskedWeight : float_to_bits(p.at[0][n][2 * half + e]));
-      }
-    }
-  }
-}
-
-// o += weights v. kMasks: masked pairs, whose value may be infinite or NaN, add nothing. Else none
-// of this warp's is masked.
-template <class Shape, bool kMasks>
-QKV_DEVICE void add_values(RowState<Shape>& state) {
-  const int lane = thread_index() % kLanes;
-  const std::uint32_t first_row =
-      Shape::kWeights + static_cast<std::uint32_t>(row_in_block<Shape>(0, 0) * Shape::kWeightPitch);
-  const std::uint32_t first_value = Shape::kV + static_cast<std::uint32_t>(lane % 4 * 16);
-  QKV_ROLLED
-  for (int j0 = 0; j0 < Shape::kKeys; j0 += 4) {
-    const Words4 p[2] = {load_shared_words(first_row + static_cast<std::uint32_t>(j0 * 4)),
-                         load_shared_words(first_row + static_cast<std::uint32_t>(
-                                                           8 * Shape::kWeightPitch + j0 * 4))};
-    QKV_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      QKV_UNROLL
-      for (int part = 0; part < Shape::kWidth / 16; ++part) {
-        const Words4 v = load_shared_words(
-            first_value + static_cast<std::uint32_t>((j0 + j) * Shape::kValuePitch + part * 64));
-        QKV_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          if (kMasks && p[half].w[j] == kMaskedWeight) continue;
-          QKV_UNROLL
-          for (int n = 0; n < 4; ++n) {
-            float& o = state.o[0][part * 2 + n / 2][2 * half + n % 2];
-            o = fused(bits_to_float(p[half].w[j]), bits_to_float(v.w[n]), o);
-          }
-        }
-      }
-    }
-  }
-}
-
-template <class Shape>
-QKV_DEVICE void store_rows(const ForwardArguments& a, const BlockPlace& place, float factor,
-                           RowState<Shape>& state) {
-  finish_rows<Shape, float>(a, place, factor, state,
-                            [&](float* out, int, int half, float weight, bool zero) {
-                              QKV_UNROLL
-                              for (int part = 0; part < Shape::kWidth / 16; ++part) {
-                                const int channel = part * 16 + thread_index() % 4 * 4;
-                                FourFloats four;
-                                QKV_UNROLL
-                                for (int n = 0; n < 4; ++n) {
-                                  const float o = state.o[0][part * 2 + n / 2][2 * half + n % 2];
-                                  four.x[n] = zero ? 0.0F : rounded_product(o, weight);
-                                }
-                                if (a.out.vectors && channel + 3 < a.E) {
-                                  *reinterpret_cast<FourFloats*>(out + channel) = four;
-                                  continue;
-                                }
-                                QKV_UNROLL
-                                for (int n = 0; n < 4; ++n) {
-                                  if (channel + n < a.E) out[(channel + n) * a.out.col] = four.x[n];
-                                }
-                              }
-                            });
-}
 
 // ---- the kernel -----------------------------------------------------------------------------
 
@@ -152,8 +25,7 @@ QKV_DEVICE void additive(const AdditiveArguments& x) {
   BlockPlace place;
   if (!find_place<Shape>(a, a.row_blocks, place)) return;
   const int key_head = key_head_of(a, place);
-  const auto* v = static_cast<const float*>(a.v.data) +
-                  offset_of(a, a.v, place.b, value_head_of(a, key_head)) + place.k0 * a.v.row;
+  const FloatRows v = float_rows(a, a.v, place.b, value_head_of(a, key_head), place.k0);
   const int entry = a.starts_q.data == nullptr ? place.b : 0;
   const ProjectedRows left = projected_rows(x, x.left, entry, place.h, place.q0, place.Tq);
   const ProjectedRows right = projected_rows(
@@ -178,7 +50,7 @@ QKV_DEVICE void additive(const AdditiveArguments& x) {
     sum_pairs<Shape>(
         x, place.h, [&](int chunk) { copy(tile, chunk); },
         [&] {
-          if (a.out.data != nullptr) load_values<Shape>(a.v, v, j, place.Tk, a.E);
+          load_values<Shape>(a, place, v, j);
           stage_options<Shape>(a, place, j);
         },
         [&] {
@@ -187,19 +59,7 @@ QKV_DEVICE void additive(const AdditiveArguments& x) {
         s);
     wait_copies<0>();
     sync_threads();  // values and options are there, and all have finished with the chunk
-    const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
-    finish_scores<Shape, true>(a, place, inside, j, s);
-    const std::uint32_t masked = masked_pairs<Shape>(s);
-    update_softmax<Shape>(factor, s, state);
-    if (a.drops) drop_weights<Shape>(a, place, tile, s);
-    if (a.out.data == nullptr) continue;
-    store_weights<Shape>(s, masked);
-    sync_warp();
-    if (any_lane(masked != 0)) {
-      add_values<Shape, true>(state);
-    } else {
-      add_values<Shape, false>(state);
-    }
+    attend_tile<Shape>(a, place, bounds, tile, factor, s, state);
   }
   wait_copies<0>();
   store_rows<Shape>(a, place, factor, state);

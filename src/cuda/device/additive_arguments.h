@@ -31,17 +31,18 @@ struct AdditiveArguments {
 };
 
 // The argument of the gradient kernels. In pairs.call, out and lse are what the forward pass has
-// saved, `statistics` is memory for each row, and blocks are those of AdditiveGradientShape. Sums
+// saved, `statistics` is memory for each row, and blocks are those of FloatGradientShape. Sums
 // have the layout of projections.
 struct AdditiveGradientArguments {
   AdditiveArguments pairs;
-  DeviceArray dout, dlse;  // absent if data is null, as all that follow
-  DeviceArray dq, dk, dv;  // of rows, float32
-  DeviceArray dwq, dwk;    // rows: units, columns: channels; head stride 0 if heads share it
-  DeviceArray db, du;      // columns: units; du is that of the parameter v
-  bool adds = false;       // gradients are added to what is there
-  Projections left, right, units;  // sums over pairs: dx, dy, and for du those of g (1/2 - r)
-  DeviceArray value_sums;          // dv, or if `adds` memory of its own, in C order
+  DeviceArray dout, dlse;     // absent if data is null, as all that follow
+  DeviceArray dq, dk, dv;     // of rows, float32
+  DeviceArray dwq, dwk;       // rows: units, columns: channels; head stride 0 if heads share it
+  DeviceArray db, du;         // columns: units; du is that of the parameter v
+  bool adds = false;          // gradients are added to what is there
+  Projections dleft, dright;  // the gradients of the projections
+  Projections units;          // for du, sums over keys of g (1/2 - r)
+  DeviceArray value_sums;     // dv, or if `adds` memory of its own, in C order
   // Blocks of dq, dwq and du; the other blocks of their kernels are for dk, dwk and db.
   std::int64_t query_blocks = 0;
   std::int64_t query_matrix_blocks = 0;

@@ -8,6 +8,7 @@
 #include "cuda/device/additive_project.h"
 #include "cuda/device/additive_shape.h"
 #include "cuda/device/arrays.h"
+#include "cuda/device/float_tiles.h"
 #include "cuda/device/forward_place.h"
 #include "cuda/device/forward_tiles.h"
 #include "cuda/device/words.h"
@@ -96,12 +97,6 @@ QKV_DEVICE bool are_plain(std::uint32_t from) {
     for (int w = 0; w < 4; ++w) plain = plain && is_plain(bits_to_float(x.w[w]));
   }
   return plain;
-}
-
-// The place of key j in a row of the tile of keys: a thread reads its own four at a time.
-QKV_DEVICE int key_place(int j) {
-  const int own = j / 8 * 2 + j % 2;  // among those of lanes with its lane % 4, j / 2 % 4
-  return own / 4 * 16 + j / 2 % 4 * 4 + own % 4;
 }
 
 // Moves this thread's copies to the tiles, as exponentials if `plain`.
@@ -207,12 +202,6 @@ QKV_DEVICE void for_each_chunk(const AdditiveArguments& x, int h, const Copy& co
 
 // ---- pairs and units --------------------------------------------------------------------------
 
-// The element of a thread's tile of row `half` and of the thread's column part * 16 + n.
-template <class Shape>
-QKV_DEVICE float& tile_element(ScoreTile<Shape>& s, int half, int part, int n) {
-  return s.at[0][part * 2 + n / 2][2 * half + n % 2];
-}
-
 // For each unit of a chunk of `quads` quads calls begin(unit), then visit(half, part, n, 1 / r) for
 // each of this thread's pairs, as tile_element() has them, then end(unit).
 template <class Shape, bool kPlain, class Begin, class Visit, class End>
@@ -289,7 +278,7 @@ QKV_DEVICE float unit_parameter(std::uint32_t units, int unit) {
 template <class Shape, bool kPlain>
 QKV_DEVICE void add_chunk(int quads, ScoreTile<Shape>& s) {
   ScoreTile<Shape> sum;
-  for_each_score<Shape>(sum, [](int, int, int, float& score) { score = 0; });
+  clear_sums(sum.at);
   float v = 0;
   for_each_denominator<Shape, kPlain>(
       quads, [&](int unit) { v = unit_parameter(Shape::kUnits, unit); },
@@ -298,18 +287,14 @@ QKV_DEVICE void add_chunk(int quads, ScoreTile<Shape>& s) {
         score = fused(v, rounded_sum(0.5F, -reciprocal(denominator)), score);
       },
       [](int) {});
-  QKV_UNROLL
-  for (int n = 0; n < Shape::kKeyTiles; ++n) {
-    QKV_UNROLL
-    for (int e = 0; e < 4; ++e) s.at[0][n][e] = rounded_sum(s.at[0][n][e], sum.at[0][n][e]);
-  }
+  add_tile<Shape>(sum, s);
 }
 
 // Computes sum_u v_u tanh(x_iu + y_ju) of a tile's pairs. Arguments as for_each_chunk().
 template <class Shape, class Copy, class First, class Next>
 QKV_DEVICE void sum_pairs(const AdditiveArguments& x, int h, const Copy& copy, const First& first,
                           const Next& next, ScoreTile<Shape>& s) {
-  for_each_score<Shape>(s, [](int, int, int, float& score) { score = 0; });
+  clear_sums(s.at);
   for_each_chunk<Shape>(x, h, copy, first, next, [&](int, int quads, bool plain) {
     if (plain) {
       add_chunk<Shape, true>(quads, s);

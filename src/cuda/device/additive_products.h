@@ -111,7 +111,7 @@ QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
   const bool is_key = block_index() >= g.query_blocks;
   const DeviceArray& to = is_key ? g.dk : g.dq;
   const DeviceArray& w = is_key ? x.wk : x.wq;
-  const Projections& sums = is_key ? g.right : g.left;
+  const Projections& sums = is_key ? g.dright : g.dleft;
   const int width = is_key ? a.D : x.Dq;
   const int heads = is_key ? a.G : a.H;
   const int row_blocks = is_key ? a.key_blocks : a.row_blocks;
@@ -185,7 +185,7 @@ QKV_DEVICE void additive_gradients_matrices(const AdditiveGradientArguments& g) 
   const bool is_key = block_index() >= g.query_matrix_blocks;
   const DeviceArray& to = is_key ? g.dwk : g.dwq;
   const DeviceArray& from = is_key ? a.k : a.q;
-  const Projections& sums = is_key ? g.right : g.left;
+  const Projections& sums = is_key ? g.dright : g.dleft;
   const int width = is_key ? a.D : x.Dq;
   const int channel_blocks = blocks_of_64(width);
 
@@ -246,11 +246,12 @@ QKV_DEVICE void additive_gradients_matrices(const AdditiveGradientArguments& g) 
 // Four units of the gradient of v, or of db, in float64: of each thread every 128th row of each
 // batch entry and head, ascending, then the threads in pairs.
 QKV_DEVICE void additive_gradients_units(const AdditiveGradientArguments& g) {
+  static_assert(UnitShape::kThreads == kSummingThreads);
   const AdditiveArguments& x = g.pairs;
   const ForwardArguments& a = x.call;
   const bool is_bias = block_index() >= g.unit_vector_blocks;
   const DeviceArray& to = is_bias ? g.db : g.du;
-  const Projections& sums = is_bias ? g.left : g.units;
+  const Projections& sums = is_bias ? g.dleft : g.units;
   const int block = block_index() - (is_bias ? static_cast<int>(g.unit_vector_blocks) : 0);
   const int quad = block % x.quads;
   const int head = block / x.quads;

@@ -12,10 +12,6 @@
 // bits depend on no other row.
 namespace qkv::cuda {
 
-struct alignas(16) FourFloats {
-  float x[4];
-};
-
 // Copies a tile of a matrix, from (first_row, first_column) on, to shared memory, its columns as
 // rows. What is outside of the matrix becomes 0.
 QKV_DEVICE void load_columns(std::uint32_t tile, const float* x, const DeviceArray& strides,

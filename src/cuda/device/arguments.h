@@ -56,7 +56,8 @@ enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 // factor * 2^(exponent factor * (s - m) + lowered).
 struct alignas(16) RowStatistics {
   float m;        // the largest score without the sink; from lse: 0
-  float lowered;  // by how much a larger sink lowers the powers, at most 0; from lse: -lse log2(e)
+  float lowered;  // by how much a larger sink lowers the powers, at most 0; from lse: what makes
+                  // the power of a score s log2(e) (s - lse)
   float factor;   // 1 / sum, or 0 for a row without live keys; from lse: 1
   float delta;    // backward: dout . out - dlse; else 0
 };

@@ -67,6 +67,10 @@ QKV_DEVICE std::uint64_t load_long(std::uint32_t from) {
   return load_shared(from) | static_cast<std::uint64_t>(load_shared(from + 4)) << 32;
 }
 
+struct alignas(16) FourFloats {
+  float x[4];
+};
+
 // Rows of 16-bit numbers of one head.
 struct DeviceRows {
   const std::uint16_t* data;

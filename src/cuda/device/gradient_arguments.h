@@ -21,6 +21,13 @@ struct GradientArguments {
   float* slope_terms = nullptr;
 };
 
+// The argument of the gradient kernels of dot products in float32: sums of q, k and v are their
+// gradients, or if these are added to what is there memory of their own, in C order.
+struct FloatGradientArguments {
+  GradientArguments gradients;
+  DeviceArray q_sums, k_sums, v_sums;
+};
+
 }  // namespace qkv::cuda
 
 #endif  // QKV_CUDA_DEVICE_GRADIENT_ARGUMENTS_H_

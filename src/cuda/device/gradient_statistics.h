@@ -28,9 +28,9 @@ QKV_DEVICE RowStatistics large_statistics(const ForwardArguments& a, const Block
   if (apart <= rounded_product(kLseRounding, rounded_sum(size_of(lse), kLargeLse))) {
     return {m, row.lowered, row.one_over_sum, delta};
   }
-  if (l == 0) return {0, rounded_product(-lse, kLog2E), 1, delta};
-  const float top = rounded_product(m, factor);
-  return {m, 0, exp2_of(rounded_sum(top, -rounded_product(lse, kLog2E))), delta};
+  const float power = rounded_product(-lse, kLog2E);
+  if (l == 0) return {0, power, 1, delta};
+  return {m, rounded_sum(rounded_product(m, factor), power), 1, delta};
 }
 
 // Stores the statistics of the block's queries. `products` are dout . out of this thread's rows.
@@ -51,7 +51,8 @@ QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& d
       return real_at(x.type, x.data, offset_of(a, x, place.b, place.h) + (place.q0 + i) * x.row);
     };
     lse[half] = i < place.Tq ? of_row(a.lse) : 0.0F;
-    may_be_empty[half] = of_sinks && (lse[half] == sink_of(a, place.h) || !is_finite(lse[half]));
+    may_be_empty[half] =
+        of_sinks && i < place.Tq && (lse[half] == sink_of(a, place.h) || !is_finite(lse[half]));
     any_asked = any_asked || has_large_lse(lse[half]) || may_be_empty[half];
     if (i < place.Tq && dlse.data != nullptr) own_dlse[half] = of_row(dlse);
   }

@@ -62,6 +62,7 @@ QKV_DEVICE void sum_exponentials(const ForwardArguments& a, const BlockPlace& pl
   if (thread_index() == 0) store_option_offsets<Shape>(a, place);
   const BlockBounds bounds = find_bounds<Shape>(a, place);
   load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
+  commit_copies();
   const int begin = bounds.last_end == 0 ? 0 : bounds.first_begin / Shape::kKeys;
   const int end = (bounds.last_end + Shape::kKeys - 1) / Shape::kKeys;
   QKV_ROLLED

@@ -48,6 +48,7 @@ QKV_DEVICE void distance_gradients(const GradientArguments& g) {
     load_rows<Shape, Shape::kRows>(Shape::kDout, rows_of(a, g.dout, place.b, place.h, place.q0),
                                    place.first, place.Tq, a.E);
   }
+  commit_copies();
   float sums[2 * Shape::kRowTiles] = {};
   QKV_ROLLED
   for (int tile = begin; tile < end; ++tile) {
@@ -86,7 +87,8 @@ QKV_DEVICE float sink_term(const RowStatistics& row, float sink, float factor) {
   if (sink == minus_infinity()) return 0;
   if (row.m == minus_infinity()) return -row.delta;  // no key: the sink has all the weight
   const float above = rounded_sum(rounded_product(sink, kLog2E), -rounded_product(row.m, factor));
-  const float weight = rounded_product(exp2_of(rounded_sum(above, row.lowered)), row.factor);
+  float weight = rounded_product(exp2_of(rounded_sum(above, row.lowered)), row.factor);
+  if (weight < kLeastWeight) weight = 0;
   return -rounded_product(weight, row.delta);
 }
 
@@ -123,8 +125,7 @@ QKV_DEVICE void head_gradients(const GradientArguments& g) {
   }
   sum = sum_of_threads(sum);
   if (thread_index() > 0) return;
-  const std::int64_t place_of = entry * to.entry + place.h * to.head;
-  store_real(to, g.adds, place_of, static_cast<float>(sum));
+  store_real(to, g.adds, entry * to.entry + place.h * to.head, static_cast<float>(sum));
 }
 
 }  // namespace qkv::cuda
