@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "core/message.h"
 #include "cuda/additive_launch.h"
 #include "cuda/device/additive_shape.h"
 #include "cuda/forward_arguments.h"
@@ -13,7 +12,6 @@ namespace qkv::cuda {
 namespace {
 
 using core::Problem;
-using core::text;
 
 // The kernels by name, in the order of their launch.
 struct AdditiveGradients {
@@ -134,6 +132,7 @@ AdditiveGradientLaunches additive_gradient_launches(const Problem& p,
   return launches;
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): kernels write there.
 void set_memory(AdditiveGradientLaunches& launches, const Problem& p, float* memory) {
   for_each_additive_part(launches.arguments, p,
                          [&]<class Address>(Address& address, std::int64_t count) {

@@ -147,6 +147,7 @@ FloatGradientLaunches float_gradient_launches(const Problem& p, const core::Grad
   return launches;
 }
 
+// NOLINTNEXTLINE(readability-non-const-parameter): kernels write there.
 void set_memory(FloatGradientLaunches& launches, const Problem& p, float* memory) {
   for_each_float_part(launches.arguments, p,
                       [&]<class Address>(Address& address, std::int64_t count) {

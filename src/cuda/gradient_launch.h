@@ -23,8 +23,7 @@ struct GradientLaunches {
   std::size_t slope_terms_bytes = 0;
 };
 
-// Returns what the kernels do not support about a backward call, such as "the gradient of bias", or
-// an empty string.
+// Returns what the kernels do not support about a backward call, or an empty string.
 std::string gradients_unsupported(const core::Problem& p, const core::GradientSources& from,
                                   const core::GradientResults& to);
 

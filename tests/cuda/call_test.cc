@@ -149,7 +149,11 @@ TEST_F(CudaCall, RefusesWhatNoKernelSupports) {
     text.erase(0, kStart.size());
     return text;
   };
-  EXPECT_EQ(refused(DType::kFloat32, {}, outputs(DType::kFloat32)), "q of float32");
+  EXPECT_EQ(refused(DType::kFloat64, {}, {.out = outputs(DType::kFloat64).out}), "q of float64");
+  Outputs entropy = outputs(DType::kFloat32);
+  entropy.entropy = array(kMemory + (5U << 24U), DType::kFloat32, {2, 8, 300});
+  EXPECT_EQ(refused(DType::kFloat32, {}, entropy),
+            "results of float32 other than out, lse and row_max");
   const DType dtype = DType::kBFloat16;
   EXPECT_EQ(refused(dtype, {.score = Cosine{}}, outputs(dtype)),
             "input transforms (cosine and bilinear scores, QK-norm, rotary positions)");
@@ -200,11 +204,18 @@ TEST_F(CudaCall, RefusesAdditiveScoresThatNoKernelSupports) {
 
 // The arrays of a backward call that asks for the gradients of q, k and v.
 struct BackwardArrays {
-  Inputs inputs{at(0, kOut), at(1, kKeys), at(2, kKeys)};
+  BackwardArrays() : BackwardArrays(DType::kBFloat16) {}
+  explicit BackwardArrays(DType dtype)
+      : inputs{at(0, kOut, dtype), at(1, kKeys, dtype), at(2, kKeys, dtype)},
+        saved{at(3, kOut, dtype), at(4, kRows, DType::kFloat32)},
+        sources{.out = at(5, kOut, dtype)},
+        gradients{.q = at(6, kOut, dtype), .k = at(7, kKeys, dtype), .v = at(8, kKeys, dtype)} {}
+
+  Inputs inputs;
   Options options{};
-  Saved saved{at(3, kOut), at(4, kRows, DType::kFloat32)};
-  OutputGradients sources{.out = at(5, kOut)};
-  InputGradients gradients{.q = at(6, kOut), .k = at(7, kKeys), .v = at(8, kKeys)};
+  Saved saved;
+  OutputGradients sources;
+  InputGradients gradients;
 
   static View at(unsigned n, const Dims& shape, DType dtype = DType::kBFloat16) {
     return array(kMemory + (std::uintptr_t{n} << 24U), dtype, shape);
@@ -257,6 +268,70 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   some = {};
   some.gradients.k = some.gradients.v = {};
   EXPECT_EQ(launched(some).find("key_gradients"), std::string::npos);
+
+  // Slopes take 4 bytes for each query, and their sums a block for each of 8 heads, as sinks do.
+  some.options.alibi = some.options.sinks = BackwardArrays::at(9, {8});
+  some.gradients.alibi = BackwardArrays::at(10, {8});
+  some.gradients.sinks = BackwardArrays::at(11, {8});
+  const std::string heads = launched(some);
+  for (const std::string line :
+       {"allocate 19200\n", "function qkv_distance_gradients_bfloat16_64\n",
+        "function qkv_head_gradients_slopes\n", "function qkv_head_gradients_sinks\n",
+        "launch 8 1 1 128 1 1 "}) {
+    EXPECT_NE(heads.find(line), std::string::npos) << line << heads;
+  }
+}
+
+// The kernels of calls that no call before has launched, in their order.
+std::string functions_in(const std::string& calls) {
+  std::string names;
+  constexpr std::string_view kStart = "function qkv_";
+  for (std::size_t at = calls.find(kStart); at != std::string::npos; at = calls.find(kStart, at)) {
+    at += kStart.size();
+    names += calls.substr(at, calls.find('\n', at) - at) + " ";
+  }
+  return names;
+}
+
+TEST_F(CudaBackward, LaunchesTheKernelsOfFloat32) {
+  if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
+  BackwardArrays x(DType::kFloat32);
+  const auto launched = [&] {
+    run(x);
+    return calls();
+  };
+  std::string text = launched();
+  EXPECT_EQ(functions_in(text),
+            "float_gradients_prepare float_gradients_queries float_gradients_keys ");
+  EXPECT_NE(text.find("allocate " + std::to_string(16 * 4800) + "\n"), std::string::npos) << text;
+  x.gradients.write = Write::kAccumulate;
+  text = launched();
+  const Index sums = 4 * 64 * (4800 + 2 * 4000);
+  EXPECT_NE(text.find("allocate " + std::to_string(16 * 4800 + sums) + "\n"), std::string::npos)
+      << text;
+
+  x.gradients = {.v = x.gradients.v};
+  x.options.score = Additive{BackwardArrays::at(9, {40, 64}, DType::kFloat32),
+                             BackwardArrays::at(10, {40, 64}, DType::kFloat32),
+                             BackwardArrays::at(11, {40}, DType::kFloat32)};
+  text = launched();
+  EXPECT_EQ(functions_in(text),
+            "additive_gradients_project additive_gradients_prepare "
+            "additive_gradients_keys ");
+  const Index projections = 4 * 40 * (4800 + 4000);
+  EXPECT_NE(text.find("allocate " + std::to_string(16 * 4800 + projections) + "\n"),
+            std::string::npos)
+      << text;
+  x.gradients.score = Additive::Gradient{.wk = BackwardArrays::at(12, {40, 64}, DType::kFloat32),
+                                         .v = BackwardArrays::at(13, {40}, DType::kFloat32)};
+  text = launched();
+  EXPECT_EQ(functions_in(text),
+            "additive_gradients_queries additive_gradients_matrices "
+            "additive_gradients_units ");
+  EXPECT_NE(text.find("allocate " +
+                      std::to_string(16 * 4800 + projections + 4 * 40 * (2 * 4800 + 4000)) + "\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
@@ -286,6 +361,30 @@ TEST_F(CudaBackward, RefusesWhatNoKernelSupports) {
   x.options.score = Additive{BackwardArrays::at(9, {40, 64}), BackwardArrays::at(10, {40, 64}),
                              BackwardArrays::at(11, {40})};
   EXPECT_EQ(reason(x), "an additive score of q of bfloat16");
+
+  const DType dtype = DType::kFloat32;
+  BackwardArrays wide(dtype);
+  wide.options.sinks = BackwardArrays::at(9, {8}, dtype);
+  wide.gradients.sinks = BackwardArrays::at(10, {8}, dtype);
+  EXPECT_EQ(reason(wide), "gradients of float32 other than those of q, k and v");
+  wide.options.score =
+      Additive{BackwardArrays::at(11, {40, 64}, dtype), BackwardArrays::at(12, {40, 64}, dtype),
+               BackwardArrays::at(13, {40}, dtype)};
+  EXPECT_EQ(reason(wide), "the gradient of sinks of an additive score");
+  wide.gradients.sinks = {};
+  wide.options.alibi = BackwardArrays::at(14, {8}, dtype);
+  wide.gradients.alibi = BackwardArrays::at(15, {8}, dtype);
+  EXPECT_EQ(reason(wide), "the gradient of alibi of an additive score");
+  wide.gradients.alibi = {};
+  wide.options.bias = BackwardArrays::at(14, {300, 500}, dtype);
+  wide.gradients.bias = BackwardArrays::at(15, {300, 500}, dtype);
+  EXPECT_EQ(reason(wide), "the gradient of a bias of an additive score");
+  wide.gradients.bias = {};
+  wide.inputs.v = BackwardArrays::at(2, {4, 500, 64}, dtype);
+  wide.gradients.v = BackwardArrays::at(8, {4, 500, 64}, dtype);
+  EXPECT_EQ(reason(wide), "the gradient of a v that is broadcast over batch entries or heads");
+  wide.sources.weights = ConstView(BackwardArrays::at(14, {2, 8, 300, 500}, dtype));
+  EXPECT_EQ(reason(wide), "gradients of weights (output_gradients.weights)");
 }
 
 TEST_F(CudaBackward, RefusesArraysOfOtherMemoryByName) {

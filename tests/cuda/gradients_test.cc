@@ -11,6 +11,7 @@
 #include "core/storage.h"
 #include "tests/attention/backward_call.h"
 #include "tests/attention/conformance.h"
+#include "tests/attention/largest.h"
 #include "tests/attention/paths.h"
 #include "tests/cuda/emulated_forward.h"
 #include "tests/cuda/emulator.h"
@@ -207,6 +208,68 @@ TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
         EXPECT_NEAR(numbers[n], before + expected[n], 0.02) << to_string(shape) << " " << n;
       }
     }
+  }
+}
+
+// The gradient of the sink of one query of `keys` keys of these scores, given an lse, from dlse
+// = 1.
+double sink_gradient(const std::vector<double>& scores, Index keys, double sink, double lse) {
+  const Guarded q(DType::kBFloat16, {1, 1, 1, 8}, Layout::kContiguous);
+  const auto count = static_cast<Index>(scores.size());
+  const Guarded k(DType::kBFloat16, {1, 1, count, 8}, Layout::kContiguous);
+  Guarded bias(DType::kFloat32, {1, count}, Layout::kContiguous);
+  bias.fill(scores);
+  Guarded sinks(DType::kFloat32, {1}, Layout::kContiguous);
+  sinks.fill(std::vector<double>{sink});
+  Guarded saved(DType::kFloat32, {1, 1, 1}, Layout::kContiguous);
+  saved.fill(std::vector<double>{lse});
+  Guarded dlse(DType::kFloat32, {1, 1, 1}, Layout::kContiguous);
+  dlse.fill(std::vector<double>{1});
+  const Guarded got(DType::kFloat32, {1}, Layout::kContiguous);
+  const View some = slice(k.view(), 2, 0, keys);
+  emulated_backward({q.view(), some, some},
+                    {.bias = slice(bias.view(), 1, 0, keys), .sinks = sinks.view()},
+                    {.lse = saved.view()}, {.lse = dlse.view()}, {.sinks = got.view()});
+  return values_of(got.view())[0];
+}
+
+// The lse of more keys than the call has: the weight of the sink is exp(sink - lse), however far
+// the call's own scores lie from both. Below 2^-72 it is 0.
+TEST(EmulatedGradientEdges, OfSinksFarFromTheScores) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  const double lse = 101 + std::log(1 + std::exp(-1));
+  EXPECT_NEAR(sink_gradient({0, 101}, 1, 100, lse), std::exp(100 - lse), 1e-4);
+  EXPECT_NEAR(sink_gradient({0, 101}, 2, 100, lse), std::exp(100 - lse), 1e-4);
+  EXPECT_NEAR(sink_gradient({0}, 1, 0, std::log(2)), 0.5, 1e-6);
+  EXPECT_EQ(sink_gradient({0}, 1, -60, 0), 0);
+  EXPECT_NE(sink_gradient({0}, 1, -49, 0), 0);
+}
+
+// Heads that share Wk by a stride of 0 have gradients of their own.
+TEST(EmulatedGradientEdges, OfExpandedParameters) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  Random random(9);
+  Guarded q(DType::kFloat32, {2, 4, 9, 5}, Layout::kContiguous);
+  Guarded k(DType::kFloat32, {2, 2, 7, 5}, Layout::kContiguous);
+  Guarded w(DType::kFloat32, {3, 5}, Layout::kContiguous);
+  Guarded v(DType::kFloat32, {3}, Layout::kContiguous);
+  Guarded dout(DType::kFloat32, {2, 4, 9, 5}, Layout::kContiguous);
+  for (Guarded* x : {&q, &k, &w, &v, &dout}) x->fill_normal(random);
+  const ConstView shared(w.view().data(), DType::kFloat32, {4, 3, 5}, {0, 5, 1});
+  BackwardCall call{.inputs = {q.view(), k.view(), k.view()},
+                    .options = {.score = Additive{shared, shared, v.view()}},
+                    .sources = {.out = dout.view()}};
+  for (const char* name : {"q", "k", "v", "wq", "wk", "score_v"}) {
+    call.ask(name, Layout::kContiguous);
+  }
+  const SavedTensors saved(call, kReferencePath);
+  const Gradients want(call), got(call);
+  run_backward(call, kReferencePath, saved.views(), want);
+  emulated_backward(call.inputs, call.options, saved.views(), call.sources, got.views());
+  for (const auto& [name, array] : want.arrays()) {
+    EXPECT_LE(largest_difference(values_of(got.arrays().at(name).view()), values_of(array.view())),
+              1e-5)
+        << name;
   }
 }
 

@@ -61,7 +61,22 @@ def _cases():
     yield ("packed sums", *packed, {**starts, "return_column_sums": True})
     yield ("no batch", *(x[0, 0] for x in plain), {"return_row_max": True})
     yield ("no queries", *inputs(Tq=0), {"return_lse": True})
+    yield from _float_cases()
     yield from _additive_cases()
+
+
+def _float_cases():
+    plain = inputs(dtype=torch.float32)
+    yield ("float32", *plain, {"causal": True})
+    every = {"mask": _kept(70, 90), "bias": _normal(70, 90, seed=6), "softcap": 3.0, "scale": 0.7}
+    every |= {"alibi_slopes": [0.1, 0.2, 0.3, 0.4], "sinks": [0.5, -1.0, 2.0, 0.0]}
+    every |= {"dropout": 0.2, "seed": 3, "return_lse": True, "return_row_max": True}
+    yield ("float32 with every option", *plain, every)
+    packed = [_turned(x)[0] for x in inputs(B=1, dtype=torch.float32)]
+    starts = {name: torch.tensor([0, 20, end]) for name, end in
+              (("cu_seqlens_q", 70), ("cu_seqlens_k", 90))}  # fmt: skip
+    yield ("float32, packed", *packed, starts)
+    yield ("float32, no values", *plain[:2], None, {"return_lse": True})
 
 
 def additive(U=40, Dq=20, Dk=24, heads=()):
@@ -109,6 +124,7 @@ WITH_GRADIENTS = (
     "strided", "side by side", "packed", "no values", "one query", "no batch", "no queries",
     "additive", "additive per head", "additive with every option", "additive, wide values",
     "additive, packed", "additive, no values", "additive, no queries",
+    "float32", "float32 with every option", "float32, packed", "float32, no values",
 )  # fmt: skip
 
 

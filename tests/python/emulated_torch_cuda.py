@@ -192,7 +192,9 @@ def test_gradients_of_slopes_and_sinks(taken):
             exact = {name: x.double() for name, x in leaves.items()}
             for x in (*leaves.values(), *exact.values()):
                 x.requires_grad_()
+            taken.clear()
             got = gradients_of(qkv.torch.attention, q, k, v, {**options, **leaves}, "k")
+            assert taken == BOTH
             want = gradients_of(
                 qkv.torch.attention, *map(wide, (q, k, v)), {**options, **exact}, "k"
             )
@@ -242,6 +244,10 @@ def test_gradients_that_no_kernel_computes(taken):
     with torch.no_grad():
         qkv.torch.attention(*x, **additive(), bias=leaf)
     taken.clear()
+    wide_bias = torch.zeros(70, 90, requires_grad=True)
+    floats = inputs(dtype=torch.float32)
+    with pytest.raises(ValueError, match="float32 product scores have those of q, k, v only"):
+        qkv.torch.attention(*floats, bias=wide_bias)
     matrix = torch.eye(16, dtype=q.dtype, requires_grad=True)
     with pytest.raises(
         ValueError, match=r'attention: params\["W"\] requires a gradient, but for C'
@@ -353,8 +359,8 @@ def test_errors_of_additive_scores(options, text):
 
 
 def test_types_that_no_kernel_has():
-    q, k, v = (x.float() for x in inputs())
-    with pytest.raises(ValueError, match="attention: options need .* q of float32"):
+    q, k, v = inputs(dtype=torch.float64)
+    with pytest.raises(ValueError, match="attention: options need .* q of float64"):
         attention(q, k, v)
     with pytest.raises(ValueError, match="an additive score of q of bfloat16"):
         narrow = additive(Dq=64, Dk=64)

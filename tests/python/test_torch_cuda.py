@@ -104,25 +104,23 @@ def test_gradients_have_the_shapes_of_their_tensors():
 
 @has_operator
 def test_gradients_that_no_kernel_computes_are_refused_in_the_forward_call():
-    mode, (q, k, v) = fakes()
+    mode, (q, k, v) = fakes(torch.float32)
     with mode:
         sinks = torch.empty(4, device="cuda", requires_grad=True)
-        with pytest.raises(ValueError, match="attention: sinks requires a gradient, but CUDA tens"):
+        with pytest.raises(ValueError, match="attention: sinks requires a gradient, but for CUDA"):
             qkv.torch.attention(q, k, v, sinks=sinks)
         with torch.no_grad():
             assert qkv.torch.attention(q, k, v, sinks=sinks).shape == (2, 4, 70, 32)
 
 
 @has_operator
-def test_the_additive_module_takes_cuda_tensors_without_gradients(monkeypatch):
+def test_the_additive_module_takes_cuda_tensors(monkeypatch):
     Module = qkv.torch.nn.AdditiveAttention
     monkeypatch.setattr(Module, "reset_parameters", lambda self: None)  # cannot draw without a GPU
     mode, (q, k, v) = fakes(torch.float32)
     with mode:
         module = Module(64, 64, 40, device="cuda")
-        with pytest.raises(ValueError, match="use torch.no_grad"):  # for the parameters
-            module(q, k, v)
-        with torch.no_grad():
+        with torch.no_grad():  # as autograd needs a GPU
             out, lse = module(q, k, v, return_lse=True)
         assert out.shape == (2, 4, 70, 32) and lse.shape == (2, 4, 70)
         assert out.device == q.device and out.dtype == torch.float32

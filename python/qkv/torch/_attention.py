@@ -224,9 +224,9 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     autocast, the operator qkv::attention computes the call, which needs PyTorch 2.5 or newer.
 
     CUDA tensors are computed on their device, in PyTorch's current stream, without waiting for it:
-    bfloat16 and float16 with product scores, float32 with additive ones (docs/cuda.md lists options
-    and results). There gradients flow from out and lse alone, for product scores to q, k, v, bias,
-    alibi_slopes and sinks, for additive ones to q, k, v and params. All tensors are on one device.
+    bfloat16, float16 and float32 with product scores, float32 with additive ones (docs/cuda.md
+    lists options, results and gradients). Gradients flow from out and lse alone. All tensors are on
+    one device.
 
     Args:
         q, k, v, options: as in `qkv.attention`; seed may also be a tensor of one integer, so that a

@@ -24,10 +24,11 @@ _ARRAYS = (
     "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
     "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", *_REAL,
 )  # fmt: skip
-# What has a gradient, by score.
+# What has a gradient, by kind of scores.
 _WITH_GRADIENT = {
     "additive": ("q", "k", "v", "params.Wq", "params.Wk", "params.v", "params.b"),
-    "product": ("q", "k", "v", "bias", "alibi_slopes", "sinks"),
+    "16-bit product": ("q", "k", "v", "bias", "alibi_slopes", "sinks"),
+    "float32 product": ("q", "k", "v"),
 }
 # The arguments whose values the host needs.
 _ON_HOST = ("seed", "rows", "return_column_sums")
@@ -47,7 +48,8 @@ def refuse_gradients(
         options: those of the call, at least score and heads.
         inputs: q, k and v.
     """
-    kind = "additive" if options["score"] == "additive" else "product"
+    product = "float32 product" if inputs[0].dtype == torch.float32 else "16-bit product"
+    kind = "additive" if options["score"] == "additive" else product
     for name in needing:
         if name not in _WITH_GRADIENT[kind]:
             group, _, key = name.partition(".")

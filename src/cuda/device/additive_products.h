@@ -134,7 +134,8 @@ QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
     if (!found) return;
   }
   const int count = (is_key ? place.Tk : place.Tq) - row_block * Shape::kRows;
-  const std::int64_t first = (is_key ? place.k0 : place.q0) + row_block * Shape::kRows;
+  const std::int64_t first =
+      (is_key ? place.k0 : place.q0) + std::int64_t{row_block} * Shape::kRows;
   const int group = is_key ? sums.heads / a.G : 1;
 
   OwnProducts total, sum;

@@ -17,10 +17,11 @@
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
 
-// Equal bits on a GPU with an additive score, in the emulator and on a device, if there is one: a
-// row of out and lse does not depend on the other queries, heads and batch entries of a call, on
-// keys that it may not attend to, be their projections as large as they are, on strides, on
-// packing, or on the order of threads.
+// Equal bits on a GPU of float32, with dot products and the additive score, in the emulator and on
+// a device, if there is one: a row of out, lse and dq does not depend on the other queries, heads
+// and batch entries of a call, on keys that it may not attend to, be their projections as large as
+// they are, on strides, on packing, or on the order of threads. Sums have the order of
+// docs/cuda.md.
 namespace qkv::test {
 namespace {
 
@@ -49,13 +50,15 @@ struct Computed {
   }
 };
 
-// All gradients of a call.
+// All gradients of a call, of parameters if the score is additive.
 struct Derived {
-  Tensor dq, dk, dv, dwq, dwk, du, db;
+  Tensor dq, dk, dv;
+  Tensor dwq{}, dwk{}, du{}, db{};
 };
 
-// The bits of a part of an array, in C order.
+// The bits of a part of an array, in C order; none if it is absent.
 Bits bits_of(const ConstView& x) {
+  if (!x.given()) return {};
   const Tensor all = contiguous(x);
   const auto* const words = static_cast<const std::uint32_t*>(all.view().data());
   return {words, words + all.view().element_count()};
@@ -71,16 +74,20 @@ void expect_equal(const Derived& x, const Derived& y) {
   EXPECT_EQ(bits_of(x.db), bits_of(y.db));
 }
 
-class AdditiveOrder : public testing::TestWithParam<Place> {
+enum class Kind { kDot, kAdditive };
+
+class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
  protected:
   void SetUp() override {
-    const std::string reason = why_not(GetParam());
+    const std::string reason = why_not(place());
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
+  static Place place() { return GetParam().first; }
+  static bool is_additive() { return GetParam().second == Kind::kAdditive; }
   // Projections have a deviation of 1.
   Options options(std::vector<Mask> masks = {}) const {
     Options x;
-    x.score = Additive{wq_, wk_, u_, b_};
+    if (is_additive()) x.score = Additive{wq_, wk_, u_, b_};
     x.masks = std::move(masks);
     return x;
   }
@@ -97,7 +104,7 @@ class AdditiveOrder : public testing::TestWithParam<Place> {
                    const Options& options, std::uint32_t seed = 1) const {
     Computed x{Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2), v.size(3)}),
                Tensor(DType::kFloat32, {q.size(0), q.size(1), q.size(2)})};
-    attention_at(GetParam(), {q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
+    attention_at(place(), {q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
     return x;
   }
   // With gradients of dout and of lse, whose own gradients are 1.
@@ -112,13 +119,17 @@ class AdditiveOrder : public testing::TestWithParam<Place> {
   Derived derive(const Inputs& inputs, const Saved& saved, const OutputGradients& from,
                  const Options& options, std::uint32_t seed = 1) const {
     const auto like = [](const ConstView& x) { return Tensor(DType::kFloat32, x.shape()); };
-    const auto& score = std::get<Additive>(options.score);
-    Derived to{like(inputs.q), like(inputs.k), like(inputs.v), like(score.wq),
-               like(score.wk), like(score.v),  like(score.b)};
+    Derived to{like(inputs.q), like(inputs.k), like(inputs.v)};
     InputGradients gradients{.q = to.dq.view(), .k = to.dk.view(), .v = to.dv.view()};
-    gradients.score = Additive::Gradient{
-        .wq = to.dwq.view(), .wk = to.dwk.view(), .v = to.du.view(), .b = to.db.view()};
-    backward_at(GetParam(), inputs, options, saved, from, gradients, seed);
+    if (const auto* score = std::get_if<Additive>(&options.score)) {
+      to.dwq = like(score->wq);
+      to.dwk = like(score->wk);
+      to.du = like(score->v);
+      to.db = like(score->b);
+      gradients.score = Additive::Gradient{
+          .wq = to.dwq.view(), .wk = to.dwk.view(), .v = to.du.view(), .b = to.db.view()};
+    }
+    backward_at(place(), inputs, options, saved, from, gradients, seed);
     return to;
   }
   // Expects that all rows are equal.
@@ -188,7 +199,7 @@ TEST(AdditiveUnits, AreSummedInChunksOf32AndChannelsInBlocksOf64) {
   EXPECT_GT(beyond, 10);
 }
 
-TEST_P(AdditiveOrder, OfThreadsAndCopiesDoesNotMatter) {
+TEST_P(FloatOrder, OfThreadsAndCopiesDoesNotMatter) {
   for (const Options& one : {options({Causal{}}), every()}) {
     const Computed first = compute(q_, k_, v_, one, 1);
     for (std::uint32_t seed = 2; seed < 4; ++seed) {
@@ -198,7 +209,7 @@ TEST_P(AdditiveOrder, OfThreadsAndCopiesDoesNotMatter) {
   }
 }
 
-TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
+TEST_P(FloatOrder, OneQueryAloneEqualsAll) {
   const Computed all = compute(q_, k_, v_, options({Causal{}}));
   const Derived gradients = derive(q_, k_, v_, dout_, options({Causal{}}));
   for (const Index i : {Index{0}, Index{1}, Index{33}, Index{34}, Index{64}, kTq - 1}) {
@@ -208,6 +219,7 @@ TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
                                  slice(v_.view(), 2, 0, keys), options());
     EXPECT_EQ(one.row(1, 3, 0), all.row(1, 3, i)) << i;
     EXPECT_EQ(one.row(0, 0, 0), all.row(0, 0, i)) << i;
+    if (i != 33 && i != kTq - 1) continue;
     const Derived own =
         derive(slice(q_.view(), 2, i, i + 1), slice(k_.view(), 2, 0, keys),
                slice(v_.view(), 2, 0, keys), slice(dout_.view(), 2, i, i + 1), options());
@@ -215,14 +227,14 @@ TEST_P(AdditiveOrder, OneQueryAloneEqualsAll) {
   }
 }
 
-TEST_P(AdditiveOrder, OtherHeadsAndEntriesDoNotMatter) {
+TEST_P(FloatOrder, OtherHeadsAndEntriesDoNotMatter) {
   const Computed all = compute(q_, k_, v_, options({Window{20, 3}}));
   // Heads 2 and 3 of batch entry 1 alone, which read key head 1.
   const auto part = [](const ConstView& x, Index from, Index to) {
     return slice(slice(x, 0, 1, 2), 1, from, to);
   };
   Options own = options({Window{20, 3}});
-  own.score = Additive{slice(wq_.view(), 0, 2, 4), wk_, u_, b_};
+  if (is_additive()) own.score = Additive{slice(wq_.view(), 0, 2, 4), wk_, u_, b_};
   const Computed two =
       compute(part(q_.view(), 2, 4), part(k_.view(), 1, 2), part(v_.view(), 1, 2), own);
   for (Index h = 0; h < 2; ++h) {
@@ -236,7 +248,7 @@ TEST_P(AdditiveOrder, OtherHeadsAndEntriesDoNotMatter) {
   EXPECT_EQ(bits_of(some.dv), bits_of(part(whole.dv.view(), 1, 2)));
 }
 
-TEST_P(AdditiveOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
+TEST_P(FloatOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
   const Computed plain = compute(q_, k_, v_, options({Causal{}}));
   // The last query's projections are of the size 1e3, and those of the last key, which only this
   // query sees.
@@ -253,7 +265,7 @@ TEST_P(AdditiveOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
   EXPECT_NE(large.row(1, 2, kTq - 1), plain.row(1, 2, kTq - 1));
 }
 
-TEST_P(AdditiveOrder, KeysThatAreMaskedDoNotMatter) {
+TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   // Infinities and NaNs beyond a length and above the diagonal.
   const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
   lengths.view().at<std::int32_t>({0}) = 41;
@@ -280,7 +292,7 @@ TEST_P(AdditiveOrder, KeysThatAreMaskedDoNotMatter) {
 }
 
 // The sums of a key over the queries of its tile do not depend on keys in other tiles.
-TEST_P(AdditiveOrder, OtherKeysDoNotMatter) {
+TEST_P(FloatOrder, OtherKeysDoNotMatter) {
   const Computed saved = compute(q_, k_, v_, options());
   const Saved views{saved.out.view(), saved.lse.view()};
   const Derived all = derive({q_, k_, v_}, views, {.out = dout_.view()}, options());
@@ -291,7 +303,7 @@ TEST_P(AdditiveOrder, OtherKeysDoNotMatter) {
   EXPECT_EQ(bits_of(some.dv), bits_of(keys(all.dv.view())));
 }
 
-TEST_P(AdditiveOrder, StridesDoNotMatter) {
+TEST_P(FloatOrder, StridesDoNotMatter) {
   const Computed plain = compute(q_, k_, v_, every());
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1, Layout::kSliced);
   Guarded v = drawn({kB, kG, kTk, kE}, 3, 1, Layout::kPermuted);
@@ -303,7 +315,7 @@ TEST_P(AdditiveOrder, StridesDoNotMatter) {
   test::expect_equal(derive(q_, k, v, dout, options), derive(q_, k_, v_, dout_, every()));
 }
 
-TEST_P(AdditiveOrder, PackingDoesNotMatter) {
+TEST_P(FloatOrder, PackingDoesNotMatter) {
   // Batch entry 0 after a sequence of 5 queries and 9 keys of entry 1: [T,H,.].
   const auto packed = [](const Guarded& x, Index other, Index heads, Index rows, Index width) {
     Guarded to(DType::kFloat32, {other + rows, heads, width}, Layout::kContiguous);
@@ -329,7 +341,7 @@ TEST_P(AdditiveOrder, PackingDoesNotMatter) {
   const Options options = this->options({Causal{}});
   const Computed plain = compute(q_, k_, v_, options);
   Tensor out(DType::kFloat32, {5 + kTq, kH, kE}), lse(DType::kFloat32, {kH, 5 + kTq});
-  attention_at(GetParam(), {q, k, v, starts_q, starts_k}, options,
+  attention_at(place(), {q, k, v, starts_q, starts_k}, options,
                {.out = out.view(), .lse = lse.view()});
   for (Index h = 0; h < kH; ++h) {
     for (Index i = 0; i < kTq; ++i) {
@@ -355,7 +367,86 @@ TEST_P(AdditiveOrder, PackingDoesNotMatter) {
   EXPECT_EQ(second(all.dv, 9), bits_of(one.dv));
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, AdditiveOrder, testing::Values(Place::kEmulator, Place::kDevice),
+INSTANTIATE_TEST_SUITE_P(Of, FloatOrder,
+                         testing::Values(std::pair(Place::kEmulator, Kind::kDot),
+                                         std::pair(Place::kEmulator, Kind::kAdditive),
+                                         std::pair(Place::kDevice, Kind::kDot),
+                                         std::pair(Place::kDevice, Kind::kAdditive)),
+                         [](const auto& one) {
+                           const bool dot = one.param.second == Kind::kDot;
+                           return name_of(one.param.first) + (dot ? "Dot" : "Additive");
+                         });
+
+// ---- sums in the order of docs/cuda.md ----------------------------------------------------------
+
+class AdditiveSums : public testing::TestWithParam<Place> {
+ protected:
+  void SetUp() override {
+    const std::string reason = why_not(GetParam());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+  // One unit, whose projections are 0, and one key with the sink's weight: the gradient of a score
+  // is a quarter of dlse, and tanh has the slope 1.
+  struct Gradients {
+    Tensor dwq, dwk, du, db;
+  };
+  static Gradients of_rows(const Tensor& q, const Tensor& dlse) {
+    const Index B = q.size(0), H = q.size(1), T = q.size(2);
+    const Guarded k(DType::kFloat32, {B, H, 1, 1}, Layout::kContiguous);
+    Guarded ones(DType::kFloat32, {1}, Layout::kContiguous);
+    ones.fill(std::vector<double>{1});
+    const Guarded zero(DType::kFloat32, {1, 1}, Layout::kContiguous);
+    Guarded zeros(DType::kFloat32, {H}, Layout::kContiguous);
+    const Guarded b(DType::kFloat32, {1}, Layout::kContiguous);
+    const Options options{.score = Additive{zero, zero, ones, b}, .sinks = zeros.view()};
+    Tensor out(DType::kFloat32, {B, H, T, 1}), lse(DType::kFloat32, {B, H, T});
+    attention_at(GetParam(), {q, k, k}, options, {.out = out.view(), .lse = lse.view()});
+    const auto made = [](const Dims& shape) { return Tensor(DType::kFloat32, shape); };
+    Gradients to{made({1, 1}), made({1, 1}), made({1}), made({1})};
+    InputGradients gradients;
+    gradients.score = Additive::Gradient{
+        .wq = to.dwq.view(), .wk = to.dwk.view(), .v = to.du.view(), .b = to.db.view()};
+    backward_at(GetParam(), {q, k, k}, options, {out.view(), lse.view()}, {.lse = dlse.view()},
+                gradients);
+    return to;
+  }
+};
+
+// A large number, its negative and a small one, in three batch entries or heads.
+TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
+  constexpr Index kRows = 3;
+  for (const Dims& leading : {Dims{3, 1}, Dims{1, 3}}) {
+    Dims shape = leading;
+    shape.push_back(kRows);
+    Tensor dlse(DType::kFloat32, shape);
+    shape.push_back(1);
+    Tensor q(DType::kFloat32, shape);
+    for (float& x : q.values<float>()) x = 1;
+    const float numbers[] = {0x1p14F, -0x1p14F, 0x1p-12F};
+    for (std::size_t n = 0; n < 3; ++n) dlse.values<float>()[n * kRows + 1] = 2 * numbers[n];
+    const Gradients got = of_rows(q, dlse);
+    EXPECT_FLOAT_EQ(got.dwq.values<float>()[0], 0x1p-12F);
+    EXPECT_FLOAT_EQ(got.db.values<float>()[0], 0x1p-12F);
+    // In float64 also the small number first.
+    std::swap(dlse.values<float>()[1], dlse.values<float>()[2 * kRows + 1]);
+    EXPECT_FLOAT_EQ(of_rows(q, dlse).db.values<float>()[0], 0x1p-12F);
+    EXPECT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0);
+  }
+}
+
+// Rows are summed from zero in blocks of 64.
+TEST_P(AdditiveSums, OfMatricesHaveBlocksOf64Rows) {
+  Tensor q(DType::kFloat32, {1, 1, 66, 1}), dlse(DType::kFloat32, {1, 1, 66});
+  for (float& x : q.values<float>()) x = 1;
+  dlse.values<float>()[0] = 0x1p14F;
+  dlse.values<float>()[64] = -0x1p14F;  // in the second block, with a small number
+  dlse.values<float>()[65] = 0x1p-12F;
+  EXPECT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0);
+  std::swap(dlse.values<float>()[63], dlse.values<float>()[64]);
+  EXPECT_FLOAT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0x1p-13F);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, AdditiveSums, testing::Values(Place::kEmulator, Place::kDevice),
                          [](const auto& place) { return name_of(place.param); });
 
 }  // namespace
