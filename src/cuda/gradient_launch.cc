@@ -73,9 +73,10 @@ const char* unsupported_gradient(const Problem& p, const core::GradientResults& 
   return nullptr;
 }
 
-// Whether an array has one element for several of a problem's, which its gradient sums.
+// Whether an array has one element for several of a problem's, which its gradient sums, or for
+// none.
 bool is_broadcast(const core::GradientTarget& to, Index elements) {
-  return to.given() && to.buffer.element_count() < elements;
+  return to.given() && to.buffer.element_count() != elements;
 }
 
 // Returns an array whose gradient would be summed over batch entries or heads, or null.
