@@ -24,7 +24,7 @@ _ARRAYS = (
     "mask", "padding_mask", "key_lengths", "causal_offset", "q_positions", "k_positions",
     "cu_seqlens_q", "cu_seqlens_k", "block_tables", "context_lens", *_REAL,
 )  # fmt: skip
-# What has a gradient, by kind of scores.
+# The arguments that have a gradient on a GPU, for each kind of scores.
 _WITH_GRADIENT = {
     "additive": ("q", "k", "v", "params.Wq", "params.Wk", "params.v", "params.b"),
     "16-bit product": ("q", "k", "v", "bias", "alibi_slopes", "sinks"),

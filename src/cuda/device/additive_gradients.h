@@ -226,7 +226,7 @@ QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
     sum_pairs<Shape>(
         x, place.h, copy_of_tile, [&] { stage_options<Shape>(a, place, first_key); },
         [&] { copy(tile, 0); }, w);
-    // Both use the place of projections: those that are on their way have another.
+    // These tiles overwrite used projections; the next chunk is on its way to another place.
     multiply_float_rows<Shape>(
         dout, v, place, first_key, has_dout ? a.E : 0, [] {}, ds);
     wait_copies<0>();

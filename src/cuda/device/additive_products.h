@@ -13,8 +13,8 @@
 #include "cuda/device/thread_sums.h"
 #include "cuda/device/words.h"
 
-// What follows from the gradients dx and dy of projections (device/additive_gradients.h), in the
-// tiles of project():
+// Gradients of q, k and the parameters of the additive score, from the gradients dx and dy of
+// projections (device/additive_gradients.h), in the tiles of project():
 //   dq_i = Wq^T dx_i    dWq = sum_i dx_i q_i^T    db = sum_i dx_i    dv_u = sum_i units_iu
 // and the same of keys. A thread adds all terms of a number, in ascending order and in blocks of
 // 64, so no sum differs from run to run.

@@ -9,7 +9,7 @@
 #include "cuda/device/gradient_shape.h"
 #include "cuda/device/words.h"
 
-// What gradient kernels need of each query, from the results that the forward pass has saved.
+// Statistics of each query for the gradient kernels, from the results of the forward pass.
 namespace qkv::cuda {
 
 QKV_DEVICE bool is_finite(float x) { return size_of(x) < -minus_infinity(); }
