@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <type_traits>
 
 #include <hwy/highway.h>
 
@@ -192,9 +193,14 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
 
-// Bound of denominators in float32: a reciprocal below 1 / kLargest changes no tanh. Without the
-// bound a quotient may be subnormal, and a Newton step at infinity would give NaN.
-inline constexpr float kLargest = 0x1p100F;
+// Whether two denominators share a division: 1 / x = y / (x y) and 1 / y = x / (x y). Without fused
+// multiply-adds the additional products would take as long as a division.
+inline constexpr bool kPairsReciprocals = HWY_NATIVE_FMA != 0;
+
+// Bound of denominators: a reciprocal below 1 / kLargest changes no tanh. The product of two has to
+// have a reciprocal that is not subnormal.
+template <class T>
+inline constexpr T kLargest = sizeof(T) == 4 ? T(0x1p62) : T(0x1p510);
 
 // Computes x 2^e, where e is an integer, infinite or NaN.
 template <class D, class V = hn::Vec<D>>
@@ -228,15 +234,16 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// Computes one + e^2a e^2b, but at most kLargest in float32; NaN stays NaN.
+// Computes one + e^2a e^2b, but at most kLargest; NaN stays NaN.
 template <ExponentialForm kForm, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   if constexpr (kForm == ExponentialForm::kPowers) {
     a = times_power_of_two(d, a, hn::Add(a_power, b_power));
   }
   const V sum = hn::MulAdd(a, b, one);
-  if constexpr (sizeof(hn::TFromD<D>) == 8 || kForm == ExponentialForm::kSmall) return sum;
-  return at_most(hn::Set(d, static_cast<hn::TFromD<D>>(kLargest)), sum);
+  if constexpr (kForm == ExponentialForm::kSmall) return sum;
+  if constexpr (sizeof(hn::TFromD<D>) == 8 && !kPairsReciprocals) return sum;
+  return at_most(hn::Set(d, kLargest<hn::TFromD<D>>), sum);
 }
 
 // Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX differs between the
@@ -255,11 +262,24 @@ HWY_INLINE V reciprocal(D d, V x) {
   }
 }
 
+// Computes from - 1 / x for one or two denominators x.
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void minus_reciprocals(D d, V from, const V (&x)[kCount], V (&to)[kCount]) {
+  if constexpr (kCount == 1) {
+    to[0] = hn::Sub(from, reciprocal(d, x[0]));
+  } else {
+    static_assert(kCount == 2);
+    const V both = reciprocal(d, hn::Mul(x[0], x[1]));
+    to[0] = hn::NegMulAdd(both, x[1], from);
+    to[1] = hn::NegMulAdd(both, x[0], from);
+  }
+}
+
 // ---- scores ---------------------------------------------------------------------------------
 
 // Computes a tile of scores. It is not inlined, for the reason given at scores_tile
-// (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r), whose
-// subtraction is exact where it cancels.
+// (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r). Units 2 n and
+// 2 n + 1 share a division, whatever the queries and keys beside them.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,
@@ -280,27 +300,51 @@ HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
       for (int x = 0; x < kVectors; ++x) acc[r][x] = zero;
     }
     const Index end = std::min(units, u0 + core::kUnitChunk);
-    for (Index u = u0; u < end; ++u) {
-      const T* keys = panel + u * kPanel;
-      V b[kVectors];
-      V b_power[kVectors];
+    const auto add_units = [&](Index u, auto count) HWY_ATTR {  // units from u on
+      constexpr int kUnits = count();
+      V b[kUnits][kVectors];
+      V b_power[kUnits][kVectors];
+      V weight[kUnits];
 #pragma GCC unroll 8
-      for (int x = 0; x < kVectors; ++x) {
-        b[x] = hn::LoadU(d, keys + x * kLanes);
-        b_power[x] = kAny ? hn::LoadU(d, keys + units * kPanel + x * kLanes) : zero;
-      }
-      const V weight = hn::Set(d, by.v[u]);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const V a = hn::Set(d, left[r * stride + u]);
-        const V a_power = kAny ? hn::Set(d, left[r * stride + units + u]) : zero;
+      for (int n = 0; n < kUnits; ++n) {
+        const T* keys = panel + (u + n) * kPanel;
+        weight[n] = hn::Set(d, by.v[u + n]);
 #pragma GCC unroll 8
         for (int x = 0; x < kVectors; ++x) {
-          const V sum = denominator<kForm>(d, a, a_power, b[x], b_power[x], one);
-          acc[r][x] = hn::MulAdd(weight, hn::Sub(half, reciprocal(d, sum)), acc[r][x]);
+          b[n][x] = hn::LoadU(d, keys + x * kLanes);
+          b_power[n][x] = kAny ? hn::LoadU(d, keys + units * kPanel + x * kLanes) : zero;
         }
       }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        V a[kUnits];
+        V a_power[kUnits];
+#pragma GCC unroll 8
+        for (int n = 0; n < kUnits; ++n) {
+          a[n] = hn::Set(d, left[r * stride + u + n]);
+          a_power[n] = kAny ? hn::Set(d, left[r * stride + units + u + n]) : zero;
+        }
+#pragma GCC unroll 8
+        for (int x = 0; x < kVectors; ++x) {
+          V sum[kUnits];
+#pragma GCC unroll 8
+          for (int n = 0; n < kUnits; ++n) {
+            sum[n] = denominator<kForm>(d, a[n], a_power[n], b[n][x], b_power[n][x], one);
+          }
+          V half_tanh[kUnits];
+          minus_reciprocals(d, half, sum, half_tanh);
+#pragma GCC unroll 8
+          for (int n = 0; n < kUnits; ++n) {
+            acc[r][x] = hn::MulAdd(weight[n], half_tanh[n], acc[r][x]);
+          }
+        }
+      }
+    };
+    Index u = u0;
+    if constexpr (kPairsReciprocals) {
+      for (; u + 1 < end; u += 2) add_units(u, std::integral_constant<int, 2>());
     }
+    for (; u < end; ++u) add_units(u, std::integral_constant<int, 1>());
     const V factor = hn::Set(d, end == units ? scale : T(1));
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -359,48 +403,73 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
+  // Units u and u + kUnitLanes / 2 share a division. A tanh that is rounded to -1 may then be an
+  // ulp off, and its slope as far from 0. In double, products of such slopes and small weights
+  // would be subnormal, so each unit has its own division.
+  constexpr int kUnits = kPairsReciprocals && sizeof(T) == 4 ? 2 : 1;
+  constexpr Index kApart = kUnitLanes / kUnits;
   constexpr bool kAny = kForm == ExponentialForm::kPowers;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
   const V half = hn::Set(d, T(0.5));
-  for (Index lane = 0; lane < kUnitLanes; lane += kLanes) {
-    V a[kRows];
-    V a_power[kRows];
-    V sum[kRows];
-    V weights[kRows];
+  for (Index lane = 0; lane < kApart; lane += kLanes) {
+    V a[kRows][kUnits];
+    V a_power[kRows][kUnits];
+    V sum[kRows][kUnits];
+    V weights[kRows][kUnits];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Index at = r * kUnitLanes + lane;
-      a[r] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 2 r = 1 / (1/2 + e^2a e^2b / 2)
-      a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
-      sum[r] = hn::LoadU(d, to.left + at);
-      weights[r] = hn::LoadU(d, to.weights + at);
+#pragma GCC unroll 8
+      for (int x = 0; x < kUnits; ++x) {
+        const Index at = r * kUnitLanes + lane + x * kApart;
+        a[r][x] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 2 r = 1 / (1/2 + e^2a e^2b / 2)
+        a_power[r][x] = kAny ? hn::LoadU(d, left.power + at) : zero;
+        sum[r][x] = hn::LoadU(d, to.left + at);
+        weights[r][x] = hn::LoadU(d, to.weights + at);
+      }
     }
     const T* HWY_RESTRICT b_at = right.x + lane;
     T* HWY_RESTRICT to_right = to.right + lane;
     for (Index n = 0; n < keys; ++n, b_at += kUnitLanes, to_right += kUnitLanes) {
-      const V b = hn::LoadU(d, b_at);
-      const V b_power = kAny ? hn::LoadU(d, right.power + n * kUnitLanes + lane) : zero;
-      V key = hn::LoadU(d, to_right);
+      V b[kUnits];
+      V b_power[kUnits];
+      V key[kUnits];
+#pragma GCC unroll 8
+      for (int x = 0; x < kUnits; ++x) {
+        b[x] = hn::LoadU(d, b_at + x * kApart);
+        b_power[x] = kAny ? hn::LoadU(d, right.power + n * kUnitLanes + lane + x * kApart) : zero;
+        key[x] = hn::LoadU(d, to_right + x * kApart);
+      }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        // tanh = 1 - 2 r, whose subtraction is exact where it cancels.
-        const V twice_r = reciprocal(d, denominator<kForm>(d, a[r], a_power[r], b, b_power, half));
-        const V tanh = hn::Sub(one, twice_r);
+        V by[kUnits];
+#pragma GCC unroll 8
+        for (int x = 0; x < kUnits; ++x) {
+          by[x] = denominator<kForm>(d, a[r][x], a_power[r][x], b[x], b_power[x], half);
+        }
+        V tanh[kUnits];
+        minus_reciprocals(d, one, by, tanh);  // 1 - 2 r
         const V gradient = hn::Set(d, ds[r * ds_stride + n]);
-        const V weighted = hn::Mul(gradient, tanh);
-        const V slope = hn::NegMulAdd(weighted, tanh, gradient);
-        weights[r] = hn::Add(weights[r], weighted);
-        sum[r] = hn::Add(sum[r], slope);
-        key = hn::Add(key, slope);
+#pragma GCC unroll 8
+        for (int x = 0; x < kUnits; ++x) {
+          const V weighted = hn::Mul(gradient, tanh[x]);
+          const V slope = hn::NegMulAdd(weighted, tanh[x], gradient);
+          weights[r][x] = hn::Add(weights[r][x], weighted);
+          sum[r][x] = hn::Add(sum[r][x], slope);
+          key[x] = hn::Add(key[x], slope);
+        }
       }
-      hn::StoreU(key, d, to_right);
+#pragma GCC unroll 8
+      for (int x = 0; x < kUnits; ++x) hn::StoreU(key[x], d, to_right + x * kApart);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Index at = r * kUnitLanes + lane;
-      hn::StoreU(sum[r], d, to.left + at);
-      hn::StoreU(weights[r], d, to.weights + at);
+#pragma GCC unroll 8
+      for (int x = 0; x < kUnits; ++x) {
+        const Index at = r * kUnitLanes + lane + x * kApart;
+        hn::StoreU(sum[r][x], d, to.left + at);
+        hn::StoreU(weights[r][x], d, to.weights + at);
+      }
     }
   }
 }
@@ -415,9 +484,6 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
     &add_pair_tile<T, kForm, 2>,
 #if HWY_TARGET == HWY_AVX3
     &add_pair_tile<T, kForm, 3>,
-    &add_pair_tile<T, kForm, 4>,
-    &add_pair_tile<T, kForm, 5>,
-    &add_pair_tile<T, kForm, 6>,
 #endif
   };
   constexpr Index kMost = static_cast<Index>(std::size(kTiles));

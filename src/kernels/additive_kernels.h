@@ -19,9 +19,9 @@ namespace qkv::kernels {
 template <class T>
 inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
 
-// Largest |a| of the form kSmall: the product of two such exponentials is below 2^100.
+// Largest |a| of the form kSmall: the product of two such exponentials is below 2^62.
 template <class T>
-inline constexpr T kSmallBound = T(16);
+inline constexpr T kSmallBound = T(10.5);
 
 // The form of a row's exponentials: of small values, stored whole, or with separate powers. A pair
 // of rows uses the more general form of the two. Where a simpler form suffices, a more general one
@@ -29,7 +29,7 @@ inline constexpr T kSmallBound = T(16);
 enum class ExponentialForm : std::uint8_t { kSmall, kWhole, kPowers };
 
 // Number of contiguous units in a block: a multiple of the lanes of every target's registers.
-inline constexpr Index kUnitLanes = 16;
+inline constexpr Index kUnitLanes = 32;
 
 // The parameters of one head's score.
 template <class T>

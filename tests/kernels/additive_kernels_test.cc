@@ -65,13 +65,17 @@ Exponentials<T> sweep() {
   return x;
 }
 
-// One panel of keys with one unit: whole numbers, or mantissas and then powers.
+// A panel of keys with two units, of which the second has the numbers of the first in another
+// order: whole numbers, or mantissas and then powers.
 template <class T>
 std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, std::size_t from) {
-  std::vector<T> panel(2 * kPanel);
-  for (std::size_t n = 0; n < static_cast<std::size_t>(kPanel); ++n) {
-    panel[n] = x[(from + n) % x.size()];
-    if (!power.empty()) panel[n + kPanel] = power[(from + n) % x.size()];
+  std::vector<T> panel;
+  for (const std::vector<T>* numbers : {&x, &power}) {
+    for (const std::size_t step : {1, 29}) {
+      for (std::size_t n = 0; n < static_cast<std::size_t>(kPanel); ++n) {
+        panel.push_back(numbers->empty() ? T(0) : (*numbers)[(from + n * step) % numbers->size()]);
+      }
+    }
   }
   return panel;
 }
@@ -81,36 +85,41 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   // Bound of a product of two small exponentials.
   const T kSmallProduct = std::exp(4 * kSmallBound<T>);
   const Exponentials<T> x = sweep<T>();
-  const T v = 1;
-  const AdditiveUnits<T> unit{&v, 1};
+  const T v[] = {1, T(-0.375)};
+  const AdditiveUnits<T> units{v, 2};
   this->for_each_target([&](const AdditiveKernels<T>& k) {
     std::size_t differ = 0;
     for (std::size_t j = 0; j < x.whole.size(); j += kPanel) {
       const std::vector<T> whole = panel_of(x.whole, {}, j);
       const std::vector<T> apart = panel_of(x.part, x.power, j);
       for (std::size_t i = 0; i < x.whole.size(); i += kTileRows) {
-        T rows[kTileRows];
-        T rows_apart[2 * kTileRows];
+        T rows[2 * kTileRows];
+        T rows_apart[4 * kTileRows];
         for (std::size_t r = 0; r < static_cast<std::size_t>(kTileRows); ++r) {
-          rows[r] = x.whole[(i + r) % x.whole.size()];
-          rows_apart[2 * r] = x.part[(i + r) % x.whole.size()];
-          rows_apart[2 * r + 1] = x.power[(i + r) % x.whole.size()];
+          for (const std::size_t u : {0, 1}) {
+            const std::size_t at = (i + r + 41 * u) % x.whole.size();
+            rows[2 * r + u] = x.whole[at];
+            rows_apart[4 * r + u] = x.part[at];
+            rows_apart[4 * r + 2 + u] = x.power[at];
+          }
         }
         T s[kTileRows * kPanel];
         T s_apart[kTileRows * kPanel];
         T s_small[kTileRows * kPanel];
-        k.scores_of_small({rows, 1}, kTileRows, whole.data(), kPanel, unit, T(1),
+        k.scores_of_small({rows, 2}, kTileRows, whole.data(), kPanel, units, T(1),
                           {s_small, kPanel});
-        k.scores({rows, 1}, kTileRows, whole.data(), kPanel, unit, T(1), {s, kPanel});
-        k.scores_with_powers({rows_apart, 2}, kTileRows, apart.data(), kPanel, unit, T(1),
+        k.scores({rows, 2}, kTileRows, whole.data(), kPanel, units, T(1), {s, kPanel});
+        k.scores_with_powers({rows_apart, 4}, kTileRows, apart.data(), kPanel, units, T(1),
                              {s_apart, kPanel});
         for (Index n = 0; n < kTileRows * kPanel; ++n) {
-          const T product = rows[n / kPanel] * whole[static_cast<std::size_t>(n % kPanel)];
+          const T* row = rows + 2 * (n / kPanel);
+          const T* key = whole.data() + n % kPanel;
+          const T product = std::max(row[0] * key[0], row[1] * key[kPanel]);
           if (s[n] == s_apart[n] && (!(product < kSmallProduct) || s[n] == s_small[n])) continue;
           if (++differ > 3) continue;
-          ADD_FAILURE() << rows[n / kPanel] << " and "
-                        << whole[static_cast<std::size_t>(n % kPanel)] << ": " << s[n] << " whole, "
-                        << s_apart[n] << " apart, " << s_small[n] << " small";
+          ADD_FAILURE() << row[0] << " and " << key[0] << ", " << row[1] << " and " << key[kPanel]
+                        << ": " << s[n] << " whole, " << s_apart[n] << " apart, " << s_small[n]
+                        << " small";
         }
       }
     }
@@ -186,14 +195,18 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
       for (int n = 0; n < kPanel; ++n) {
         b.push_back(-a[static_cast<std::size_t>(i)] + static_cast<T>(n - 32) / 3);
       }
-      T left[2];
-      k.exponentials(&a[static_cast<std::size_t>(i)], 1, left, left + 1);
-      std::vector<T> panel(2 * kPanel);
-      k.exponentials(b.data(), kPanel, panel.data(), panel.data() + kPanel);
-      const T v = 1;
-      const AdditiveUnits<T> unit{&v, 1};
+      // A second unit, whose v is 0, is far from the first.
+      const T rows_of_units[] = {a[static_cast<std::size_t>(i)], -a[static_cast<std::size_t>(i)]};
+      T left[4];
+      k.exponentials(rows_of_units, 2, left, left + 2);
+      std::vector<T> panel(4 * kPanel);
+      std::vector<T> keys = b;
+      keys.insert(keys.end(), b.begin(), b.end());
+      k.exponentials(keys.data(), 2 * kPanel, panel.data(), panel.data() + 2 * kPanel);
+      const T v[] = {1, 0};
+      const AdditiveUnits<T> units{v, 2};
       T s[kPanel];
-      k.scores_with_powers({left, 2}, 1, panel.data(), kPanel, unit, T(1), {s, kPanel});
+      k.scores_with_powers({left, 4}, 1, panel.data(), kPanel, units, T(1), {s, kPanel});
       for (std::size_t n = 0; n < b.size(); ++n) {
         const long double sum = static_cast<long double>(a[static_cast<std::size_t>(i)]) +
                                 static_cast<long double>(b[n]);
@@ -251,19 +264,20 @@ TYPED_TEST(AdditiveKernelsOf, OddNumbersAreThoseOfTanh) {
   const T far = sizeof(T) == 4 ? T(1e30) : T(1e300);
   const T odd[] = {kInf<T>, -kInf<T>, kNaN<T>, far, -far, T(50), T(-50), T(0.5), T(-400)};
   this->for_each_target([&](const AdditiveKernels<T>& k) {
-    std::vector<T> panel(2 * kPanel);
-    std::vector<T> b(kPanel);
+    std::vector<T> panel(4 * kPanel);
+    std::vector<T> b(2 * kPanel);  // two units
     for (std::size_t n = 0; n < b.size(); ++n) b[n] = odd[n % std::size(odd)];
-    k.exponentials(b.data(), kPanel, panel.data(), panel.data() + kPanel);
-    const T v = 1;
-    const AdditiveUnits<T> unit{&v, 1};
+    k.exponentials(b.data(), 2 * kPanel, panel.data(), panel.data() + 2 * kPanel);
+    const T v[] = {1, T(0.25)};
+    const AdditiveUnits<T> units{v, 2};
     for (const T a : odd) {
-      T left[2];
-      k.exponentials(&a, 1, left, left + 1);
+      const T twice[] = {a, a};
+      T left[4];
+      k.exponentials(twice, 2, left, left + 2);
       T s[kPanel];
-      k.scores_with_powers({left, 2}, 1, panel.data(), kPanel, unit, T(1), {s, kPanel});
-      for (std::size_t n = 0; n < b.size(); ++n) {
-        const T want = std::tanh(a + b[n]);
+      k.scores_with_powers({left, 4}, 1, panel.data(), kPanel, units, T(1), {s, kPanel});
+      for (std::size_t n = 0; n < static_cast<std::size_t>(kPanel); ++n) {
+        const T want = std::tanh(a + b[n]) + std::tanh(a + b[n + kPanel]) / 4;
         if (std::isnan(want)) {
           EXPECT_TRUE(std::isnan(s[n])) << a << " and " << b[n] << ": " << s[n];
         } else {
