@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = {
     "benchmarks-amd.md": "amd-epyc-26-2",
     "benchmarks-expressions.md": "amd-epyc-25-17",
+    "benchmarks-intel.md": "intel-xeon-6-207",
     "benchmarks-h200.md": "cuda-h200",
 }
 TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
@@ -31,12 +32,15 @@ class Results:
     def __init__(self, machine, root=ROOT):
         self.machine, self.folder, self.reports = machine, root / "bench" / "results", {}
 
-    def value(self, report, row, key):
-        """A number, or None where it was too noisy to be kept or was not measured."""
+    def rows(self, report):
         if report not in self.reports:
             path = self.folder / f"{self.machine}{report and '-' + report}.json"
             self.reports[report] = json.loads(path.read_text(encoding="utf-8"))["rows"]
-        value = self.reports[report][row]
+        return self.reports[report]
+
+    def value(self, report, row, key):
+        """A number, or None where it was too noisy to be kept or was not measured."""
+        value = self.rows(report)[row]
         for part in key.split("/"):
             value = value.get(part) if isinstance(value, dict) else None
         return value
@@ -113,8 +117,15 @@ def models(r):
 LIBRARIES = ("PyTorch", "ONNX Runtime", "OpenVINO", "JAX", "llama.cpp")
 
 
+def measured(r, report, names):
+    """The names of packages that a report has."""
+    rows = r.rows(report).values()
+    return [name for name in names if any(name in row["ratios"] for row in rows)]
+
+
 def libraries(r):
-    yield ["", "qkv", *LIBRARIES]
+    names = measured(r, "libraries", LIBRARIES)
+    yield ["", "qkv", *names]
     rows = [
         (mask, dtype, f"prefill/B1-H8-G8-Tq2048-Tk2048-D64{suffix}-{dtype}")
         for dtype in ("float32", "bfloat16")
@@ -125,7 +136,7 @@ def libraries(r):
         for dtype, heads, D in (("float32", 8, 64), ("float32", 32, 128), ("bfloat16", 32, 128))
     ]
     for words, dtype, row in rows:
-        ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in LIBRARIES)
+        ratios = (r.ratio("libraries", row, f"ratios/{name}", none="none") for name in names)
         label = words if dtype == "float32" else f"{words}, {dtype}"
         yield [label, r.milliseconds("libraries", row), *ratios]
 
@@ -173,8 +184,8 @@ def pages(r):
 
 
 def additive(r):
-    packages = ("PyTorch, compiled", "KeOps, factored by hand")
-    names = ("qkv, 10^9/s", "PyTorch, compiled", "KeOps, factored")
+    packages = measured(r, "additive-peers", ("PyTorch, compiled", "KeOps, factored by hand"))
+    names = ("qkv, 10^9/s", *(name.removesuffix(" by hand") for name in packages))
     yield ["B, Tq, Tk", *(cell for name in names for cell in (name, "with gradients"))]
     for words, case in (
         ("1, 1024, 1024", "square"), ("64, 30, 30", "translator"), ("16, 1, 800", "speech"),
@@ -290,7 +301,7 @@ TABLES = {
 def rendered(name, results):
     head, *rows = TABLES[name](results)
     lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"|{'|'.join(cells)}|\n" for cells in lines)
 
 
 def updated(text, machine, root=ROOT):
