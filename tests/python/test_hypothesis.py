@@ -59,12 +59,15 @@ def counts(arrays: list[Any]) -> list[int]:
 
 
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
-    """The call's result or error, one of ERRORS; neither may keep an argument alive."""
+    """The call's result or error, one of ERRORS; neither may keep an argument alive. Results are a
+    plain tuple, without the masks that pictures of them hatch."""
     arrays = [leaf for value in [*positional, *arguments.values()] for leaf in leaves(value)]
     before = counts(arrays)
     result = None
     try:
         result = function(*positional, **arguments)
+        if isinstance(result, tuple):
+            result = tuple(result)
     except ERRORS as error:
         assert type(error) in (*ERRORS, UnicodeEncodeError), repr(error)
         result = type(error)(*error.args) if type(error) in ERRORS else error.with_traceback(None)
