@@ -191,27 +191,26 @@ TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   const auto rows = static_cast<Index>(a.size());
   this->for_each_target([&](const AdditiveKernels<T>& k) {
     for (Index i = 0; i < rows; ++i) {
-      std::vector<T> b;  // around -a, where |tanh| is below 1
-      for (int n = 0; n < kPanel; ++n) {
-        b.push_back(-a[static_cast<std::size_t>(i)] + static_cast<T>(n - 32) / 3);
+      constexpr auto kKeys = static_cast<std::size_t>(kPanel);
+      const T row = a[static_cast<std::size_t>(i)];
+      // Keys around -row, where |tanh| is below 1; a second unit, whose v is 0, is far from there.
+      std::vector<T> b(2 * kKeys);
+      for (std::size_t n = 0; n < kKeys; ++n) {
+        b[n] = b[kKeys + n] = -row + (static_cast<T>(n) - 32) / 3;
       }
-      // A second unit, whose v is 0, is far from the first.
-      const T rows_of_units[] = {a[static_cast<std::size_t>(i)], -a[static_cast<std::size_t>(i)]};
+      const T of_units[] = {row, -row};
       T left[4];
-      k.exponentials(rows_of_units, 2, left, left + 2);
-      std::vector<T> panel(4 * kPanel);
-      std::vector<T> keys = b;
-      keys.insert(keys.end(), b.begin(), b.end());
-      k.exponentials(keys.data(), 2 * kPanel, panel.data(), panel.data() + 2 * kPanel);
+      k.exponentials(of_units, 2, left, left + 2);
+      std::vector<T> panel(4 * kKeys);
+      k.exponentials(b.data(), 2 * kPanel, panel.data(), panel.data() + 2 * kPanel);
       const T v[] = {1, 0};
       const AdditiveUnits<T> units{v, 2};
       T s[kPanel];
       k.scores_with_powers({left, 4}, 1, panel.data(), kPanel, units, T(1), {s, kPanel});
-      for (std::size_t n = 0; n < b.size(); ++n) {
-        const long double sum = static_cast<long double>(a[static_cast<std::size_t>(i)]) +
-                                static_cast<long double>(b[n]);
+      for (std::size_t n = 0; n < kKeys; ++n) {
+        const long double sum = static_cast<long double>(row) + static_cast<long double>(b[n]);
         const auto want = static_cast<double>(std::tanh(sum));
-        EXPECT_NEAR(s[n], want, 8 * kEps) << a[static_cast<std::size_t>(i)] << " and " << b[n];
+        EXPECT_NEAR(s[n], want, 8 * kEps) << row << " and " << b[n];
       }
     }
   });
