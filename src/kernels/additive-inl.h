@@ -29,7 +29,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The form whose code runs for rows of kForm. In double, whose denominators are divided and need no
+// The form whose code runs for rows of kForm. In double, where a division takes longer than a
 // bound, kSmall and kWhole share code.
 template <class T, ExponentialForm kForm>
 inline constexpr ExponentialForm kOwn =
@@ -193,8 +193,10 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
 
 // ---- 1 / (1 + e^2a e^2b) ----------------------------------------------------------------------
 
-// Whether two denominators share a division: 1 / x = y / (x y) and 1 / y = x / (x y). Without fused
-// multiply-adds the additional products would take as long as a division.
+// Whether two denominators of scores share a division: 1 / x = y / (x y) and 1 / y = x / (x y).
+// Without fused multiply-adds the additional products would take as long as a division. A tanh that
+// is rounded to -1 may then be an ulp off, so gradients, whose slopes 1 - tanh^2 must then be 0,
+// divide for each.
 inline constexpr bool kPairsReciprocals = HWY_NATIVE_FMA != 0;
 
 // Bound of denominators: a reciprocal below 1 / kLargest changes no tanh. The product of two has to
@@ -403,73 +405,48 @@ HWY_NOINLINE void add_pair_tile(const UnitColumn<T>& left, const UnitColumn<T>& 
   const hn::ScalableTag<T> d;
   using V = hn::Vec<decltype(d)>;
   constexpr Index kLanes = HWY_MAX_BYTES / sizeof(T);
-  // Units u and u + kUnitLanes / 2 share a division. A tanh that is rounded to -1 may then be an
-  // ulp off, and its slope as far from 0. In double, products of such slopes and small weights
-  // would be subnormal, so each unit has its own division.
-  constexpr int kUnits = kPairsReciprocals && sizeof(T) == 4 ? 2 : 1;
-  constexpr Index kApart = kUnitLanes / kUnits;
   constexpr bool kAny = kForm == ExponentialForm::kPowers;
   const V zero = hn::Zero(d);
   const V one = hn::Set(d, T(1));
   const V half = hn::Set(d, T(0.5));
-  for (Index lane = 0; lane < kApart; lane += kLanes) {
-    V a[kRows][kUnits];
-    V a_power[kRows][kUnits];
-    V sum[kRows][kUnits];
-    V weights[kRows][kUnits];
+  for (Index lane = 0; lane < kUnitLanes; lane += kLanes) {
+    V a[kRows];
+    V a_power[kRows];
+    V sum[kRows];
+    V weights[kRows];
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int x = 0; x < kUnits; ++x) {
-        const Index at = r * kUnitLanes + lane + x * kApart;
-        a[r][x] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 2 r = 1 / (1/2 + e^2a e^2b / 2)
-        a_power[r][x] = kAny ? hn::LoadU(d, left.power + at) : zero;
-        sum[r][x] = hn::LoadU(d, to.left + at);
-        weights[r][x] = hn::LoadU(d, to.weights + at);
-      }
+      const Index at = r * kUnitLanes + lane;
+      a[r] = hn::Mul(hn::LoadU(d, left.x + at), half);  // 2 r = 1 / (1/2 + e^2a e^2b / 2)
+      a_power[r] = kAny ? hn::LoadU(d, left.power + at) : zero;
+      sum[r] = hn::LoadU(d, to.left + at);
+      weights[r] = hn::LoadU(d, to.weights + at);
     }
     const T* HWY_RESTRICT b_at = right.x + lane;
     T* HWY_RESTRICT to_right = to.right + lane;
     for (Index n = 0; n < keys; ++n, b_at += kUnitLanes, to_right += kUnitLanes) {
-      V b[kUnits];
-      V b_power[kUnits];
-      V key[kUnits];
-#pragma GCC unroll 8
-      for (int x = 0; x < kUnits; ++x) {
-        b[x] = hn::LoadU(d, b_at + x * kApart);
-        b_power[x] = kAny ? hn::LoadU(d, right.power + n * kUnitLanes + lane + x * kApart) : zero;
-        key[x] = hn::LoadU(d, to_right + x * kApart);
-      }
+      const V b = hn::LoadU(d, b_at);
+      const V b_power = kAny ? hn::LoadU(d, right.power + n * kUnitLanes + lane) : zero;
+      V key = hn::LoadU(d, to_right);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        V by[kUnits];
-#pragma GCC unroll 8
-        for (int x = 0; x < kUnits; ++x) {
-          by[x] = denominator<kForm>(d, a[r][x], a_power[r][x], b[x], b_power[x], half);
-        }
-        V tanh[kUnits];
-        minus_reciprocals(d, one, by, tanh);  // 1 - 2 r
+        // tanh = 1 - 2 r, whose subtraction is exact where it cancels.
+        const V twice_r = reciprocal(d, denominator<kForm>(d, a[r], a_power[r], b, b_power, half));
+        const V tanh = hn::Sub(one, twice_r);
         const V gradient = hn::Set(d, ds[r * ds_stride + n]);
-#pragma GCC unroll 8
-        for (int x = 0; x < kUnits; ++x) {
-          const V weighted = hn::Mul(gradient, tanh[x]);
-          const V slope = hn::NegMulAdd(weighted, tanh[x], gradient);
-          weights[r][x] = hn::Add(weights[r][x], weighted);
-          sum[r][x] = hn::Add(sum[r][x], slope);
-          key[x] = hn::Add(key[x], slope);
-        }
+        const V weighted = hn::Mul(gradient, tanh);
+        const V slope = hn::NegMulAdd(weighted, tanh, gradient);
+        weights[r] = hn::Add(weights[r], weighted);
+        sum[r] = hn::Add(sum[r], slope);
+        key = hn::Add(key, slope);
       }
-#pragma GCC unroll 8
-      for (int x = 0; x < kUnits; ++x) hn::StoreU(key[x], d, to_right + x * kApart);
+      hn::StoreU(key, d, to_right);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-      for (int x = 0; x < kUnits; ++x) {
-        const Index at = r * kUnitLanes + lane + x * kApart;
-        hn::StoreU(sum[r][x], d, to.left + at);
-        hn::StoreU(weights[r][x], d, to.weights + at);
-      }
+      const Index at = r * kUnitLanes + lane;
+      hn::StoreU(sum[r], d, to.left + at);
+      hn::StoreU(weights[r], d, to.weights + at);
     }
   }
 }
@@ -484,6 +461,9 @@ HWY_INLINE void add_any_pairs(UnitColumn<T> left, Index rows, const UnitColumn<T
     &add_pair_tile<T, kForm, 2>,
 #if HWY_TARGET == HWY_AVX3
     &add_pair_tile<T, kForm, 3>,
+    &add_pair_tile<T, kForm, 4>,
+    &add_pair_tile<T, kForm, 5>,
+    &add_pair_tile<T, kForm, 6>,
 #endif
   };
   constexpr Index kMost = static_cast<Index>(std::size(kTiles));

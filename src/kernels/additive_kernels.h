@@ -29,7 +29,7 @@ inline constexpr T kSmallBound = T(10.5);
 enum class ExponentialForm : std::uint8_t { kSmall, kWhole, kPowers };
 
 // Number of contiguous units in a block: a multiple of the lanes of every target's registers.
-inline constexpr Index kUnitLanes = 32;
+inline constexpr Index kUnitLanes = 16;
 
 // The parameters of one head's score.
 template <class T>

@@ -61,12 +61,12 @@ PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
                 {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
-// Numbers beyond the bound of small values (16), just and far beyond those whose exponentials are
+// Numbers beyond the bound of small values (10.5), just and far beyond those whose exponentials are
 // stored whole, and beyond every exponential; and non-finite numbers.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
   const double inf = std::numeric_limits<double>::infinity();
-  return {17, wide ? 335. : 36., wide ? -400. : -44.3, 1e6, -1e30, inf, -inf, std::nan("")};
+  return {11, wide ? 335. : 36., wide ? -400. : -44.3, 1e6, -1e30, inf, -inf, std::nan("")};
 }
 
 // Calls test(walk) for the fast paths of both scores.
@@ -169,7 +169,7 @@ TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
     const double whole = d == DType::kFloat64 ? 330 : 35;
-    const double sizes[] = {15.9,  16.1, whole - 0.1, whole + 0.1, 42.9,
+    const double sizes[] = {10.4,  10.6, whole - 0.1, whole + 0.1, 42.9,
                             -43.1, 100,  -whole - 20, 400};
     Arrays x(d);
     for (std::size_t n = 0; n < std::size(sizes); ++n) {

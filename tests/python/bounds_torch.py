@@ -50,7 +50,7 @@ def reduced(dtype: str, draw: int) -> Arithmetic:
     """float32 arithmetic whose scores, weights and outs are rounded to `dtype`.
 
     Draw 0 rounds to nearest; every other draw rounds up or down at random. The additive score has
-    an error of up to 2^-22 sum_u |v_u|, from the errors of all tanh of a pair together.
+    an error of up to 1.5 x 2^-22 sum_u |v_u|, from the errors of all tanh of a pair together.
     """
     kind = getattr(torch, dtype)
     chance = torch.Generator().manual_seed(draw)
@@ -65,7 +65,7 @@ def reduced(dtype: str, draw: int) -> Arithmetic:
     def tanh(x: Any, v: Any) -> Any:
         side = torch.ones(x.shape[:-1])
         side.view(-1)[::2] = -1
-        return torch.tanh(x) + 2.0**-22 * side[..., None] * torch.sign(v)
+        return torch.tanh(x) + 1.5 * 2.0**-22 * side[..., None] * torch.sign(v)
 
     return Arithmetic(rounded, tanh)
 
