@@ -10,7 +10,8 @@ set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers lint sanitize"
-readonly all_steps="format rules spdx rooms figures python headers apart asan tsan clang recipes docs site wheel oldest_torch shared cuda analyze fuzz"
+# The short ones first.
+readonly all_steps="format rules spdx rooms figures python headers docs site wheel recipes shared oldest_torch cuda fuzz apart analyze tsan clang asan"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on the same files are not run again
 readonly jobs=$CMAKE_BUILD_PARALLEL_LEVEL
