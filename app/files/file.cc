@@ -25,7 +25,8 @@ namespace {
 
 // The most bytes of one read or write; some systems reject more.
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;
-// The permission bits that a new file takes from the old one; set-user-ID and set-group-ID are not.
+// The permission bits that a new file takes from the old one, without set-user-ID, set-group-ID and
+// the sticky bit.
 constexpr mode_t kPermissions = S_IRWXU | S_IRWXG | S_IRWXO;
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 
@@ -33,8 +34,8 @@ bool is_set(const std::atomic<bool>* stop) {
   return stop != nullptr && stop->load(std::memory_order_relaxed);
 }
 
-// Waits until a read would not block. The flag is polled ten times a second, since the thread that
-// sets it may be another one, whose signals do not interrupt this one.
+// Waits until a read would not block. The flag is polled ten times a second: a signal that sets it
+// may be delivered to another thread, and then poll() here is not interrupted.
 void wait_to_read(const Descriptor& file, const std::atomic<bool>* stop) {
   constexpr int kMilliseconds = 100;
   struct pollfd input {};
@@ -47,7 +48,8 @@ void wait_to_read(const Descriptor& file, const std::atomic<bool>* stop) {
   }
 }
 
-// Opens a FIFO and waits for its writer. Without O_NONBLOCK the call to open() would wait.
+// Opens a FIFO and waits until a writer has written to it or closed it. Without O_NONBLOCK, open()
+// itself would wait and not poll the flag.
 Descriptor open_fifo(const std::string& path, const std::atomic<bool>* stop) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) return file;
@@ -70,7 +72,8 @@ Descriptor open_to_read(const std::string& path, const std::atomic<bool>* stop) 
   }
 }
 
-// A file name next to `target` that no other call, thread or process uses.
+// A file name next to `target` that no other call, thread or live process uses; a killed process
+// may have left a file of this name.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
   return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
@@ -266,7 +269,7 @@ std::string behind_links(const std::string& path) {
   constexpr int kMostLinks = 40;  // as many as Linux follows
   std::filesystem::path place = path;
   std::error_code error;
-  for (int link = 0; link < kMostLinks; ++link) {
+  for (int link = 0; link <= kMostLinks; ++link) {
     if (!std::filesystem::is_symlink(place, error)) return place.string();
     place = place.parent_path() / std::filesystem::read_symlink(place, error);
   }

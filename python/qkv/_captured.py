@@ -92,13 +92,15 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         name: stands for the array in texts and errors; "array" by default.
 
     Returns:
-        A view of the array, of its type. An expression as the index of each axis gives an
+        A view of the array: of a tensor, a tensor; of anything else, a NumPy array. (A tensor
+        itself while PyTorch records or compiles.) An expression as the index of each axis gives an
         Expression, read in each call, so that later changes of the array are seen; an index outside
         of the array, or a negative one, is an error of the call. Other indices and operations are
         those of the array, computed once.
 
     Raises:
-        TypeError: array is not an array of such numbers, or name is not a str.
+        TypeError: name is not a str, or array is a masked array or a list of other values. The
+            dtype of a NumPy array or tensor is checked when a function first reads it.
 
     >>> import numpy as np
     >>> import qkv
@@ -122,15 +124,16 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         return _view(np.from_dlpack(array), name)
     made = np.asarray(array)
     if made.dtype.kind not in "fiub" and made.dtype.name != "bfloat16":
-        raise TypeError(f"captured: array must be an array, got {type(array).__name__}")
+        kind = f"{type(array).__name__} of {made.dtype}"
+        raise TypeError(f"captured: array must hold real numbers, integers or bool, got {kind}")
     return _view(made, name)
 
 
 class Call(NamedTuple):
     """What is known, before a function is traced, of the one call that it is traced for.
 
-    Then negative indices count from the end, as PyTorch's do, for which the ranges of places and of
-    captured integers are needed. A function that is traced for any call has none.
+    In such a trace negative indices count from the end, as in PyTorch. To wrap them, the ranges of
+    the indices, from `sizes`, and of captured integers are needed. Traces for any call have none.
     """
 
     sizes: Tuple[int, int, int, int]  # B, H, Tq, Tk
@@ -292,7 +295,7 @@ def _index(array: Any, axis: int, place: Any) -> Expression:
                 f"{size} elements"
             )
         return expression_of(int(place) + (size if place < 0 else 0))
-    if getattr(place, "shape", None) == ():  # an array of one integer
+    if getattr(place, "shape", None) == ():  # an array without axes
         return _index(array, axis, expression_of(place))
     raise TypeError(
         f"expression: {array._qkv_name} takes an integer as the index of each of its {array.ndim} "
@@ -303,7 +306,8 @@ def _index(array: Any, axis: int, place: Any) -> Expression:
 def _from_the_end(index: Expression, size: int) -> Expression:
     """An index that counts from the end where it is negative, as in PyTorch.
 
-    The bounds on both sides tell the library that the result is no less than 0.
+    `where` does not narrow the range of an index, so minimum and maximum state what the condition
+    implies. An index below -size stays negative, which is an error of the call.
     """
     least, largest, _ = known(index)
     if least >= 0:
@@ -317,7 +321,7 @@ def _from_the_end(index: Expression, size: int) -> Expression:
 
 # Packages whose functions are not copied.
 _AS_THEY_ARE = ("numpy", "qkv", "torch")
-# Modules in those packages whose functions are copied, because they call the user's: and_masks.
+# Modules of those packages whose functions are copied, such as and_masks, which call the user's.
 _CALLS_USERS = ("torch.nn.attention.flex_attention", "qkv.torch._flex")
 
 
@@ -391,9 +395,9 @@ class _Copies:
     def copied(self, function: FunctionType) -> Any:
         """A copy of a function, from whatever package it is."""
         code = function.__code__
-        known = self._globals(function.__globals__)
+        variables = self._globals(function.__globals__)
         cells = tuple(map(self._cell, function.__closure__ or ()))
-        copy = FunctionType(code, known, function.__name__, None, cells)
+        copy = FunctionType(code, variables, function.__name__, None, cells)
         self._remember(function, copy)  # before its variables, which may refer to it
         copy.__qualname__ = function.__qualname__
         copy.__dict__.update(function.__dict__)
@@ -407,16 +411,17 @@ class _Copies:
             self._fill(cell, from_cell, name)
         for name in _names_of(code):
             if name in function.__globals__:
-                known[name] = self.of(function.__globals__[name], name)
+                variables[name] = self.of(function.__globals__[name], name)
         return copy
 
     def _globals(self, of_module: Dict[str, Any]) -> Dict[str, Any]:
-        known: Optional[Dict[str, Any]] = self._made.get(id(of_module))
-        if known is None:
-            # Other variables come by name, where a function uses them: a copy keeps them alive.
+        variables: Optional[Dict[str, Any]] = self._made.get(id(of_module))
+        if variables is None:
+            # copied() adds the names that a function uses, and no others, because whatever is in
+            # the copy stays alive as long as the copy.
             names = {name: x for name, x in of_module.items() if name.startswith("__")}
-            known = self._remember(of_module, names)
-        return known
+            variables = self._remember(of_module, names)
+        return variables
 
     def _cell(self, cell: CellType) -> CellType:
         made: CellType = self._made.get(id(cell)) or self._remember(cell, CellType())
@@ -430,7 +435,7 @@ class _Copies:
 def with_captured_arrays(function: Any, has_tensors: bool = True) -> Any:
     """A copy of a function that can read its arrays at expressions; see `captured`.
 
-    Without tensors, NumPy arrays are captured only.
+    If has_tensors is false, only NumPy arrays are captured.
     """
     copies = _Copies(has_tensors)
     if isinstance(function, FunctionType):

@@ -52,7 +52,8 @@ class GRU(Layer):
         num_layers: number of stacked layers, each reading the output of the one below; the names
             of their parameters have l0, l1, ... There is no dropout between layers.
         dtype: float32 or float64, the dtype of the parameters and of x.
-        seed: seed of the initial parameters, see `initialise`; b is 1/sqrt(hidden_size) for all.
+        seed: seed of the initial parameters, see `initialise`: all are drawn from (-b, b), where b
+            is 1/sqrt(hidden_size).
 
     >>> import numpy as np
     >>> layer = GRU(3, 4, bidirectional=True)
@@ -150,7 +151,8 @@ class GRUCell(Layer):
         input_size, hidden_size: channels of x and of the state.
         bias: whether to have the two biases.
         dtype: float32 or float64, the dtype of the parameters, x and the state.
-        seed: seed of the initial parameters, see `initialise`; b is 1/sqrt(hidden_size) for all.
+        seed: seed of the initial parameters, see `initialise`: all are drawn from (-b, b), where b
+            is 1/sqrt(hidden_size).
 
     >>> import numpy as np
     >>> cell, state, steps = GRUCell(3, 4), None, []
@@ -203,12 +205,13 @@ class GRUCell(Layer):
             The next state, of x's type, or (state, step).
 
         Raises:
-            ValueError, TypeError: invalid argument; `backward` is then unavailable.
+            ValueError, TypeError: invalid argument. `backward` then needs an explicit step, since
+                there is no last one.
         """
+        self._last = None
         if not isinstance(return_step, (bool, np.bool_)):
             kind = type(return_step).__name__
             raise TypeError(f"GRUCell.forward: return_step must be True or False, got {kind}")
-        self._last = None
         after, self._last = self._layer.forward(x, state, threads)
         return (after, self._last) if return_step else after
 

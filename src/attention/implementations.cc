@@ -37,15 +37,16 @@ const char* name_of(core::PairProduct product) {
 }
 
 template <class T>
-bool names(std::span<const T> list, const T& one) {
+bool contains(std::span<const T> list, const T& one) {
   return std::find(list.begin(), list.end(), one) != list.end();
 }
 
-// Returns what the implementation does not support about a pass over a problem, or null.
+// Returns what a pass over the problem needs and the implementation lacks, for an error message;
+// null if the implementation supports the pass.
 const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
   if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
-  if (!names(x.products, p.product)) return name_of(p.product);
-  if (!names(x.sums, p.accumulator)) return "this type of sums";
+  if (!contains(x.products, p.product)) return name_of(p.product);
+  if (!contains(x.sums, p.accumulator)) return "this type of sums";
   if (!x.target) return nullptr;
   return dense::unsupported(*x.target);
 }

@@ -41,7 +41,8 @@ void deliver_row(const T* from, Index count, const View& buffer, bool accumulate
   }
 }
 
-// Writes an array of sums, in C order, to the buffer, or adds it; each result is rounded once.
+// Writes an array of sums, in C order, to the buffer, or adds it in T; the result is then rounded
+// to the buffer's dtype.
 template <class T>
 void deliver_array(const T* from, const View& buffer, bool accumulate, const StopPoint& stop) {
   const Index width = buffer.rank() == 0 ? 1 : buffer.size(-1);
@@ -95,8 +96,8 @@ class OwnGradients {
   T* at(const GradientTarget& target, Index b, Index h, Index row, Index col) const {
     return of(target) + offset_of(target.own, batch_offset(target.own, p_.batch, b), h, row, col);
   }
-  // Writes the accumulators to the users' buffers, or adds them if the target accumulates; each
-  // result is rounded once.
+  // Writes the accumulators to the users' buffers, or adds them in T if the target accumulates; the
+  // result is then rounded to the buffer's dtype.
   void deliver(const StopPoint& stop) const {
     for (const GradientTarget* target : to_.all()) {
       if (of(*target) != nullptr && !is_in_place(*target)) deliver(*target, stop);

@@ -71,6 +71,7 @@ void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSave
                          const Outputs& outputs, Context& context) const {
   const std::string function = std::string(name) + "::forward";
   const ConstView out = outputs.out;
+  // attention() reports an out of rank 1.
   if (!out.given() || out.rank() < 1)
     throw Error(function, "out", "must be given, of rank 2 or more");
   const Dropout drawn = dropout_of(dropout, run);

@@ -11,7 +11,8 @@
 #include "commands/shell/console.h"
 #include "commands/train/translate.h"
 
-// Recomputes the numbers printed in the four documents and compares them.
+// Recomputes the numbers printed in the four introductory documents (docs/seeds.md) and compares
+// them.
 SeedReport seed_numbers();
 
 // An English sentence translated to French by the model that is linked into the program.
@@ -25,8 +26,8 @@ struct LongSequence {
 };
 
 // Computes attention over a long sequence of `asked` tokens, forward and backward, and reports on
-// it. Without `asked` there are as many tokens as take about a second forward. Throws Cancelled
-// after Ctrl-C.
+// it. If `asked` is empty, the length is chosen so that a forward pass takes about a second. Throws
+// Cancelled after Ctrl-C.
 LongSequence long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_COMMANDS_ABOUT_DEMO_H_

@@ -28,8 +28,8 @@ struct TestPairs {
 using CheckPair =
     std::function<std::size_t(const qkv::app::TextPair&, const std::string& file, qkv::Index line)>;
 
-// The treatment of a line that is no sentence pair: an InputError, one that names --skip-bad, or a
-// warning without the line.
+// The action at a line that is no sentence pair. kRefused throws an InputError; kSkippable throws
+// one that suggests --skip-bad; kSkipped leaves the line out, and one warning counts such lines.
 enum class BadPairs { kRefused, kSkippable, kSkipped };
 
 // Reads and checks sentence pairs. A line with an empty source is bad; a reference may be empty.
@@ -38,8 +38,8 @@ TestPairs read_test_pairs(const std::string& path, const PairColumns& columns, B
 
 // Reads translations of the sentences, one per line. A file has either a line for each sentence, in
 // the order of their first sentence pairs, or a line for each sentence pair, where the line of a
-// sentence's first pair is used. Throws InputError for any other number of lines; blank lines at
-// the end that are one too many do not count.
+// sentence's first pair is used. Throws InputError for any other number of lines, after blank
+// lines have been dropped from the end until the number fits.
 std::vector<std::string> read_translations(const std::string& path, const TestPairs& pairs);
 
 #endif  // QKV_COMMANDS_TRAIN_TEST_PAIRS_H_

@@ -62,7 +62,7 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
   }
   live_ = std::move(next);
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
-  if (nodes_.size() >= 2 * looked_at_) forget_dead_ends();
+  if (nodes_.size() >= 2 * most_kept_nodes_) forget_dead_ends();
   done_ = live_.empty() || full ||
           (static_cast<Index>(ended_.size()) >= options_.beam && is_ended_best());
 }
@@ -79,7 +79,7 @@ bool Hypotheses::is_ended_best() const {
 // Keeps the nodes that a hypothesis reaches, in their order: a node comes after the tokens before
 // it.
 void Hypotheses::forget_dead_ends() {
-  std::vector<Index> place(nodes_.size(), -1);  // -1: unreachable; else the new index
+  std::vector<Index> place(nodes_.size(), -1);  // -1: unreachable; 0: reached; later the new index
   for (const auto* some : {&live_, &ended_}) {
     for (const Hypothesis& one : *some) {
       for (Index node = one.node; node >= 0 && place[static_cast<std::size_t>(node)] < 0;
@@ -103,7 +103,7 @@ void Hypotheses::forget_dead_ends() {
       if (one.node >= 0) one.node = place[static_cast<std::size_t>(one.node)];
     }
   }
-  looked_at_ = std::max(looked_at_, kept);
+  most_kept_nodes_ = std::max(most_kept_nodes_, kept);
 }
 
 Translation Hypotheses::best(Index Ts) const {

@@ -67,7 +67,7 @@ class Hypotheses {
   std::vector<Node> nodes_;
   // The most nodes that a removal of unreachable nodes has kept, at least 1024. Twice as many
   // nodes start the next removal.
-  std::size_t looked_at_ = 1024;
+  std::size_t most_kept_nodes_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;
 };

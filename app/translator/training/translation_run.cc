@@ -56,7 +56,8 @@ std::string kept_path(const std::string& path) {
   return path.empty() || path == "-" ? path : std::filesystem::absolute(path).string();
 }
 
-// Accepts a run, or a folder that is empty except for files that a killed process left.
+// Removes temporary files that a killed process left, then throws OutputError unless the folder
+// holds a run or is empty.
 void check_folder(const LockedFolder& folder) {
   for (const char* name : kRunFiles) folder.remove_leftovers(name);
   // file() throws for symbolic links.
@@ -78,8 +79,9 @@ void check_same_run(const LockedFolder& folder, const Settings& now) {
       folder.path(), changed));
 }
 
-// The subword model of the run in the folder. It is empty if the run has none or has not saved
-// anything: then the model is learned again.
+// The subword model of the run in the folder; empty if the options use no subwords, or if the run
+// has neither a model nor a saved state: then a model will be learned. Throws RunMismatch if known
+// settings differ, and InputError if there is a state but no model, or a malformed one.
 std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
   if (options.tokenization != Tokenization::kSubword) return std::nullopt;
   const std::string path = folder.file(kSubwordFile);
@@ -105,7 +107,8 @@ std::optional<Subwords> kept_subwords(const LockedFolder& folder, const Training
   return std::nullopt;
 }
 
-// Compares the settings with the folder's and writes the files that it lacks.
+// Throws RunMismatch if the folder holds another run. Writes the settings always, since a resumed
+// run may change some, and the tokenizer's files only if the folder lacks them.
 void set_up(const LockedFolder& folder, const RunConfig& config, const TranslationData& data) {
   const Settings now = settings_of(config);
   const std::string path = folder.file(kConfigFile);
@@ -134,8 +137,8 @@ void share(Ranks& ranks, std::optional<Subwords>& subwords) {
   });
 }
 
-// Throws unless the ranks train the same run, on the same instruction set: results have the same
-// bits on one alone.
+// Throws RunMismatch unless all ranks have the same run folder and the same CPU target: results are
+// bit-identical only among processes with one target.
 void check_together(Ranks& ranks, const std::string& folder) {
   std::string target;
   ranks::agreed(ranks, [&] { target = cpu_target(); });
@@ -226,7 +229,7 @@ TrainingReport train_translation(const TrainingOptions& options, const std::stri
     training->run();
     return training->report();
   } catch (const Diverged&) {
-    throw;  // as on every rank
+    throw;  // every rank throws Diverged for the same update, so none is left waiting
   } catch (...) {
     if (ranks.count() > 1 && hooks.lone_error) hooks.lone_error();
     throw;

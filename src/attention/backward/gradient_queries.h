@@ -9,9 +9,10 @@
 
 namespace qkv::attn {
 
-// The block of 128 queries that step 2 combines with a block of keys: its place, its rows of q
-// and dout (or words of two channels), and with products of BF16 words of two rows. The rows
-// are shared memory or inputs; the words of two rows belong to the block of keys.
+// The block of up to 128 queries that step 2 (backward.h) combines with a block of keys: its place
+// and its rows of q and dout, which lie in the inputs or in memory that all tasks share. Products
+// of BF16 read them as words of two channels, and sums over queries read words of two rows, which
+// belong to the block of keys.
 template <class T>
 class GradientQueries {
  public:

@@ -42,7 +42,8 @@ class NonFiniteValues {
   bool are_expected() const { return are_expected_; }
   bool has_looked() const { return has_looked_; }
   const KeySet& found() const { return found_; }
-  // Searches the values of the keys that masks allow some row, once per chunk.
+  // Searches the values of the chunk's keys, once per chunk, but for those outside all rows'
+  // intervals.
   void look(const BlockScores<T>& scores);
   void expect() { are_expected_ = true; }
 

@@ -17,10 +17,11 @@
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
-// The gradients of the additive score, in float32, of any number of channels and units. One kernel
-// prepares what the others need of each query; one owns queries and sums over keys, one owns keys
-// and sums over the queries of the heads that read them. For a tile of pairs both compute scores
-// and their gradients g, scale included, and then, over the same chunks of units again,
+// The gradients of the additive score, in float32, of any number of channels and units, by four
+// kernels: `project` computes the projections x and y; `prepare` the statistics of each query;
+// `queries` owns queries and sums over keys; `keys` owns keys and sums over the queries of the
+// heads that read them. The last two compute scores and their gradients g, scale included, for a
+// tile of pairs, and then, with r = 1 / (1 + e^2(x + y)) and over the same chunks of units again,
 //   dx_iu = 4 v_u sum_j g_ij r (1 - r)      dy_ju = 4 v_u sum_i g_ij r (1 - r)
 // since 1 - tanh^2 = 4 r (1 - r). Sums over more than a tile are in memory, where the block that
 // owns them adds to them; they are -0 in rows without an unmasked pair, which keeps NaN and
@@ -84,9 +85,10 @@ QKV_DEVICE bool has_pairs(const PairTile& g, int half) {
   return (any | exchange(any, 2)) != 0;
 }
 
-// Calls add(quad, half, slopes, units) with the sums over a row's columns of g r (1 - r) and of g
-// (1/2 - r), of unit lane % 4 of each quad of a chunk: those of a thread ascend, then the four
-// threads. Rows without an unmasked pair are left out.
+// Calls add(quad, half, slopes, units) for each quad of units of a chunk and each row that has an
+// unmasked pair: slopes is the sum over the row's columns of g r (1 - r), and units that of
+// g (1/2 - r), both of unit lane % 4 of the quad. A thread adds its own columns in ascending order;
+// then the sums of the four threads of a row are added.
 template <bool kPlain, class Add>
 QKV_DEVICE void sum_units(int quads, PairTile& g, const Add& add) {
   using Shape = FloatGradientShape;
@@ -98,7 +100,8 @@ QKV_DEVICE void sum_units(int quads, PairTile& g, const Add& add) {
       [&](int half, int part, int n, float denominator) {
         const float own = tile_element<Shape>(g, half, part, n);
         float r = reciprocal(denominator);
-        // Projections of a masked pair may be NaN. If those of another are, its g is.
+        // Projections of a masked pair may be NaN. An unmasked pair with a NaN projection has a g
+        // of NaN anyway.
         if (!kPlain && is_masked_weight(own)) r = 0;
         slopes[half] = fused(own, rounded_product(r, rounded_sum(1, -r)), slopes[half]);
         units[half] = fused(own, rounded_sum(0.5F, -r), units[half]);
@@ -137,7 +140,7 @@ QKV_DEVICE float& own_sum(const AdditiveArguments& x, const Projections& sums, i
   return sums.data[(at * sums.rows + row) * 4 + thread_index() % 4];
 }
 
-// Sets the sums of 64 rows to -0: what is known of rows without an unmasked pair.
+// Sets the sums of `count` rows, at most 64, to -0, the mark of a row without an unmasked pair.
 QKV_DEVICE void clear_rows(const AdditiveArguments& x, const Projections& sums, int entry, int head,
                            std::int64_t first, int count) {
   using Shape = FloatGradientShape;
@@ -186,7 +189,8 @@ QKV_DEVICE void additive_gradients_prepare(const AdditiveGradientArguments& g) {
       });
 }
 
-// Sums over the keys of the block's queries, tile after tile from key 0 on: dx, and for du.
+// Sums over the keys of the block's queries, in ascending tiles of those that masks allow: dx, and
+// the sums of g (1/2 - r) from which du is computed.
 QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
   using Shape = FloatGradientShape;
   const AdditiveArguments& x = g.pairs;
@@ -226,7 +230,8 @@ QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
     sum_pairs<Shape>(
         x, place.h, copy_of_tile, [&] { stage_options<Shape>(a, place, first_key); },
         [&] { copy(tile, 0); }, w);
-    // These tiles overwrite used projections; the next chunk is on its way to another place.
+    // The tiles of dout and v overwrite used projections; the next chunk is on its way to another
+    // place.
     multiply_float_rows<Shape>(
         dout, v, place, first_key, has_dout ? a.E : 0, [] {}, ds);
     wait_copies<0>();
