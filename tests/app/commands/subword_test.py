@@ -79,7 +79,7 @@ class Subwords(TrainCase):
         self.assertEqual(self.updates("RUN"), 3)
 
     def test_the_model_file_is_enough(self):
-        self.train("RUN", *SUBWORDS, "--after", "60e", "--lr", "0.02", "--dropout", 0)
+        self.train("RUN", *SUBWORDS, "--after", "90e", "--lr", "0.01", "--dropout", 0)
         path = self.path("RUN", "model.safetensors")
         alone = self.dir / "alone.safetensors"
         alone.write_bytes(path.read_bytes())
@@ -99,7 +99,7 @@ class Subwords(TrainCase):
         self.assertNotIn("<unk>", table["translations"][0]["src"])
 
     def test_lower_case(self):
-        self.train("RUN", *SUBWORDS, "--lower", "--after", "60e", "--lr", "0.02", "--dropout", 0)
+        self.train("RUN", *SUBWORDS, "--lower", "--after", "90e", "--lr", "0.01", "--dropout", 0)
         done = self.run_qkv("translate", "RUN", "HELLO, tom!")
         self.assertEqual(done.out, "Bonjour, Tom !\n")
 
