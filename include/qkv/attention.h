@@ -167,11 +167,12 @@ QKV_API void attention_backward_step(const Inputs& inputs, const Options& option
 // ---- bind once, run often -------------------------------------------------------------------
 
 // A problem whose shapes, dtypes and options are fixed. run() and backward() take arrays of those
-// shapes and dtypes and do not allocate once the threads of the context have started. The first
-// backward() may allocate for inputs with non-contiguous channels, for selected rows of dweights,
-// and for gradients that are accumulated or not in C order. Views inside the options (bias,
-// lengths, ...) stay bound: their memory is read at every run. The context must outlive the plan.
-// run() and backward() of a moved-from plan throw Error; its names are "" and its sizes 0.
+// shapes and dtypes and do not allocate once the threads of the context have started, unless scores
+// or masks are expressions. The first backward() may allocate for inputs with non-contiguous
+// channels, for selected rows of dweights, and for gradients that are accumulated or not in C
+// order. Views inside the options (bias, lengths, ...) stay bound: their memory is read at every
+// run. The context must outlive the plan. run() and backward() of a moved-from plan throw Error;
+// its names are "" and its sizes 0.
 class QKV_API Plan {
  public:
   Plan(const Inputs& inputs, const Options& options, Context& context);

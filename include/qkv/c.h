@@ -206,7 +206,7 @@ typedef struct qkv_dropout {
 } qkv_dropout;
 
 // The options of a call. All flags are 0 or 1, and `reserved` is 0. A field without effect, such as
-// a parameter of another score, is an error, except for eps and base.
+// a parameter of another score, is an error, except for eps, base, a seed and a diagonal.
 typedef struct qkv_options {
   size_t struct_size;
   qkv_qk_norm qk_norm;

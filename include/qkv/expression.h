@@ -5,10 +5,12 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include <qkv/export.h>
 #include <qkv/mods.h>
@@ -56,7 +58,8 @@ class QKV_API Expression {
     if constexpr (std::same_as<N, bool>) {
       return of_truth(value);
     } else if constexpr (std::integral<N>) {
-      return of_integer(static_cast<std::int64_t>(value));
+      constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+      return of_integer(std::cmp_greater(value, kMost) ? kMost : static_cast<std::int64_t>(value));
     } else {
       return of_number(static_cast<double>(value));
     }

@@ -19,8 +19,8 @@ namespace qkv {
 // zero. The error of a number is at most a / 254 (rounding the value) + max(a / 2048, 2^-18)
 // (rounding the scale). A block whose scale is 0 is all 0. Throws Error for shapes and types that
 // do not fit, for shared memory, and for numbers that no block can hold: NaN, infinity, and |x|
-// above 65519 * 127 (8.3 million). If a context is given, its stop flag is polled, but the work
-// stays on the calling thread.
+// of 65520 * 127 or more (8.3 million). If a context is given, its stop flag is polled, but the
+// work stays on the calling thread.
 QKV_API void quantize_q8(const ConstView& x, const View& to);
 QKV_API void quantize_q8(const ConstView& x, const View& to, Context& context);
 

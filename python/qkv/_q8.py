@@ -28,7 +28,7 @@ def quantize_q8(x: Any) -> Any:
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. NaN,
-            infinity and numbers above 65519 * 127 are invalid.
+            infinity and numbers of 65520 * 127 or more are invalid.
 
     >>> blocks = quantize_q8(np.linspace(-1, 1, 64, dtype=np.float32))
     >>> blocks.shape, blocks["values"][:, -1].tolist()

@@ -114,8 +114,9 @@ ConstView any_query(const ConstView& k, const Additive& score) {
 bool names_any(const InputGradients& x) {
   const auto* score = std::get_if<AdditiveGradient>(&x.score);
   return x.q.given() || x.v.given() || x.bias.given() || x.alibi.given() || x.sinks.given() ||
-         !x.captured.empty() ||
-         (score != nullptr && (score->wq.given() || score->v.given() || score->b.given()));
+         !x.captured.empty() || x.qk_norm.q.given() || x.qk_norm.k.given() ||
+         (score == nullptr ? !std::holds_alternative<std::monostate>(x.score)
+                           : score->wq.given() || score->v.given() || score->b.given());
 }
 
 // The pass that transforms and stores the keys.
@@ -274,7 +275,11 @@ struct AdditiveMemory::State {
                        letter, " = ", made_for));
     };
     if (p.B != problem.B) complain("B", p.B, problem.B);
-    if (p.batch != problem.batch) complain("batch axes", p.batch.rank(), problem.batch.rank());
+    if (p.batch != problem.batch) {
+      throw Error(p.function, "q",
+                  text("gives a call with batch axes ", to_string(p.batch),
+                       ", but the memory was made for ", to_string(problem.batch)));
+    }
     if (p.H != problem.H) complain("H", p.H, problem.H);
     if (p.accumulator != problem.accumulator) {
       throw Error(p.function, "q", "has another accumulator type than the memory's k",

@@ -100,6 +100,9 @@ void run_backward(const BackwardArguments& x, const Options& options, const core
     for (const core::GradientTarget* target : results.all()) {
       if (target->given() && !target->accumulate) set_to_zero(target->buffer, call.stop_point());
     }
+    for (const core::CapturedTarget& target : results.captured) {
+      if (!target.accumulate) set_to_zero(target.buffer, call.stop_point());
+    }
     return;
   }
   implementation.backward(p, sources, results, call);

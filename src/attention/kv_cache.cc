@@ -148,8 +148,12 @@ void KvCache::append_or_stop(const ConstView& k, const ConstView& v, std::span<c
     if (!x.given()) throw Error(kAppend, name, "is absent");
     expect_appendable(name, x, s.sizes.dtype);
     const Dims shape{count, s.sizes.G, T, columns_of(x.dtype(), width)};
+    const char* const blocks = x.dtype() == DType::kQ8 ? "/32" : "";
+    if (x.rank() != 4) {
+      throw Error(kAppend, name,
+                  text("must have the 4 axes [n,G,T,", letters, blocks, "], got ", describe(x)));
+    }
     if (x.shape() != shape) {
-      const char* const blocks = x.dtype() == DType::kQ8 ? "/32" : "";
       throw Error(kAppend, name,
                   text("must have the shape [n,G,T,", letters, blocks, "] = ", to_string(shape),
                        ", got ", describe(x)));

@@ -7,6 +7,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include <qkv/tensor.h>
 
 #include "core/growing_memory.h"
+#include "core/integers.h"
 #include "core/message.h"
 #include "core/stop.h"
 
@@ -82,14 +84,15 @@ struct KvCache::State {
   // Bytes of one page of rows of `width` numbers. Throws Error if these are too many.
   std::size_t page_bytes(Index width) const {
     const Dims shape{sizes.page, sizes.G, columns(width)};
-    const Index count = element_count(shape);
     const auto size = static_cast<Index>(size_of(sizes.dtype));
-    if (count > attn::kMostSize / size) {
+    std::optional<Index> count = core::checked_multiply(shape[0], shape[1]);
+    if (count) count = core::checked_multiply(*count, shape[2]);
+    if (!count || *count > attn::kMostSize / size) {
       throw Error(
           attn::kMakeCache, "sizes",
           core::text("make pages [page,G,.] = ", to_string(shape), " of more than 2^63 bytes"));
     }
-    return static_cast<std::size_t>(count * size);
+    return static_cast<std::size_t>(*count * size);
   }
 
   Index columns(Index width) const { return attn::columns_of(sizes.dtype, width); }
@@ -154,7 +157,7 @@ struct KvCache::State {
   }
   void reserve_tables(Index pages) {
     if (pages <= table_pages) return;
-    if (pages > attn::kMostSize / sizes.B / 2) throw std::bad_alloc();
+    if (pages > attn::kMostSize / Index{sizeof(Index)} / sizes.B / 2) throw std::bad_alloc();
     const Index more = std::max(pages, 2 * table_pages);
     std::vector<Index> wider(static_cast<std::size_t>(sizes.B * more));
     for (Index b = 0; b < sizes.B; ++b) {

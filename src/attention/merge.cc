@@ -71,10 +71,12 @@ void check(const View& out, const View& lse, const ConstView& out2, const ConstV
   }
 }
 
-// The factors of the two rows, and the lse of both.
+// The factors of the two rows, and the lse of both. A row without unmasked keys does not count.
 template <class T>
 struct Merged {
   T first, second, lse;
+  bool first_counts = true;
+  bool second_counts = true;
 };
 
 // A row without unmasked keys has lse = -inf and leaves the other as it is. NaN, or +inf beside a
@@ -83,8 +85,8 @@ template <class T>
 Merged<T> merged(T a, T b) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();
   constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-  if (b == kNone) return {T(1), T(0), a};
-  if (a == kNone) return {T(0), T(1), b};
+  if (b == kNone) return {T(1), T(0), a, true, false};
+  if (a == kNone) return {T(0), T(1), b, false, true};
   if (!std::isfinite(a) || !std::isfinite(b)) return {kNaN, kNaN, kNaN};
   const T max = std::max(a, b);
   const T first = core::weight_exp(a - max);
@@ -96,14 +98,17 @@ Merged<T> merged(T a, T b) {
 template <class T, class Stored>
 void merge_row(const Merged<T>& by, Stored* to, Index stride, const Stored* from, Index stride2,
                Index count) {
-  if (by.second == T(0)) return;
+  if (!by.second_counts) return;  // such a row may hold anything
   for (Index c = 0; c < count; ++c) {
     Stored& x = to[c * stride];
-    const Stored y = from[c * stride2];
-    // Rows that do not count may hold anything: 0 * NaN would be NaN.
-    x = by.first == T(0) ? y
-                         : core::from_accumulator<Stored>(by.first * core::to_accumulator<T>(x) +
-                                                          by.second * core::to_accumulator<T>(y));
+    const T first = core::to_accumulator<T>(x);
+    const T second = core::to_accumulator<T>(from[c * stride2]);
+    // A factor may be 0 because the weights are small: then NaN and infinity still enter the sum.
+    if (!by.first_counts || (by.first == T(0) && std::isfinite(first))) {
+      x = from[c * stride2];
+    } else if (by.second != T(0) || !std::isfinite(second)) {
+      x = core::from_accumulator<Stored>(by.first * first + by.second * second);
+    }
   }
 }
 

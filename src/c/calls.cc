@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include <qkv/attention.h>
@@ -13,6 +14,7 @@
 #include "c/last_error.h"
 #include "c/reader.h"
 #include "c/structs.h"
+#include "core/integers.h"
 
 namespace qkv::c {
 namespace {
@@ -30,6 +32,11 @@ qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std:
   // A rank that view() refuses is no number of sizes.
   if (rank >= 0 && rank <= kMaxRank) std::copy_n(sizes, rank, made.sizes);
   const Reader reader(kFunction);
+  std::optional<Index> bytes = static_cast<Index>(size_of(reader.view("", made).dtype()));
+  for (int axis = 0; axis < rank && bytes; ++axis) {
+    bytes = core::checked_multiply(*bytes, std::max<Index>(sizes[axis], 1));
+  }
+  if (!bytes) throw Error(kFunction, "sizes", "must take at most 2^63 - 1 bytes");
   // With strides of 0 everything is checked but the extent in bytes.
   const Dims strides = contiguous_strides(reader.view("", made).shape());
   std::copy(strides.begin(), strides.end(), made.strides);

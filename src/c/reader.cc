@@ -70,7 +70,7 @@ View Reader::view(std::string_view name, const qkv_tensor& tensor) const {
   if (tensor.dtype == QKV_NONE) {
     if (tensor.data == nullptr && tensor.rank == 0) return {};
     throw Error(function_, field_of(name, "dtype"),
-                "is QKV_NONE, absent, but data and rank are not 0", ErrorKind::kType);
+                "is QKV_NONE, absent, but data or rank is not 0", ErrorKind::kType);
   }
   const DType type = dtype(name, tensor.dtype);
   if (tensor.rank < 0 || tensor.rank > kMaxRank) {

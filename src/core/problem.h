@@ -23,9 +23,9 @@
 // that implementations read.
 namespace qkv::core {
 
-// Where the arrays of a call lie. The processor cannot read arrays in device memory: their numbers
-// are not checked, and a kernel brings lengths into 0 to Tk, offsets into -2^53 to 2^53, and the
-// starts of sequences into 0 to the number of rows, each at or after the one before.
+// Where the arrays of a call lie. The processor cannot read arrays in device memory, so their
+// numbers are not checked: kernels bring lengths and starts of sequences into the arrays, and a
+// sequence that would end before it starts is empty.
 enum class Memory { kHost, kDevice };
 
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
@@ -58,11 +58,11 @@ struct LengthMask {
 };
 struct RowRanges;  // core/masks.h
 struct UserMask {
-  // The function in the caller's options; null for the mask of a score where(mask, x, -inf), of
-  // which only the ranges count.
+  // The function in the caller's options. Null: the mask comes from a score where(mask, x, -inf),
+  // and `ranges`, then never null, alone is that mask.
   const MaskMod* mod = nullptr;
-  // Ranges of keys outside of which the mask allows none, and the classes of tiles; null if they
-  // are not known.
+  // Ranges that contain all keys which the mask allows, and the classes of its tiles; null if
+  // unknown.
   const RowRanges* ranges = nullptr;
   const detail::TileClasses* classes = nullptr;
 };
@@ -77,11 +77,12 @@ struct Problem {
   bool on_device() const noexcept { return memory == Memory::kDevice; }
 
   Dims batch;             // batch axes; B is their product
-  bool head_axis = true;  // whether results have a head axis (not in rank 2 and rank 3 calls)
+  bool head_axis = true;  // whether results have a head axis: not if all inputs have rank 2, or all
+                          // have rank 3 and are not packed
   Index B = 1, H = 1, G = 1;
-  Index value_heads = 1;  // heads of v: G, unless each query head has its own keys
-  // Queries and keys; with packed sequences those of the longest one (in device memory: the totals,
-  // which no sequence exceeds), with pages Tk of the longest entry.
+  Index value_heads = 1;  // heads of v: G, or fewer if keys are projected for each query head
+  // Queries and keys of an entry. Packed: of the longest sequence, or in device memory all rows.
+  // With pages, Tk is that of the longest entry.
   Index Tq = 0, Tk = 0;
   Index Dq = 0, Dk = 0, E = 0, U = 0;
   Index key_chunk = kKeyChunk;       // key_chunk(Dk), see core/order.h
@@ -90,7 +91,7 @@ struct Problem {
   DType accumulator = DType::kNone;  // float32 or float64 (complex128 in gradient checks)
 
   Operand q, k, v;                     // columns = channels
-  Operand cu_seqlens_q, cu_seqlens_k;  // rows = sequences
+  Operand cu_seqlens_q, cu_seqlens_k;  // B + 1 first rows of sequences, along rows
   bool packed() const noexcept { return cu_seqlens_q.given(); }
   // Keys and values in pages: the number of keys of each batch entry, and the pages that hold them.
   Operand context_lens;                 // rows = batch entries
@@ -108,12 +109,12 @@ struct Problem {
   Index head_number(Index h) const noexcept {
     return shard ? shard->first_head + h * shard->head_step : h;
   }
-  // Whether the keys are a part of those that the saved results of a backward call are of.
+  // Whether the call has only a part of the keys; saved results of a backward call cover all keys.
   bool has_part_of_keys() const noexcept { return shard && shard->keys != Tk; }
 
   RowMaps query_maps, key_maps;  // of q and of k
   PairProduct product = PairProduct::kDot;
-  Operand score_v;  // of kTanh: [U], columns = units
+  Operand score_v;  // of kTanh: [U] or [H,U], columns = units
   double scale = 1;
   double softcap = 0;
   std::span<const ScoreMod> mods;  // of the caller's options
@@ -126,7 +127,7 @@ struct Problem {
   double dropout = 0;
   DropoutMask dropout_mask;
 
-  // Reads arrays in host memory; on a device the kernels find sequences.
+  // The rows of batch entry or sequence b. For host memory only; on a device kernels find them.
   Sequence sequence(Index b) const noexcept {
     assert(!on_device());
     const auto at = [&](const Operand& x, Index n) {
@@ -139,12 +140,12 @@ struct Problem {
     return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
   }
 
-  // The lengths of the whole sequences.
+  // The queries and the keys of the whole sequence of which the call may have a part.
   Index whole_queries(const Sequence& s) const noexcept { return shard ? shard->queries : s.Tq; }
   Index whole_keys(const Sequence& s) const noexcept { return shard ? shard->keys : s.Tk; }
 
-  // The diagonal j = i + o of batch entry b, for indices i and j. Reads arrays in host memory; on a
-  // device the kernels find offsets.
+  // The number o of the diagonal j = i + o of batch entry b, for indices i and j. For host memory
+  // only; on a device kernels find it.
   Index diagonal_offset(Index b, const Sequence& s) const noexcept {
     assert(!on_device());
     struct OffsetOf {
@@ -161,24 +162,24 @@ struct Problem {
     return std::visit(OffsetOf{*this, b, s}, diagonal) + first_query() - first_key();
   }
 
-  // The draw of dropout for a query's weights; its keys are counted by position.
+  // The numbers that decide which weights of query i are dropped, by position of the key.
   DropoutRow dropout_row(Index b, Index h, Index i) const noexcept {
     return dropout_mask.row(b, head_number(h), i + first_query());
   }
 
-  // The key/value head that query head h reads.
+  // The key head that query head h reads.
   Index key_head(Index h) const noexcept { return h * G / H; }
   // The head of v for key head g.
   Index value_head(Index g) const noexcept { return g * value_heads / G; }
 };
 
-// A problem that owns the memory to which it refers, so it does not move.
+// A problem with masks and copies of numbers of its own, to which it points: it cannot be copied.
 struct ResolvedProblem : Problem {
   ResolvedProblem() = default;
   ResolvedProblem(const ResolvedProblem&) = delete;
   ResolvedProblem& operator=(const ResolvedProblem&) = delete;
   std::vector<ResolvedMask> own_masks;
-  std::vector<std::shared_ptr<const void>> own_mask_tables;  // to which they refer
+  std::vector<std::shared_ptr<const void>> own_mask_tables;  // of own_masks
   // Copies of the caller's numbers, as they were when checked.
   std::vector<Index> own_cu_seqlens_q, own_cu_seqlens_k, own_context_lens, own_block_tables;
 };

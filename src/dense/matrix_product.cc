@@ -11,7 +11,7 @@
 namespace qkv::dense {
 namespace {
 
-// Padding between the rows of a copy, so that they do not map to the same first-level cache sets.
+// Numbers between the rows of a copy, so that rows do not share first-level cache sets.
 constexpr Index kGap = 16;
 
 Index whole_registers(Index n) { return core::round_up(n, kGap); }
@@ -35,7 +35,8 @@ void convert(const Matrix<const Stored>& from, Index rows, Index columns, const 
   }
 }
 
-// Makes columns of a transposed matrix contiguous by packing kPanel columns at a time as keys.
+// Copies a matrix [rows,columns] whose columns are contiguous to contiguous rows, kPanel columns at
+// a time through `panel` [rows,kPanel].
 template <class T>
 void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, Index columns,
                const RowsOf<T>& to, T* panel) {
@@ -48,8 +49,8 @@ void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, In
   }
 }
 
-// Packs the rows [length,columns] into panels, row by row, in the order in which they lie in
-// memory. Packing panel by panel, each row would be read from the third-level cache.
+// Packs rows [length,columns] into panels, one whole row after the other. Packing panel by panel
+// would read each row from the third-level cache again for each panel.
 template <class T>
 void copy_panels(const RowsOf<const T>& rows, Index length, Index columns, T* panels) {
   const Index whole = columns / kPanel;
@@ -87,8 +88,8 @@ void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index lengt
 
 }  // namespace
 
-// b is copied if its numbers are converted, if its columns are not adjacent, or if a has many rows
-// and b's own rows are far apart. If not, b is read in place.
+// Whether b is copied: if its numbers are converted, if its columns are not adjacent, or if a has
+// kCopyRows rows and b's rows descend or are more than 2 kPanel numbers apart.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
   const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;
@@ -169,7 +170,7 @@ void MatrixProduct<Stored>::run(const Kernels<T>& by, T* scratch,
   }
 }
 
-// Adds the terms from l on to the sums, reading b in place.
+// Computes y from the terms l .. l+length-1, or adds them to y if l > 0. b is read in place.
 template <class Stored>
 void MatrixProduct<Stored>::add_in_place(const Kernels<T>& by, const RowsOf<const T>& x, Index l,
                                          Index length, const RowsOf<T>& y,

@@ -112,7 +112,7 @@ void dense::quantize_q8(std::string_view function, const char* name, const Const
     });
     throw Error(
         function, name,
-        text("must hold finite numbers of at most 65519 * 127, got ", *odd, " in ", describe(x)));
+        text("must hold finite numbers below 65520 * 127, got ", *odd, " in ", describe(x)));
   });
 }
 

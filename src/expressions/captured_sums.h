@@ -9,8 +9,8 @@
 
 namespace qkv::expressions {
 
-// The sums of the gradient of a captured array, of a box of its elements: size(axis) indices from
-// begin(axis) on, for each axis.
+// Sums of a captured array's gradient, float64 in C order, for a box of its elements: size(axis)
+// indices from begin(axis) on, for each axis.
 class CapturedSums {
  public:
   explicit CapturedSums(const detail::CapturedArray& array) : array_(&array) {}
@@ -18,7 +18,7 @@ class CapturedSums {
   const detail::CapturedArray* array() const noexcept { return array_; }
   Index begin(int axis) const noexcept { return begin_[axis]; }
   Index size(int axis) const noexcept { return size_[axis]; }
-  Index stride(int axis) const noexcept { return stride_[axis]; }
+  Index stride(int axis) const noexcept { return stride_[axis]; }  // in sums()
   double* sums() noexcept { return sums_.data(); }
   const double* sums() const noexcept { return sums_.data(); }
 
@@ -31,16 +31,19 @@ class CapturedSums {
     for (int axis = 0; axis < size.rank(); ++axis) count *= size[axis];
     sums_.assign(static_cast<std::size_t>(std::max(count, Index{1})), 0.0);
   }
+  // Sets the box to the whole array, and its sums to 0.
   void start_with_all() {
-    Dims none = array_->view.shape();
-    for (int axis = 0; axis < none.rank(); ++axis) none[axis] = 0;
-    start(none, array_->view.shape());
+    Dims begin = array_->view.shape();
+    for (int axis = 0; axis < begin.rank(); ++axis) begin[axis] = 0;
+    start(begin, array_->view.shape());
   }
   // Adds the sums to those of a box that contains this one.
   void add_to(CapturedSums& other) const {
     const int rank = size_.rank();
     const Index width = rank == 0 ? 1 : size_[rank - 1];
-    if (width == 0) return;
+    for (const Index size : size_) {
+      if (size == 0) return;
+    }
     const Index rows = static_cast<Index>(sums_.size()) / width;
     const double* from = sums_.data();
     for (Index row = 0; row < rows; ++row, from += width) {

@@ -35,14 +35,25 @@ const char* name_of(Type type) {
   __builtin_unreachable();
 }
 
-Expression make(Operation operation, Type type, std::vector<Node> operands = {}) {
+// The most operations that may be nested, since text() and the destructor of a node call themselves
+// for its operands.
+constexpr int kDeepest = 4000;
+
+Expression make(Operation operation, Type type, std::vector<Node> operands = {},
+                std::shared_ptr<const CapturedArray> array = nullptr) {
+  int depth = 1;
+  for (const Node& operand : operands) depth = std::max(depth, operand->depth + 1);
+  if (depth > kDeepest) {
+    throw Error(kFunction, "operations",
+                text("must not be nested more than ", kDeepest, " deep: add terms in groups"));
+  }
   return Expression(std::make_shared<const ExpressionNode>(
-      ExpressionNode{operation, type, std::move(operands), 0, nullptr}));
+      ExpressionNode{operation, type, std::move(operands), 0, std::move(array), depth}));
 }
 
 Expression constant_of(Type type, double value) {
   return Expression(std::make_shared<const ExpressionNode>(
-      ExpressionNode{Operation::kConstant, type, {}, value, nullptr}));
+      ExpressionNode{Operation::kConstant, type, {}, value, nullptr, 1}));
 }
 
 // The operand, converted to a type that is not lower.
@@ -212,7 +223,9 @@ std::string text_of(const ExpressionNode& node, int outer) {
     written = sign + text_of(*node.operands[0], binding);
   } else {
     // The right operand of an operation of equal binding is in brackets: a - (b - c).
-    written = text_of(*node.operands[0], binding) + sign + text_of(*node.operands[1], binding + 1);
+    // So is the left operand of a comparison, which Python would chain: (i < j) == k.
+    const int left = binding == kComparisonBinds ? binding + 1 : binding;
+    written = text_of(*node.operands[0], left) + sign + text_of(*node.operands[1], binding + 1);
   }
   return binding < outer ? "(" + written + ")" : written;
 }
@@ -305,8 +318,7 @@ Expression Captured::at(std::span<const Expression> index) const {
     }
     operands.push_back(x.shared_node());
   }
-  return Expression(std::make_shared<const ExpressionNode>(
-      ExpressionNode{Operation::kElement, array_->type, std::move(operands), 0, array_}));
+  return make(Operation::kElement, array_->type, std::move(operands), array_);
 }
 
 // ---- operations -----------------------------------------------------------------------------

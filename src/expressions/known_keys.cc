@@ -2,6 +2,7 @@
 #include "expressions/known_keys.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -190,6 +191,7 @@ class Solver {
     search_ = 0;
     key_ = -1;
     go_to(0);
+    known_.assign(2 * program_.steps().size(), std::nullopt);
     return where_is(static_cast<int>(program_.steps().size()) - 1, true);
   }
 
@@ -218,8 +220,14 @@ class Solver {
     return x.negative ? -step(x.step).key_step : step(x.step).key_step;
   }
 
-  // The keys for which the truth value of step n is `wanted`.
+  // The keys for which the truth value of step n is `wanted`; found once for each step, since steps
+  // may use one another in many ways.
   Solution where_is(int n, bool wanted) {
+    std::optional<Solution>& known = known_[2 * static_cast<std::size_t>(n) + (wanted ? 1 : 0)];
+    if (!known) known = find_where(n, wanted);
+    return *known;
+  }
+  Solution find_where(int n, bool wanted) {
     const Step& x = step(n);
     if (!x.per_key) return (value(n) != 0) == wanted ? all() : Solution{{}, true};
     const auto of = [&](std::size_t operand, bool answer) {
@@ -352,6 +360,7 @@ class Solver {
   Courses courses_;
   Evaluation<float> evaluation_;
   RowPlace first_{};
+  std::vector<std::optional<Solution>> known_;  // by step, then by `wanted`
   Index Tk_ = 0;
   Index key_ = -1;              // for which the evaluation has the values
   std::vector<Index> answers_;  // of each search for the query before

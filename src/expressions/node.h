@@ -9,8 +9,8 @@
 
 #include <qkv/expression.h>
 
-// The nodes of expressions. They are made by the functions of qkv/expression.h, which check and
-// convert the operands, and never change.
+// The nodes of expressions. The functions of qkv/expression.h make them from operands that they
+// have checked and converted; a node never changes.
 namespace qkv::detail {
 
 enum class Operation : std::uint8_t {
@@ -33,12 +33,12 @@ enum class Operation : std::uint8_t {
   kModulo,
   kMin,
   kMax,
-  // Two operands of one type; truth values only with kEqual and kNotEqual.
+  // Two operands of one type; kEqual and kNotEqual also take truth values.
   kLess,
   kLessEqual,
   kEqual,
   kNotEqual,
-  // Truth values.
+  // One or two operands, all truth values.
   kAnd,
   kOr,
   kNot,
@@ -47,7 +47,7 @@ enum class Operation : std::uint8_t {
   // One operand, an integer or a number.
   kNegate,
   kAbs,
-  // One number.
+  // One operand, a number.
   kExp,
   kLog,
   kSqrt,
@@ -55,7 +55,7 @@ enum class Operation : std::uint8_t {
   kSin,
   kCos,
   kFloor,
-  // One operand of another type.
+  // One operand, converted to the type in the name.
   kToNumber,
   kToInteger,
 };
@@ -70,8 +70,9 @@ struct ExpressionNode {
   Operation operation = Operation::kConstant;
   Expression::Type type = Expression::Type::kNumber;
   std::vector<std::shared_ptr<const ExpressionNode>> operands{};
-  double number = 0;  // a constant, of any type
-  std::shared_ptr<const CapturedArray> array{};
+  double number = 0;  // the value of a constant of any type; a truth value is 0 or 1
+  std::shared_ptr<const CapturedArray> array{};  // the array of a kElement
+  int depth = 1;                                 // of nested operations
 };
 
 }  // namespace qkv::detail

@@ -51,7 +51,7 @@ bool adds_to_score(const Step& x, const std::vector<Step>& steps) {
 
 }  // namespace
 
-// Walks the nodes with a list of its own, since an expression may be deeper than the stack.
+// Walks the nodes with a list of its own, since an expression may be nested deeply.
 Program::Program(const Expression& root) : root_(root.shared_node()) {
   static std::atomic<std::uint64_t> programs = 0;
   id_ = ++programs;

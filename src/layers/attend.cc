@@ -69,13 +69,13 @@ void CapturedBuffers::give() const {
 
 void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSaved& saved,
                          const Outputs& outputs, Context& context) const {
+  saved.out = {};  // backward() refuses `saved` if this call throws
   const std::string function = std::string(name) + "::forward";
   const ConstView out = outputs.out;
   // attention() reports an out of rank 1.
   if (!out.given() || out.rank() < 1)
     throw Error(function, "out", "must be given, of rank 2 or more");
   const Dropout drawn = dropout_of(dropout, run);
-  saved.out = {};  // no backward pass if this one throws
   attend({inputs.q, inputs.k, inputs.v}, options_of(score, inputs, drawn), outputs, saved.lse,
          core::sub_dims(out.shape(), 0, out.rank() - 1), context);
   saved.inputs = inputs;

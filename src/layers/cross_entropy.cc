@@ -225,6 +225,11 @@ struct Backward {
     const T share = label_smoothing / static_cast<T>(logits.channels());
     if (weights.given()) {
       const T w = (1 - label_smoothing) * weights(targets[n]);
+      if (label_smoothing == 0) {  // the sum of the weights may be infinite
+        for (T& p : row) p *= w;
+        row[static_cast<std::size_t>(targets[n])] -= w;
+        return;
+      }
       for (Index v = 0; v < logits.channels(); ++v) {
         T& p = row[static_cast<std::size_t>(v)];
         p = p * (w + share * weights.sum) - share * weights(v);
@@ -357,6 +362,13 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
                 core::text("must have V = ", class_weights_.size(0),
                            ", one for each class weight, got ", describe(logits)));
   }
+  if (class_weights_.given() && logits.dtype() == DType::kFloat32) {
+    for (const double w : class_weights_.values<double>()) {
+      if (std::isfinite(static_cast<float>(w))) continue;
+      throw Error(function, "logits",
+                  core::text("are float32, which cannot hold the class weight ", w));
+    }
+  }
   if (targets.given() && !(targets.shape() == Dims(N))) {
     throw Error(function, "targets",
                 core::text("must have the shape [", N, "], one for each row of logits, got ",
@@ -385,6 +397,7 @@ void CrossEntropy::forward_and_backward(const View& logits, const ConstView& tar
                                         Context& context) const {
   Saved saved;
   prepare(kCrossEntropyBoth, logits, targets, saved, outputs);
+  layers::check_apart(kCrossEntropyBoth, {"logits", logits}, {{"targets", targets}});
   saved.logits = logits;
   core::dispatch(logits.dtype(), [&]<class T>() {
     Call call(context, kCrossEntropyBoth, 0, Arena::cost<T>(logits.size(1) + kPartialSums));
@@ -399,7 +412,8 @@ void CrossEntropy::backward(const Saved& saved, const ConstView& dlosses, const 
                             Write write, Context& context) const {
   const ConstView& logits = saved.logits;
   if (!logits.given()) throw Error(kCrossEntropyBackward, "saved", "must come from a forward pass");
-  if (saved.ignore != ignore_) {
+  const bool has_other_classes = class_weights_.given() && class_weights_.size(0) != logits.size(1);
+  if (saved.ignore != ignore_ || has_other_classes) {
     throw Error(kCrossEntropyBackward, "saved", "must come from a forward pass of this layer");
   }
   layers::check_same(kCrossEntropyBackward, {"dlosses", dlosses}, logits.dtype(), {logits.size(0)});

@@ -4,7 +4,9 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include <qkv/layers/parameters.h>
 #include <qkv/tensor.h>
 
 #include "layers/checks.h"
@@ -23,6 +25,18 @@ inline void check_gradient(std::string_view function, const std::string& name,
   if (!gradient.given()) return;
   if (!parameter.given()) throw Error(function, name, "is of a parameter that the layer lacks");
   check_same(function, {name, gradient}, parameter.dtype(), parameter.shape());
+}
+
+// Checks the requested gradients of all parameters of a layer. Throws Error.
+template <class Parameters>
+void check_all_gradients(std::string_view function, const Parameters& gradients,
+                         const Parameters& parameters) {
+  std::vector<const Tensor*> all;
+  detail::for_each_entry(parameters, [&](const auto& entry) { all.push_back(&entry.value); });
+  std::size_t n = 0;
+  detail::for_each_entry(gradients, [&](const auto& entry) {
+    check_gradient(function, "gradients." + entry.name, entry.value, *all[n++]);
+  });
 }
 
 }  // namespace qkv::layers

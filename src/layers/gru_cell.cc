@@ -44,7 +44,7 @@ RowsOf<T> rows_of(const AnyView& view, Index first) {
   return {view.template as<std::remove_const_t<T>>() + first * view.stride(0), view.stride(0)};
 }
 
-// Calls f(first row, rows, arena) for blocks of kGruRows rows.
+// Calls f(first, rows, arena) for each block: `rows` rows from `first` on, at most kGruRows.
 template <class F>
 void for_each_row_block(Call& call, Index rows, const F& f) {
   call.for_each_task(core::divide_up(rows, kGruRows), [&](Index task, Arena& arena) {
@@ -84,7 +84,7 @@ struct GruCell::Steps::State {
     w.hh = {3 * w.hidden, w.hidden, packed->hh.values<T>().data()};
     return w;
   }
-  // Returns the weights with the transposed panels that gradients need.
+  // Returns the weights with transposed panels, for gradients; the other panels stay absent.
   template <class T>
   GruWeights<T> transposed(Call& call) const {
     GruWeights<T> w(cell.parameters_);

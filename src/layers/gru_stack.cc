@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <qkv/layers/gru_stack.h>
 
+#include "core/message.h"
 #include "layers/checks.h"
 
 namespace qkv {
@@ -77,6 +78,17 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
   if (x.rank() == 3) {  // if it is not, the first layer reports it
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
+    if (outputs.out.given()) {
+      layers::check_same(kGruStackForward, {"outputs.out", outputs.out}, config_.dtype,
+                         {B, x.size(1), directions() * config_.hidden});
+    }
+    if (outputs.state.given()) {  // as a whole, since each layer sees only its own part
+      layers::check_apart(kGruStackForward, {"outputs.state", outputs.state},
+                          {{"inputs.x", x},
+                           {"inputs.lengths", inputs.lengths},
+                           {"inputs.state", inputs.state},
+                           {"outputs.out", outputs.out}});
+    }
   }
   between.resize(layers_.size() - 1);
   GruInputs in = inputs;
@@ -100,8 +112,13 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
 void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gradients,
                         const GruInputGradients& input_gradients, Parameters& gradients,
                         Context& context) const {
-  if (saved.layers.size() != layers_.size() || gradients.layers.size() != layers_.size()) {
+  if (saved.layers.size() != layers_.size()) {
     throw Error(kGruStackBackward, "saved", "must come from a forward pass of this layer");
+  }
+  if (gradients.layers.size() != layers_.size()) {
+    throw Error(
+        kGruStackBackward, "gradients",
+        core::text("must be those of ", layers_.size(), " layers, got ", gradients.layers.size()));
   }
   if (input_gradients.write != Write::kOverwrite) {
     throw Error(kGruStackBackward, "input_gradients.write", "must be kOverwrite");
@@ -112,6 +129,16 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
     layers::check_same(kGruStackBackward, {name, state}, config_.dtype,
                        {layers() * directions(), x.size(0), config_.hidden});
   };
+  if (x.given()) {
+    if (input_gradients.x.given()) {
+      layers::check_same(kGruStackBackward, {"input_gradients.x", input_gradients.x}, config_.dtype,
+                         x.shape());
+    }
+    if (output_gradients.out.given()) {
+      layers::check_same(kGruStackBackward, {"output_gradients.out", output_gradients.out},
+                         config_.dtype, {x.size(0), x.size(1), directions() * config_.hidden});
+    }
+  }
   check("output_gradients.state", output_gradients.state);
   check("input_gradients.state", input_gradients.state);
   Tensor dout;

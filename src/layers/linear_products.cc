@@ -307,7 +307,7 @@ void backward_parameters(Context& context, std::string_view function, const Cons
   const Index tasks = core::divide_up(dy.channels, each);
   const Index columns = std::min(each, dy.channels);
   const bool by_panels = by.given() && columns >= dense::kStripColumns;
-  const bool copies = by_panels && dense::reads_copies<T>(x.from(0).stride);
+  const bool copies = by_panels && x.count > 0 && dense::reads_copies<T>(x.from(0).stride);
   // With more tasks than workers, the tasks share the checks and copies of x.
   const bool shared = gradients.weight.given() && tasks > context.executor().concurrency();
   const Index copied = shared && copies ? x.count * x.channels : 0;

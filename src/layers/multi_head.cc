@@ -9,6 +9,7 @@
 #include "core/shapes.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
+#include "layers/gradients.h"
 #include "layers/heads.h"
 #include "layers/learned_key.h"
 #include "layers/linear_products.h"
@@ -96,7 +97,8 @@ bool same_array(const View& a, const View& b) {
          a.strides() == b.strides();
 }
 
-// Checks shapes, types and overlaps of the gradients of q, k and v, which may share one buffer.
+// Checks shapes, types and overlaps of the gradients of q, k and v, which may share one buffer, and
+// of bias.
 void check_gradients(const LayerInputs& inputs, const ConstView& dout,
                      const LayerInputGradients& d) {
   using Pair = std::pair<layers::NamedView, View>;
@@ -117,6 +119,21 @@ void check_gradients(const LayerInputs& inputs, const ConstView& dout,
       layers::check_apart(kMultiHeadBackward, target, {{kNames[m], all[m].second}});
     }
   }
+  if (!d.bias.given()) return;
+  const layers::NamedView target{"input_gradients.bias", d.bias};
+  if (!inputs.bias.given()) {
+    throw Error(kMultiHeadBackward, target.name, "has no gradient, because bias is absent");
+  }
+  layers::check_same(kMultiHeadBackward, target, inputs.bias.dtype(), inputs.bias.shape());
+  layers::check_apart(kMultiHeadBackward, target,
+                      {{"q", inputs.q},
+                       {"k", inputs.k},
+                       {"v", inputs.v},
+                       {"bias", inputs.bias},
+                       {"output_gradients.out", dout},
+                       {kNames[0], d.q},
+                       {kNames[1], d.k},
+                       {kNames[2], d.v}});
 }
 
 }  // namespace
@@ -154,6 +171,10 @@ MultiHeadAttention::MultiHeadAttention(const MultiHeadConfig& config) : config_(
     layers::check_tensor(kMultiHead, "width or heads", config.dtype,
                          {config.heads, config.width, config.width});
   }
+  const Index channels = split ? config.width / config.heads : config.width;
+  const Index inner_keys = channels * config_.key_heads;
+  layers::check_tensor(kMultiHead, "key_width", config.dtype, {inner_keys, config_.key_width});
+  layers::check_tensor(kMultiHead, "value_width", config.dtype, {inner_keys, config_.value_width});
   parameters_ = zeros(config_);
 }
 
@@ -161,6 +182,7 @@ MultiHeadAttention::Parameters MultiHeadAttention::zero_gradients() const { retu
 
 void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                                  const Outputs& outputs, Context& context) const {
+  saved.inputs = {};  // backward() refuses `saved` if this call throws
   const layers::NamedView q{"q", inputs.q};
   const layers::NamedView k{"k", inputs.k};
   const layers::NamedView v{"v", inputs.v};
@@ -176,7 +198,6 @@ void MultiHeadAttention::forward(const LayerInputs& inputs, RunState& run, Saved
   layers::check_same(kMultiHeadForward, {"out", outputs.out}, config_.dtype, merged);
   layers::check_outputs(kMultiHeadForward, outputs, {q, k, v});
 
-  saved.inputs = {};  // no backward pass if this one throws
   const double divisor = divisor_of(config_);
   project(kMultiHeadForward, inputs.q, parameters_.q, divisor, saved.q, context);
   project(kMultiHeadForward, inputs.k, parameters_.k, divisor, saved.k, context);
@@ -222,7 +243,9 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   const LayerInputGradients& d = input_gradients;
   if (!inputs.q.given()) throw Error(kMultiHeadBackward, "saved", "must come from a forward pass");
   if (saved.heads.dtype() != config_.dtype || inputs.q.size(-1) != config_.width ||
-      saved.heads.size(-1) != parameters_.o.weight.size(1)) {
+      inputs.k.size(-1) != config_.key_width || inputs.v.size(-1) != config_.value_width ||
+      saved.heads.size(-1) != parameters_.o.weight.size(1) ||
+      saved.k.size(-1) != parameters_.k.weight.size(0)) {
     throw Error(kMultiHeadBackward, "saved", "must come from a forward pass of this layer");
   }
   const ConstView dout = output_gradients.out;
@@ -230,11 +253,10 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   shape[shape.rank() - 1] = config_.width;
   layers::check_same(kMultiHeadBackward, {"output_gradients.out", dout}, config_.dtype, shape);
   check_gradients(inputs, dout, d);
+  layers::check_all_gradients(kMultiHeadBackward, gradients, parameters_);
 
   // The backward of linear_forward(heads):
   Tensor d_heads(config_.dtype, saved.heads.shape());
-  layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
-                                     context);
   layers::linear_backward_input(kMultiHeadBackward, dout, parameters_.o, d_heads, Write::kOverwrite,
                                 context);
 
@@ -267,6 +289,9 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   to.captured = captured.filled();
   attention_backward({split(saved.q), split_keys(saved.k), split_keys(saved.v)}, options,
                      {split(saved.heads), saved.lse}, inner, to, context);
+  // Gradients are written from here on, since all arguments have been checked.
+  layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
+                                     context);
   captured.give();
   if (dsinks.given()) layers::give(dsinks, gradients.sinks.view(), d.write);
   if (d.bias.given() && config_.bias_kv) {

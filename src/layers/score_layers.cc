@@ -5,7 +5,8 @@
 #include "layers/checks.h"
 #include "layers/gradients.h"
 
-// Each layer consists of its score and its gradient's shape; layers/attend.h has the rest.
+// Each layer gives its name, its parameters, its score and the score's gradients; layers/attend.h
+// has the rest.
 namespace qkv {
 namespace {
 
@@ -25,8 +26,8 @@ Additive score_of(const AdditiveAttention::Parameters& p) {
 }
 Bilinear score_of(const BilinearAttention::Parameters& p) { return {.w = p.w}; }
 
-// Checks the inputs before attention() does, whose messages would name the score's parameters, not
-// the layer's.
+// Checks q's dtype and the widths of q and k before attention() does, whose messages would name the
+// score's parameters, not the layer's.
 void check_inputs(std::string_view function, const LayerInputs& inputs, DType dtype,
                   Index query_width, Index key_width) {
   layers::check_computed_in(function, {"q", inputs.q}, dtype);
@@ -74,7 +75,7 @@ AdditiveAttention::Parameters AdditiveAttention::zero_gradients() const {
 
 void AdditiveAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                                 const Outputs& outputs, Context& context) const {
-  saved.out = {};  // no backward pass if this one throws
+  saved.out = {};  // backward() refuses `saved` if this call throws
   const Parameters& p = parameters_;
   check_inputs("AdditiveAttention::forward", inputs, p.v.dtype(), p.w_q.size(1), p.w_k.size(1));
   ScoreLayer{kAdditive, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,
@@ -107,7 +108,7 @@ BilinearAttention::Parameters BilinearAttention::zero_gradients() const {
 
 void BilinearAttention::forward(const LayerInputs& inputs, RunState& run, Saved& saved,
                                 const Outputs& outputs, Context& context) const {
-  saved.out = {};  // no backward pass if this one throws
+  saved.out = {};  // backward() refuses `saved` if this call throws
   const Tensor& w = parameters_.w;
   check_inputs("BilinearAttention::forward", inputs, w.dtype(), w.size(0), w.size(1));
   ScoreLayer{kBilinear, score_of(parameters_), dropout_}.forward(inputs, run, saved, outputs,

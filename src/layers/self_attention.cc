@@ -6,6 +6,7 @@
 #include "core/shapes.h"
 #include "layers/attend.h"
 #include "layers/checks.h"
+#include "layers/gradients.h"
 #include "layers/projection.h"
 
 namespace qkv {
@@ -43,13 +44,13 @@ SelfAttention::Parameters SelfAttention::zero_gradients() const {
 
 void SelfAttention::forward(const SelfAttentionInputs& inputs, RunState& run, Saved& saved,
                             const Outputs& outputs, Context& context) const {
+  saved.out = {};  // backward() refuses `saved` if this call throws
   const ConstView x = inputs.x;
   const DType dtype = parameters_.q.weight.dtype();
   layers::check_rows(kSelfAttentionForward, {"x", x}, dtype, width());
   layers::check_same(kSelfAttentionForward, {"out", outputs.out}, dtype, x.shape());
   layers::check_outputs(kSelfAttentionForward, outputs, {{"x", x}});
 
-  saved.out = {};  // no backward pass if this one throws
   const double divisor = divisor_of(width());
   project(kSelfAttentionForward, x, parameters_.q, divisor, saved.q, context);
   project(kSelfAttentionForward, x, parameters_.k, divisor, saved.k, context);
@@ -70,6 +71,7 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
   if (x.dtype() != parameters_.q.weight.dtype() || x.size(-1) != width()) {
     throw Error(kSelfAttentionBackward, "saved", "must come from a forward pass of this layer");
   }
+  layers::check_all_gradients(kSelfAttentionBackward, gradients, parameters_);
   if (input_gradients.x.given()) {
     const layers::NamedView dx{"input_gradients.x", input_gradients.x};
     layers::check_same(kSelfAttentionBackward, dx, x.dtype(), x.shape());

@@ -251,6 +251,11 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
   if (sharding.zigzags == 0) {
     for (int r = 0; r < count; ++r) pieces.push_back({0, lengths[static_cast<std::size_t>(r)], r});
   } else {
+    constexpr Index kMostZigzags = Index{1} << 40;
+    if (sharding.zigzags < 0 || sharding.zigzags > kMostZigzags) {
+      throw Error(function_, "sharding",
+                  core::text("must have 0 to 2^40 zigzags, got ", sharding.zigzags));
+    }
     const Index size = sharding.zigzags < 1 ? 0 : lengths[0] / (2 * sharding.zigzags);
     if (std::ranges::any_of(lengths,
                             [&](Index rows) { return rows != 2 * sharding.zigzags * size; })) {

@@ -77,7 +77,8 @@ bool is_dot(const Score& score) {
 // Whether the gradients can have the bits of one process.
 bool continues_sums(const Call& call) {
   const Options& o = call.options;
-  return call.inputs.k.size(1) > 0 && is_dot(o.score) && !o.qk_norm && !o.rotary;
+  return call.inputs.q.size(1) > 0 && call.inputs.k.size(1) > 0 && is_dot(o.score) && !o.qk_norm &&
+         !o.rotary;
 }
 
 // ---- sums of terms --------------------------------------------------------------------------

@@ -12,14 +12,15 @@
 #include "reference/row.h"
 #include "reference/softmax.h"
 
-// Computes out_i = sum_j softmax_j(s_ij) z_ij v_j and every other result, in plain loops.
+// Computes out_i = sum_j softmax_j(s_ij) z_ij v_j (z_ij is the factor of dropout) and every other
+// result, in plain loops.
 namespace qkv::reference {
 
 using core::ResultOperand;
 using core::Results;
 using core::RowsResult;
 
-// The queries of one task. Results are bit-identical for any number.
+// The number of queries of one task, which changes no bit of the results.
 inline constexpr Index kQueriesPerTask = 32;
 
 template <class T>
@@ -32,7 +33,7 @@ void put(const Problem& p, const ResultOperand& to, Index b, Index h, Index row,
 template <class T>
 class Forward {
  public:
-  // `products`: those of bfloat16 only if multiplies_bfloat16(p).
+  // `products` must be Products::kPlain unless multiplies_bfloat16(p).
   Forward(const Problem& p, const Results& results, Products products = Products::kPlain)
       : p_(p), to_(results), products_(products), columns_(p, results.columns, results.pooled) {}
 
@@ -73,12 +74,12 @@ class Forward {
  private:
   struct Worker {
     Row<T> row;
-    std::uint8_t* kept = nullptr;
-    T* acc = nullptr;
-    T* chunk_acc = nullptr;
+    std::uint8_t* kept = nullptr;  // [Tk]: 1, or 0 if the weight is dropped
+    T* acc = nullptr;              // [E]: the weighted sum of values
+    T* chunk_acc = nullptr;        // [E]: the sum of one chunk
     RowSums<T> sums;
-    Index* top_keys = nullptr;  // unmasked keys, sorted by weight
-    T* top_weights = nullptr;   // of unmasked keys, by key
+    Index* top_keys = nullptr;  // [Tk]: the unmasked keys, largest weight first
+    T* top_weights = nullptr;   // [Tk]: weights by key, of unmasked keys only
   };
 
   template <class AnyArena>
@@ -96,7 +97,8 @@ class Forward {
     return w;
   }
 
-  // Processes one query: its scores, then the softmax, and the weighted sum into w.acc.
+  // Processes one query: its scores, then the softmax, and the weighted sum into w.acc. Writes the
+  // state of a step; then adds the sink.
   Softmax<T> process(const QueryAt& at, Worker& w) const {
     const Sequence s = p_.sequence(at.b);
     score_row(p_, x_, at, 0, s.Tk, false, w.row);
@@ -111,7 +113,7 @@ class Forward {
     return state;
   }
 
-  // The state before the keys of the call: of none, or the one that the call continues from.
+  // The softmax state before the call's keys: empty, or the one that attention_step() continues.
   Softmax<T> load_state(const QueryAt& at, Index row, const WeightedSum<T>& values) const {
     Softmax<T> state;
     std::fill_n(values.acc, values.width, T(0));
@@ -175,7 +177,7 @@ class Forward {
     columns_.keep(at.b, at.h, row, state);
   }
 
-  // Writes row `to_row` of a returned matrix from the query that was processed last.
+  // Writes row `to_row` of matrix `m` from the query that process() put into `w` last.
   void write_matrix_row(const QueryAt& at, const RowsResult& m, Index to_row,
                         const Softmax<T>& state, const Worker& w) const {
     const RealOf<T> keep = static_cast<RealOf<T>>(1 - p_.dropout);

@@ -16,8 +16,8 @@ namespace runtime {
 
 void Block::grow(std::size_t bytes) {
   if (bytes <= bytes_) return;
-  // A block that has to grow again gets at least a quarter more than it had, so that a key cache
-  // that grows with every call does not allocate in each.
+  // A block grows by a quarter or more, so that few calls allocate where each needs a little more,
+  // as with a growing key cache.
   const std::size_t wanted = core::padded_bytes(std::max(bytes, bytes_ + bytes_ / 4));
   release();
   memory_ =
@@ -35,7 +35,7 @@ void Block::release() noexcept {
 namespace detail {
 
 void ContextState::reserve(std::size_t shared_bytes, std::size_t worker_bytes) {
-  // All workers' blocks have the same size, and the last one grows last.
+  // All workers' blocks have the same size: if one cannot grow, all are released.
   const runtime::Block& last = others.empty() ? first : others.back();
   if (shared_bytes <= shared.bytes() && worker_bytes <= last.bytes()) return;
   try {
@@ -43,6 +43,8 @@ void ContextState::reserve(std::size_t shared_bytes, std::size_t worker_bytes) {
     first.grow(worker_bytes);
     for (runtime::Block& block : others) block.grow(worker_bytes);
   } catch (...) {
+    first.release();
+    for (runtime::Block& block : others) block.release();
     count_held();
     throw;
   }

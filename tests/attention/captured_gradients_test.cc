@@ -299,6 +299,26 @@ TEST(CapturedGradients, TakeAnyStridesAndAccumulate) {
   }
 }
 
+// Without queries they are 0, or what was in the buffer if they are added to it.
+TEST(CapturedGradients, AreZeroWithoutQueries) {
+  const Tensor q(DType::kFloat32, {1, 1, 0, kD}), k = normal({1, 1, 5, kD}, 1, DType::kFloat32);
+  const Tensor table = normal({5}, 2, DType::kFloat32), lse(DType::kFloat32, {1, 1, 0});
+  const Symbols x;
+  const Captured t(table, "table");
+  Options options;
+  options.mods = {score_mod(x.s + t(x.j))};
+  for (const Write write : {Write::kOverwrite, Write::kAccumulate}) {
+    Tensor dtable(DType::kFloat32, {5});
+    std::ranges::fill(dtable.values<float>(), 0.5F);
+    InputGradients to;
+    to.captured = {{t, dtable}};
+    to.write = write;
+    attention_backward({q, k, k}, options, {.out = q, .lse = lse}, {.out = q}, to);
+    const double want = write == Write::kOverwrite ? 0 : 0.5;
+    EXPECT_EQ(values_of(dtable), std::vector<double>(5, want));
+  }
+}
+
 // No gradient depends on masked keys, or on elements that only masked pairs read.
 TEST(CapturedGradients, OfMaskedPairsAreZero) {
   for (const ScoreKind kind : kKinds) {

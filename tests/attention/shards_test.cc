@@ -404,8 +404,9 @@ TEST(Shards, NumbersOfHeadsAreChecked) {
   EXPECT_NE(message(0, 2).find("reads table at index 6"), std::string::npos) << message(0, 2);
   EXPECT_NE(message(3, 1).find("reads table at index 6"), std::string::npos) << message(3, 1);
   EXPECT_EQ(message(-1, 1),
-            "attention: shard must have a first_head of 0 to 2^31-1 and a head_step of 1 to "
-            "2^31/H, got -1 and 1");
+            "attention: shard must have a first_head of 0 or more and a head_step of 1 or more, "
+            "with all heads below 2^31, got -1 and 1 for H = 4");
+  EXPECT_NE(message((Index{1} << 31) - 3, 1).find("head_step"), std::string::npos);
   EXPECT_NE(message(0, 0).find("head_step"), std::string::npos);
   EXPECT_NE(message(0, Index{1} << 31).find("head_step"), std::string::npos);
 }

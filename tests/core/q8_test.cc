@@ -210,7 +210,7 @@ TEST(Q8, WrongCallsAreErrors) {
         quantize_q8(x, View(to.view().as<BlockQ8>(), {2, 2}, {0, 1}));
       });
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const char* const rule = "quantize_q8: x must hold finite numbers of at most 65519 * 127, got ";
+  const char* const rule = "quantize_q8: x must hold finite numbers below 65520 * 127, got ";
   x.values<float>()[70] = kInfinity;
   expect(std::string(rule) + "inf in float32 [2,64]", [&] { quantize_q8(x, to); });
   x.values<float>()[70] = std::nanf("");

@@ -63,7 +63,14 @@ TEST(ExpressionErrors, NameTheArgumentAndTheRule) {
       {[&] { mask_mod(x.s < 0); }, "mask_mod: mask must not depend on the score, got s < 0.0"},
       {[&] { Captured(ConstView(), "table"); }, "expression: table is no array"},
       {[&] { Expression(std::int64_t{1} << 40); },
-       "expression: an integer must fit in 32 bits, got 1099511627776"}};
+       "expression: an integer must fit in 32 bits, got 1099511627776"},
+      {[&] {
+         Expression deep = x.s;
+         for (int n = 1; n < 4000; ++n) deep = deep + 1;
+         EXPECT_TRUE(deep.text().ends_with(" + 1.0"));
+         deep = deep + 1;
+       },
+       "expression: operations must not be nested more than 4000 deep: add terms in groups"}};
   for (const auto& [call, message] : cases) {
     EXPECT_EQ(error_of(call), message);
   }

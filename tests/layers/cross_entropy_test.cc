@@ -225,6 +225,29 @@ TEST(CrossEntropy, WeightsThatDoNotFitAreErrors) {
   EXPECT_EQ(error_of([&] { Pass(CrossEntropy(0, std::nullopt, two), logits, {0}); }),
             "CrossEntropy::forward: logits must have V = 2, one for each class weight, got float64 "
             "[1,3]");
+  const std::vector<double> huge{1, 1e39, 1};
+  EXPECT_EQ(
+      error_of([&] {
+        Pass(CrossEntropy(0, std::nullopt, huge), random_tensor(DType::kFloat32, {1, 3}, 3), {0});
+      }),
+      "CrossEntropy::forward: logits are float32, which cannot hold the class weight 1e+39");
+}
+
+// The sum of the weights may be infinite in the type of the logits.
+TEST(CrossEntropy, LargeWeightsHaveFiniteGradients) {
+  const std::vector<double> large{3e38, 3e38, 1};
+  const CrossEntropy loss(0, std::nullopt, large);
+  const Tensor logits = random_tensor(DType::kFloat32, {1, 3}, 3);
+  const std::vector<std::int64_t> targets{2};
+  Tensor losses(DType::kFloat32, {1}), dlogits(DType::kFloat32, {1, 3});
+  losses.values<float>()[0] = 1;
+  CrossEntropy::Saved saved;
+  loss.forward(logits, targets, saved, {.losses = losses});
+  losses.values<float>()[0] = 1;
+  loss.backward(saved, losses, dlogits);
+  float sum = 0;
+  for (const float x : dlogits.values<float>()) sum += x;
+  EXPECT_NEAR(sum, 0, 1e-6);
 }
 
 TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {

@@ -136,6 +136,35 @@ TEST_F(MultiHeadErrors, BackwardNamesTheArgument) {
   EXPECT_EQ(
       backward({.out = dy}, {.q = slice(big.view(), 0, 0, 2), .k = slice(big.view(), 0, 1, 3)}),
       prefix + "input_gradients.k must not overlap input_gradients.q");
+  EXPECT_EQ(backward({.out = dy}, {.bias = dx}),
+            prefix + "input_gradients.bias has no gradient, because bias is absent");
+  gradients.q.weight = Tensor(DType::kFloat32, {1, 1});
+  EXPECT_EQ(backward({.out = dy}, {}),
+            prefix + "gradients.fc_q.weight must have the shape [4,4], got float32 [1,1]");
+}
+
+// The gradient of bias is checked before anything is written.
+TEST_F(MultiHeadErrors, BackwardChecksTheGradientOfBias) {
+  const std::string prefix = "MultiHeadAttention::backward: input_gradients.bias ";
+  for (const bool bias_kv : {false, true}) {
+    const MultiHeadAttention layer({.width = 4, .heads = 2, .bias_kv = bias_kv});
+    Tensor bias(DType::kFloat32, {3, 3});
+    RunState run;
+    MultiHeadAttention::Saved saved;
+    layer.forward({.q = x_, .k = x_, .v = x_, .bias = bias}, run, saved, {.out = out_});
+    auto gradients = layer.zero_gradients();
+    const Tensor dy = random_tensor(DType::kFloat32, {2, 3, 4}, 2);
+    const auto backward = [&](const View& to) {
+      return message_of([&] { layer.backward(saved, {.out = dy}, {.bias = to}, gradients); });
+    };
+    Tensor small(DType::kFloat32, {1, 1}), wide(DType::kFloat64, {3, 3});
+    EXPECT_EQ(backward(small), prefix + "must have the shape [3,3], got float32 [1,1]");
+    EXPECT_EQ(backward(wide), prefix + "must be float32 as the layer is, got float64 [3,3]");
+    EXPECT_EQ(backward(bias), prefix + "must not overlap bias");
+    for (const float value : gradients.o.weight.values<float>()) EXPECT_EQ(value, 0);
+    Tensor good(DType::kFloat32, {3, 3});
+    EXPECT_EQ(backward(good), "");
+  }
 }
 
 TEST(LayerErrors, ScoreLayersNeedOutAndAForwardPass) {
@@ -222,6 +251,16 @@ TEST(LayerErrors, AFailedForwardPassLeavesNothingToGoBackFrom) {
   const std::vector<std::int64_t> bad{2, 4};  // Tk is 3
   const LayerInputs a{x, x, x, good};
   const LayerInputs b{x, x, x, bad};
+  {
+    MultiHeadAttention layer({.width = 4, .heads = 2});
+    MultiHeadAttention::Saved saved;
+    RunState run;
+    Tensor out(DType::kFloat32, {2, 3, 4}), other(DType::kFloat32, {2, 3, 5});
+    auto gradients = layer.zero_gradients();
+    layer.forward(a, run, saved, {.out = out});
+    EXPECT_NE(message_of([&] { layer.forward(a, run, saved, {.out = other}); }), "");
+    EXPECT_NE(message_of([&] { layer.backward(saved, {.out = out}, {}, gradients); }), "");
+  }
   expect_failed_pass_is_refused(DotProductAttention(), a, b);
   expect_failed_pass_is_refused(AdditiveAttention(4, 4, 2), a, b);
   expect_failed_pass_is_refused(MultiHeadAttention({.width = 4, .heads = 2}), a, b);
@@ -247,6 +286,15 @@ TEST(LayerErrors, SavedOfAnotherLayerIsRefused) {
     const MultiHeadAttention heads({.width = 4, .heads = 2});
     auto gradients = heads.zero_gradients();
     expect_refused([&] { heads.backward(of_heads, {.out = dy}, {}, gradients); });
+
+    const Tensor long_keys = random_tensor(dtype, {2, 3, width + 8}, 1);
+    MultiHeadAttention::Saved of_long_keys;
+    const MultiHeadAttention other(
+        {.width = width, .heads = 2, .dtype = dtype, .key_width = width + 8});
+    other.forward({x, long_keys, x}, run, of_long_keys, {.out = y});
+    const MultiHeadAttention same({.width = width, .heads = 2, .dtype = dtype});
+    auto of_same = same.zero_gradients();
+    expect_refused([&] { same.backward(of_long_keys, {.out = y}, {}, of_same); });
 
     SelfAttention::Saved of_self;
     SelfAttention(width, dtype).forward({x}, run, of_self, {.out = y});

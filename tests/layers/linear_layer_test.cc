@@ -37,6 +37,22 @@ TEST(LinearLayer, GradientsAreDerivatives) {
   }
 }
 
+// Without rows the gradients of parameters are 0, for any width.
+TEST(LinearLayer, WithoutRowsGradientsAreZero) {
+  for (const Index width : {3, 256, 1024}) {
+    const Linear layer(width, width, true, DType::kFloat32);
+    const Tensor none(DType::kFloat32, {0, width});
+    Tensor y(DType::kFloat32, {0, width}), dx(DType::kFloat32, {0, width});
+    Linear::Saved saved;
+    layer.forward(none, saved, y);
+    auto gradients = layer.zero_gradients();
+    std::ranges::fill(gradients.weight.values<float>(), 7.0F);
+    layer.backward(saved, y, dx, gradients);
+    EXPECT_TRUE(
+        std::ranges::all_of(gradients.weight.values<float>(), [](float x) { return x == 0; }));
+  }
+}
+
 TEST(LinearLayer, GradientsAreAddedOrNotAskedFor) {
   const Linear layer = initialised(Linear(3, 4, true, kF32));
   const Tensor x = random_tensor(kF32, {6, 3}, 1);

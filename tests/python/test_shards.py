@@ -149,3 +149,20 @@ def test_caches_and_memories_take_no_shard() -> None:
     memory = qkv.AdditiveMemory(np.ones((2, 5, 4)), params)
     with pytest.raises(TypeError, match="unexpected keyword argument 'shard'"):
         memory.attention(np.zeros((2, 1, 3)), np.ones((2, 5, 6)), shard=(0, 1, 0, 5))
+
+
+def test_small_weights_of_a_part_keep_nan() -> None:
+    keys, values = np.array([[0.0], [-100.0]]), np.array([[1.0, 1.0], [np.nan, 1.0]])
+    q = np.array([[1.0]])
+    whole = qkv.attention(q, keys, values, scale=1.0)
+    assert np.isnan(whole[0, 0])
+    parts = [
+        qkv.attention(q, keys[n : n + 1], values[n : n + 1], scale=1.0, return_lse=True)
+        for n in (0, 1)
+    ]
+    for first, second in ((0, 1), (1, 0)):
+        out, _ = qkv.merge(*parts[first], *parts[second])
+        np.testing.assert_array_equal(out, whole)
+    # A part without unmasked keys may hold anything.
+    none = (np.full((1, 2), np.nan), np.array([-np.inf]))
+    np.testing.assert_array_equal(qkv.merge(*parts[0], *none)[0], parts[0].out)

@@ -57,11 +57,11 @@ inline constexpr Index kMostPageTokens = 10'000;
 // Returns one HTML document that needs nothing else: it loads nothing from any network, and its
 // security policy forbids all code but its own. Numbers are exact if all of them take at most 4 MiB
 // as float32 (of float64 maps: as float64). Others are rounded to multiples of M / 65534, where M
-// is the largest magnitude; if they would take more than about 18 MB compressed, of M / 16382 or
-// M / 4094. The page states the largest error. Throws Error for a page without examples, for
-// examples of other numbers of layers, heads, labels or indices, and beyond kMostPageCells or
-// kMostPageTokens. `stop` is polled; if it is set, Cancelled is thrown. Equal pages give identical
-// bytes, as far as zlib does.
+// is the largest magnitude of those that are not masked; if they would take more than about 18 MB
+// compressed, of M / 16382 or M / 4094. The page states the largest error. Throws Error for a page
+// without examples, for examples of other numbers of layers, heads, labels or indices, and beyond
+// kMostPageCells or kMostPageTokens. `stop` is polled; if it is set, Cancelled is thrown. Equal
+// pages give identical bytes, as far as zlib does.
 QKV_API std::string draw_page(const Page& page, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app

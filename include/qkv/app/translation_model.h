@@ -29,11 +29,10 @@ struct TranslationModel {
   Index longest_source = 0;
 };
 
-// The text that replaces "<unk>" in a translation.
+// The text of an unknown target token in a translation.
 enum class UnknownTokens {
   kKept,  // "<unk>" stays
-  // It is replaced by the source token, as typed, that had the largest attention weight at its
-  // step.
+  // "<unk>" becomes the source token, as typed, with the largest attention weight at its step.
   kCopied,
   kCopiedIfLooked,  // as kCopied with attention, as kKept without
 };
@@ -41,16 +40,17 @@ enum class UnknownTokens {
 // A text's translation, with the tokens behind it.
 struct TranslatedText {
   std::string text{};          // with spaces and capitals in the model's style
-  double log_probability = 0;  // natural log-probability of the target tokens
-  bool is_whole = true;        // true if the end token was reached; false if truncated
-  // The tokens the model read and wrote, with the end tokens; "<unk>" stays.
+  double log_probability = 0;  // natural, of the target tokens; NaN if not computed
+  bool is_whole = true;        // false if cut off at the limit, or ended by NaN
+  // Source tokens as the tokenizer splits them, and target tokens of the vocabulary, among them
+  // "<unk>"; each with the end token if there is one.
   std::vector<std::string> source{};
   std::vector<std::string> target{};
-  Tensor attention{};  // [target, source] float32, as in Translation; may be absent
+  Tensor attention{};  // weights [target tokens, source tokens], float32; absent if not requested
 };
 
-// The most tokens of a text that the program and the Python package translate, since attention
-// takes memory for source tokens x target tokens.
+// The program and the Python package refuse texts of more tokens, without the end token, because
+// attention takes memory for source tokens x target tokens.
 inline constexpr Index kMostSourceTokens = 4096;
 
 // Translates each text independently of the others. A text without visible characters has a
@@ -67,7 +67,8 @@ struct TextPair {
   std::string target{};
 };
 
-// The loss of the targets, without dropout. Each target ends in the end token, which is counted.
+// The loss, summed over the target tokens, each target's end token among them; without dropout.
+// Throws Error for invalid UTF-8.
 QKV_API TranslationLoss loss(const TranslationModel& model, std::span<const TextPair> pairs,
                              Context& context);
 
@@ -83,10 +84,10 @@ struct ModelFileOptions {
   ParameterStorage storage = ParameterStorage::kUnchanged;
 };
 
-// Writes a model atomically as one .safetensors file: its parameters under their names, and the
-// vocabularies, the style and all settings as text. With subwords, the bytes of Subwords replace
-// the vocabularies. Throws OutputError, and Error for a parameter that the storage type cannot
-// hold.
+// Writes a model atomically as one .safetensors file: its parameters under their names, the
+// vocabularies as tokens and counts, and style and settings as text. With subwords, the bytes of
+// Subwords replace the vocabularies. Throws OutputError, and Error for a parameter that the storage
+// type cannot hold.
 QKV_API void write_model_file(const std::string& path, const TranslationModel& model,
                               const ModelFileOptions& options = {});
 // Reads a model file. The folder of a run (`qkv train DATA -o RUN`) stands for its best model,
@@ -94,16 +95,18 @@ QKV_API void write_model_file(const std::string& path, const TranslationModel& m
 // for a run without a model; Cancelled if `stop` is set, also while waiting for a FIFO's writer.
 QKV_API TranslationModel read_model_file(const std::string& path,
                                          const std::atomic<bool>* stop = nullptr);
-// Parses the bytes of a model file; `name` stands for the file in messages.
+// Parses the bytes of a model file; `name` stands for the file in messages. Throws InputError for
+// anything else.
 QKV_API TranslationModel parse_model(const std::string& name, std::string_view bytes);
 
 // The translators that are part of the library.
 //
-// The model of English sentences to French was trained on sentence pairs of tatoeba.org (CC BY 2.0
-// FR, collected by manythings.org/anki; NOTICE says more): short everyday sentences, which it can
-// translate. app/translator/model/english_french/train.sh is the command that trained it.
+// This model translates English sentences to French. It was trained on sentence pairs of
+// tatoeba.org (CC BY 2.0 FR, collected by manythings.org/anki; NOTICE says more): short everyday
+// sentences, which it can translate. app/translator/model/english_french/train.sh is the command
+// that trained it.
 QKV_API TranslationModel english_french_model();
-// The model of English dates to ISO 8601: "the 3rd of May, 1987" -> 1987-05-03.
+// This model writes English dates as ISO 8601: "the 3rd of May, 1987" -> 1987-05-03.
 // app/translator/model/dates/train.sh is the command that trained it, on days that `qkv gen dates
 // --split test` never draws.
 QKV_API TranslationModel date_model();

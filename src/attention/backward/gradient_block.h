@@ -14,8 +14,7 @@ namespace qkv::attn {
 //   s = q k^T, dw = dout v^T, w = exp(s - lse), ds = w (dw - delta)
 //   dv += w^T dout, dk += ds^T q, dq += ds k (dot products; for the additive score see
 //   attention/backward/additive_products.h)
-// The object belongs to one task; its six parts are listed in
-// docs/performance.md#the-backward-pass.
+// The object belongs to one task.
 template <class T>
 class FusedGradientBlock {
  public:

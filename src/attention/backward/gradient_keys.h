@@ -12,10 +12,11 @@
 
 namespace qkv::attn {
 
-// The block of 128 keys of a task of step 2: its keys and values as the products read them (packed
-// panels [Dk][kPanel] and [E][kPanel], rows [keys][Dk]), and its non-finite keys, whose row of k or
-// v has NaN or an infinity. While no query of a block attends to such a key it is left out: its
-// weights are 0, its values count as zeros, and sums over keys skip it. Owned by GradientPairs.
+// The block of 128 keys of a task of step 2: its keys and values as the products read them (panels
+// [terms(score_width())][kPanel] and [terms(E)][kPanel], rows [keys][Dk] or words), and its
+// non-finite keys, whose row of k, or of v if values are packed, has NaN or an infinity. While no
+// query of the current query block attends to such a key, the key is left out: its weights are 0,
+// its values count as zeros, and sums over keys skip it. GradientPairs owns this object.
 template <class T>
 class GradientKeys {
  public:
@@ -28,33 +29,34 @@ class GradientKeys {
     if (call.dot.in_words) words_ = take(kGradientBlock / 2 * p_.Dk);
   }
 
-  // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
+  // Moves to block number `block` of a unit, whose first key is block * kGradientBlock.
   void start(const KeyUnit& unit, Index block);
 
   const KeyUnit& unit() const { return unit_; }
   Index block() const { return block_; }
+  // The block's first key, counted in its sequence, and the row of k and v that holds it.
   Index first() const { return first_; }
   Index row() const { return unit_.s.k0 + first_; }
   Index count() const { return count_; }
   Index panels() const { return core::divide_up(count_, kPanel); }
 
-  // Panels of kPanel keys for the scores, and of kPanel values for dw, transposed.
+  // Panel n, transposed: kPanel keys for the scores, kPanel rows of v for dw.
   const T* key_panel(Index n) const {
     return key_panels_ + n * kPanel * call_.terms(call_.dot.score_width());
   }
   const T* value_panel(Index n) const { return value_panels_ + n * kPanel * call_.terms(p_.E); }
-  // Rows of keys for sums over keys, or with products of BF16 words of two rows.
+  // Rows of keys for sums over keys. With BF16 products, a row holds the words of two keys.
   const RowsOf<const T>& rows() const { return rows_; }
 
   // Whether all packed keys and values are finite.
   bool are_finite() const { return finite_; }
   // Whether there are non-finite keys that may be left out.
   bool have_non_finite() const { return !finite_ && leaves_out_non_finite(); }
-  // If have_non_finite(): the first non-finite key in begin .. end-1, or `end`.
+  // The first non-finite key in begin .. end-1, else `end`. Requires have_non_finite().
   Index next_non_finite(Index begin, Index end) const { return non_finite_.next(begin, end); }
-  // If have_non_finite(): prepares values and words for a block of queries. With `keep`, because a
-  // query attends to a non-finite key, they hold the rows of non-finite keys, else zeros in their
-  // place.
+  // Prepares value panels and words for a block of queries. With `keep` (a query attends to a
+  // non-finite key) they hold the rows of non-finite keys, without it zeros in their place.
+  // Requires have_non_finite().
   void keep_non_finite(bool keep);
 
  private:
@@ -78,8 +80,9 @@ class GradientKeys {
   Index first_ = 0;
   Index count_ = 0;
   bool finite_ = true;
-  bool has_non_finite_values_ =
-      true;  // value_panels_ and words_ hold the non-finite rows, not zeros
+  // Whether value_panels_ and words_ hold the rows of non-finite keys; if not, zeros in their
+  // place.
+  bool keeps_non_finite_ = true;
   KeySet non_finite_;
   RowsOf<const T> rows_;
   T* key_panels_ = nullptr;
@@ -95,7 +98,7 @@ void GradientKeys<T>::start(const KeyUnit& unit, Index block) {
   first_ = block * kGradientBlock;
   count_ = std::min(kGradientBlock, unit.s.Tk - first_);
   finite_ = true;
-  has_non_finite_values_ = true;
+  keeps_non_finite_ = true;
   const Index offset = key_offset();
   pack(p_.k, offset, call_.dot.score_width(), key_panels_);
   pack_values();
@@ -185,8 +188,8 @@ void GradientKeys<T>::find_non_finite(const T* panels, Index terms) {
 
 template <class T>
 void GradientKeys<T>::keep_non_finite(bool keep) {
-  if (keep == has_non_finite_values_) return;
-  has_non_finite_values_ = keep;
+  if (keep == keeps_non_finite_) return;
+  keeps_non_finite_ = keep;
   if (keep) {
     pack_values();
     if (call_.dot.in_words) join_rows(key_offset());

@@ -24,7 +24,8 @@ struct Arrays {
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
 // be valid at this point; cu_seqlens, context_lens and block_tables are copied, since the sizes of
 // memory and the places of keys depend on them. `stop` is polled while they are read, which may
-// take long. Allocates nothing if `p` was filled before with as many masks and sequences.
+// take long. Allocates nothing if `p` was filled before with as many masks and sequences,
+// none of them an expression.
 //
 // Calls with arrays in device memory begin with
 //   resolve(function, stop, inputs, options, p, {.memory = core::Memory::kDevice})

@@ -222,10 +222,12 @@ void resolve_shard(const std::optional<Shard>& shard, Problem& p) {
   }
   constexpr Index kMostHeads = Index{1} << 31;
   if (shard->first_head < 0 || shard->first_head >= kMostHeads || shard->head_step < 1 ||
-      shard->head_step > kMostHeads / std::max<Index>(p.H, 1)) {
+      shard->head_step > kMostHeads / std::max<Index>(p.H, 1) ||
+      shard->first_head + (p.H - 1) * shard->head_step >= kMostHeads) {
     throw Error(p.function, "shard",
-                text("must have a first_head of 0 to 2^31-1 and a head_step of 1 to 2^31/H, got ",
-                     shard->first_head, " and ", shard->head_step));
+                text("must have a first_head of 0 or more and a head_step of 1 or more, with all "
+                     "heads below 2^31, got ",
+                     shard->first_head, " and ", shard->head_step, " for H = ", p.H));
   }
 }
 

@@ -257,7 +257,10 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
     throw Error(p.function, name, "is empty; make it with mask_mod(...)");
   }
   check_mod_range(p, name);
-  if (mask.program != nullptr && mask.classes == nullptr) {
+  // precompute() has checked the indices of its own batch entries and heads.
+  const bool is_checked = mask.classes != nullptr && (mask.classes->B > 1 || p.B <= 1) &&
+                          (mask.classes->H > 1 || p.H <= 1);
+  if (mask.program != nullptr && !is_checked) {
     expressions::check_indices(p.function, name, mask.program->program, expressions::all_pairs(p),
                                &p);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
@@ -67,6 +68,9 @@ void resolve_paged_sizes(const Inputs& inputs, Problem& p) {
   }
 }
 
+// The most numbers of a vector; vectors of more throw std::length_error.
+constexpr Index kMostIndices = std::numeric_limits<Index>::max() / Index{sizeof(Index)};
+
 // Reads the number of keys of each entry, once, into memory of the problem; the largest is Tk.
 void read_context_lens(const Inputs& inputs, core::ResolvedProblem& p) {
   const ConstView& x = inputs.context_lens;
@@ -77,6 +81,7 @@ void read_context_lens(const Inputs& inputs, core::ResolvedProblem& p) {
   // Without queries nothing is computed, and there may be any number of entries.
   const bool keeps = p.q_rows > 0 && p.H > 0;
   p.own_context_lens.clear();
+  if (keeps && p.B > kMostIndices) throw std::bad_alloc();
   if (keeps) p.own_context_lens.reserve(static_cast<std::size_t>(p.B));
   p.Tk = 0;
   for (Index b = 0; b < p.B; ++b) {
@@ -104,6 +109,7 @@ void read_block_tables(const Inputs& inputs, core::ResolvedProblem& p) {
   p.own_block_tables.clear();
   p.table_pages = core::divide_up(p.Tk, page);
   if (!p.own_context_lens.empty()) {
+    if (p.table_pages > kMostIndices / p.B) throw std::bad_alloc();
     p.own_block_tables.resize(p.own_context_lens.size() * static_cast<std::size_t>(p.table_pages));
   }
   for (Index b = 0; b < p.B && !p.own_context_lens.empty(); ++b) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
@@ -27,8 +28,12 @@ void add_norm(const Problem& p, const QkNorm& norm, const char* name, const Cons
 
 void resolve_norm(const QkNorm& norm, Problem& p) {
   const bool narrow = p.accumulator == DType::kFloat32;
-  if (!(norm.eps >= 0) || !std::isfinite(narrow ? static_cast<float>(norm.eps) : norm.eps)) {
+  if (!(norm.eps >= 0) || !std::isfinite(norm.eps)) {
     throw Error(p.function, "qk_norm.eps", text("must be finite and 0 or more, got ", norm.eps));
+  }
+  if (narrow && !std::isfinite(static_cast<float>(norm.eps))) {
+    throw Error(p.function, "qk_norm.eps",
+                text("must fit in float32, the type of the sums, got ", norm.eps));
   }
   add_norm(p, norm, "qk_norm.q", norm.q, p.Dq, "Dq", p.H, "H", p.query_maps);
   add_norm(p, norm, "qk_norm.k", norm.k, p.Dk, "Dk", p.G, "G", p.key_maps);
@@ -92,6 +97,10 @@ Operand positions_of(const Problem& p, const char* name, const ConstView& x, Ind
 void resolve_rotary(const Rotary& rotary, Problem& p) {
   if (!(rotary.base > 0) || !std::isfinite(rotary.base)) {
     throw Error(p.function, "rotary.base", text("must be finite and above 0, got ", rotary.base));
+  }
+  // Powers of smaller numbers may be infinite.
+  if (rotary.base < std::numeric_limits<double>::min()) {
+    throw Error(p.function, "rotary.base", text("must be at least 2^-1022, got ", rotary.base));
   }
   if (rotary.width == 0 && p.Dq != p.Dk) {
     throw Error(

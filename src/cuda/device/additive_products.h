@@ -14,22 +14,24 @@
 #include "cuda/device/words.h"
 
 // Gradients of q, k and the parameters of the additive score, from the gradients dx and dy of
-// projections (device/additive_gradients.h), in the tiles of project():
-//   dq_i = Wq^T dx_i    dWq = sum_i dx_i q_i^T    db = sum_i dx_i    dv_u = sum_i units_iu
-// and the same of keys. A thread adds all terms of a number, in ascending order and in blocks of
-// 64, so no sum differs from run to run.
+// projections (cuda/device/additive_gradients.h):
+//   dq_i = Wq^T dx_i    dWq = sum_i dx_i q_i^T    db = sum_i dx_i    dv_u = 2 sum_i units_iu
+// dk and dWk likewise come from dy and k. For rows and matrices, in the tiles of project(), a
+// thread adds all terms of a number, ascending, in blocks of 64; vectors are described below. No
+// sum differs from run to run.
 namespace qkv::cuda {
 
 // ---- tiles --------------------------------------------------------------------------------------
 
-// Four sums of a row, of units quad * 4 on.
+// The sums of a row for four units, from quad * 4 on.
 QKV_DEVICE FourFloats four_sums(const AdditiveArguments& x, const Projections& sums, int entry,
                                 int head, int quad, std::int64_t row) {
   const std::int64_t at = (static_cast<std::int64_t>(entry) * sums.heads + head) * x.quads + quad;
   return reinterpret_cast<const FourFloats*>(sums.data)[at * sums.rows + row];
 }
 
-// Whether a row has an unmasked pair. Others add nothing, whatever is in other arrays.
+// Whether a row has an unmasked pair; without one, its sums are -0. Rows without one must add
+// nothing to results, whatever other arrays hold.
 QKV_DEVICE bool is_live_row(const AdditiveArguments& x, const Projections& sums, int entry,
                             int head, std::int64_t row) {
   return float_to_bits(four_sums(x, sums, entry, head, 0, row).x[0]) != 0x80000000U;
@@ -56,7 +58,8 @@ QKV_DEVICE void load_units(const AdditiveArguments& x, const Projections& sums, 
   }
 }
 
-// Copies the sums of kChannels rows and of 64 units to the tile kX. Likewise filled up with 0.
+// Copies the sums of kChannels rows and of 64 units to the tile kX, rows as its rows. Rows from
+// `count` on, and units beyond the last, become 0.
 QKV_DEVICE void load_unit_rows(const AdditiveArguments& x, const Projections& sums, int entry,
                                int head, int first_quad, std::int64_t first, int count) {
   using Shape = ProjectionShape;
@@ -95,15 +98,15 @@ QKV_DEVICE void load_matrix_rows(const float* x, std::int64_t row_stride, std::i
 
 QKV_DEVICE int blocks_of_64(int size) { return (size + 63) / 64; }
 
-// The head of k of a head of projected keys.
+// The head of k from which head `right_head` of the projected keys was computed.
 QKV_DEVICE int key_head_of_right(const AdditiveArguments& x, int right_head) {
   return static_cast<int>(static_cast<std::int64_t>(right_head) * x.call.G / x.right.heads);
 }
 
 // ---- rows ---------------------------------------------------------------------------------------
 
-// 64 rows and 64 channels of dq, or of dk: those heads of projected keys that read a key head
-// ascend, then units.
+// Computes 64 rows and 64 channels of dq or dk. A dk sums over the heads of projected keys that
+// read its key head, ascending, and in each over units.
 QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
   using Shape = ProjectionShape;
   const AdditiveArguments& x = g.pairs;
@@ -127,7 +130,7 @@ QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
   place.b = rest / heads;
   place.Tq = a.Tq;
   place.Tk = a.Tk;
-  const int entry = place.b;  // 0 if sequences are packed
+  const int entry = place.b;  // of `sums`; 0 if sequences are packed
   if (a.starts_q.data != nullptr) {
     const bool found = is_key ? find_sequence<Shape::kRows>(a, a.starts_k, a.Tk, row_block, place)
                               : find_sequence<Shape::kRows>(a, a.starts_q, a.Tq, row_block, place);
@@ -152,7 +155,7 @@ QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
     QKV_ROLLED
     for (int u0 = 0; u0 < x.U; u0 += Shape::kChannels) {
       const int units = smaller(x.U - u0, Shape::kChannels);
-      sync_threads();  // all have finished with the last tiles
+      sync_threads();  // all threads have finished with the previous tiles
       load_units(x, sums, entry, h, u0 / 4, first, count);
       load_matrix_rows(static_cast<const float*>(w.data) + h * w.head + u0 * w.row, w.row, w.col,
                        units, c0, width, [](int) { return true; });
@@ -178,7 +181,8 @@ QKV_DEVICE void additive_gradients_rows(const AdditiveGradientArguments& g) {
 
 // ---- matrices -----------------------------------------------------------------------------------
 
-// 64 units and 64 channels of dWq, or of dWk: batch entries ascend, then heads, then rows.
+// Computes 64 units and 64 channels of dWq or dWk: sums over batch entries, then heads, then rows,
+// all ascending.
 QKV_DEVICE void additive_gradients_matrices(const AdditiveGradientArguments& g) {
   using Shape = ProjectionShape;
   const AdditiveArguments& x = g.pairs;
@@ -217,7 +221,7 @@ QKV_DEVICE void additive_gradients_matrices(const AdditiveGradientArguments& g) 
       QKV_ROLLED
       for (int r0 = 0; r0 < rows; r0 += Shape::kChannels) {
         const int count = smaller(rows - r0, Shape::kChannels);
-        sync_threads();  // all have finished with the last tiles
+        sync_threads();  // all threads have finished with the previous tiles
         const int entry = packed ? 0 : place.b;
         load_unit_rows(x, sums, entry, h, u0 / 4, first + r0, count);
         load_matrix_rows(data + r0 * from.row, from.row, from.col, count, c0, width,
@@ -244,8 +248,8 @@ QKV_DEVICE void additive_gradients_matrices(const AdditiveGradientArguments& g) 
 
 // ---- vectors ------------------------------------------------------------------------------------
 
-// Four units of the gradient of v, or of db, in float64: of each thread every 128th row of each
-// batch entry and head, ascending, then the threads in pairs.
+// Computes four units of the gradient of v or b. Each thread sums every 128th row of each batch
+// entry and head in float64, ascending; sums of threads are then added in pairs.
 QKV_DEVICE void additive_gradients_units(const AdditiveGradientArguments& g) {
   static_assert(UnitShape::kThreads == kSummingThreads);
   const AdditiveArguments& x = g.pairs;
@@ -276,11 +280,11 @@ QKV_DEVICE void additive_gradients_units(const AdditiveGradientArguments& g) {
   }
   QKV_UNROLL
   for (int n = 0; n < 4; ++n) {
-    sync_threads();  // all have finished with the last sum
+    sync_threads();  // all threads have finished with the previous sum
     const double all = sum_of_threads(sum[n]);
     const int u = quad * 4 + n;
     if (thread_index() > 0 || u >= x.U) continue;
-    // tanh = 2 (1/2 - r)
+    // `units` are sums of g (1/2 - r), and tanh = 2 (1/2 - r): cuda/device/additive_gradients.h.
     const auto number = static_cast<float>(is_bias ? all : 2 * all);
     store_real(to, g.adds, head * to.head + u * to.col, number);
   }

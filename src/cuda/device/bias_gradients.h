@@ -11,15 +11,14 @@
 #include "cuda/device/gradient_tiles.h"
 #include "cuda/device/words.h"
 
-// The gradient of bias: that of the scores. A block owns a tile of one of the bias's matrices of
-// queries and keys, and adds the tiles of the heads that read it in ascending order: batch entries,
-// then heads.
+// The gradient of a bias: the sum of the score gradients of all heads that read it. A thread block
+// owns a tile [queries,keys] of one of the bias's matrices, and adds the heads in order: by batch
+// entry, then by head.
 namespace qkv::cuda {
 
 // ---- the heads that share a matrix --------------------------------------------------------------
 
-// The number of heads of all batch entries that read a matrix. Along the axes on which the bias has
-// a stride of 0 they share it.
+// The number of heads, over all batch entries, that share a matrix: all along axes of stride 0.
 QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   int readers = bias.head == 0 ? a.H : 1;
   for (int axis = 0; axis < a.batch_axes; ++axis) {
@@ -28,7 +27,7 @@ QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   return readers;
 }
 
-// Sets the batch entry and the head of reader `n` of a matrix, in ascending order.
+// Sets place.b and place.h to those of head number `n` that reads a matrix, in ascending order.
 QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, int matrix, int n,
                             BlockPlace& place) {
   const auto take = [&](int size, std::int64_t stride) {
@@ -47,7 +46,7 @@ QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, 
   }
 }
 
-// The offset of a matrix. Axes of size 0 have the stride 0: then the matrix has no reader.
+// The offset of a matrix in elements. Axes of size 0 have the stride 0, so nothing is divided by 0.
 QKV_DEVICE std::int64_t matrix_offset(const ForwardArguments& a, const DeviceArray& bias,
                                       int matrix) {
   std::int64_t offset = 0;
@@ -82,7 +81,7 @@ QKV_DEVICE void bias_gradients(const GradientArguments& g) {
   for (int n = 0; n < readers; ++n) {
     find_reader(a, g.dbias, matrix, n, place);
     place.diagonal = diagonal_of(a, place);
-    sync_threads();  // all have finished with the last head's rows, bounds and options
+    sync_threads();  // all threads have finished with the previous head
     if (thread_index() == 0) store_option_offsets<Shape>(a, place);
     const BlockBounds bounds = find_bounds<Shape>(a, place);
     if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;
@@ -104,7 +103,7 @@ QKV_DEVICE void bias_gradients(const GradientArguments& g) {
     const GradientRows<Shape> rows = load_gradient_rows<Shape>(a, place, factor);
     ScoreTile<Shape> w, ds;
     wait_copies<0>();
-    sync_threads();  // all parts are there
+    sync_threads();  // the copies of all threads have arrived
     multiply_both<Shape, Tiles>(has_dout, w, ds);
     make_gradients<Shape, false>(a, place, is_inside<Shape>(place, bounds, first_key), first_key,
                                  rows, factor, w, ds);
