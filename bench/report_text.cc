@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kExplanation =
     R"(n: bursts; time: the median of a call; spread: (best - median) / best of the rates; clock: wall
-time or the thread's CPU time, whichever spread less. A share is relative to the best of at least 20
+time, or of one thread its CPU time where that spread less or wall time is over 1 % longer. A share is relative to the best of at least 20
 bursts that alternated with the call; it is noisy if these spread more than 3 %. Ratios, and shares
 of a read, are medians over bursts; such a share is noisy if the median's standard error is more
 than 1 %.

@@ -70,7 +70,7 @@ class Reader {
 
   Array* find(std::string_view name) {
     for (NamedArray& array : arrays_) {
-      if (array.name == name) return &array.array;
+      if (array.name == name && &array.array != attn_) return &array.array;
     }
     return nullptr;
   }
@@ -95,6 +95,7 @@ class Reader {
     if (attn->element_count() == 0) {
       fail(fmt::format("{} must not be empty, got {}", name_, describe(*found)));
     }
+    attn_ = found;
     result_.attn_memory = std::move(*attn);
     stored_ = to_string(result_.attn_memory.shape());
   }
@@ -157,7 +158,13 @@ class Reader {
       fail(fmt::format("rows must be integers [{}], the query of each row of {}, got {}", count,
                        attn(), describe(*found)));
     }
-    const Tensor wide = convert(rows->view(), DType::kInt64);
+    const Tensor wide = [&] {
+      try {
+        return convert(rows->view(), DType::kInt64);
+      } catch (const Error&) {
+        fail("rows must be queries below 2^63, got a larger number");
+      }
+    }();
     bool all = true;
     for (const std::int64_t query : wide.values<std::int64_t>()) {
       const std::size_t at = result_.rows.size();
@@ -280,7 +287,8 @@ class Reader {
 
   const std::string& file_;
   std::vector<NamedArray> arrays_;
-  std::string name_{};  // name of the array used as attn
+  std::string name_{};           // name of the array used as attn
+  const Array* attn_ = nullptr;  // that array, which has no other role
   std::string stored_{};
   AttentionFile result_{};
 };

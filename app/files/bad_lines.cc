@@ -6,15 +6,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <qkv/app/utf8.h>
+
 namespace qkv::app {
 namespace {
 
 // The detail of an error, which stands behind the file and the line.
 std::string detail_of(const InputError& error) {
   std::string text = error.what();
-  const std::string place = fmt::format(":{}: ", error.line());
-  const std::size_t at = text.find(place);
-  if (at != text.npos) text.erase(0, at + place.size());
+  const std::string place = fmt::format("{}:{}: ", on_one_line(error.file()), error.line());
+  if (text.starts_with(place)) text.erase(0, place.size());
   return text;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -72,11 +73,26 @@ Descriptor open_to_read(const std::string& path, const std::atomic<bool>* stop) 
   }
 }
 
+// Whether a descriptor that does not block has refused a transfer that would wait.
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+// Waits until a transfer is possible, or a signal arrives.
+void wait_for(const Descriptor& file, short event) {
+  struct pollfd one {
+    file.get(), event, 0
+  };
+  ::poll(&one, 1, -1);
+}
+
 // A file name next to `target` that no other call, thread or live process uses; a killed process
-// may have left a file of this name.
+// may have left a file of this name. Its last component begins with as much of the target's as the
+// system's limit leaves.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
-  return fmt::format("{}.{}-{}.tmp", target, ::getpid(), count.fetch_add(1));
+  const std::string suffix = fmt::format(".{}-{}.tmp", ::getpid(), count.fetch_add(1));
+  const std::size_t name = target.rfind('/') + 1;  // npos + 1 is 0
+  const std::size_t most = name + NAME_MAX - suffix.size();
+  return target.substr(0, std::min(target.size(), most)) + suffix;
 }
 
 // Makes the rename of a file durable. A file system that cannot do so is no error: the file exists.
@@ -156,10 +172,18 @@ std::size_t InputFile::read_on(char* target, std::size_t bytes, Wait wait) {
         ::read(file_.get(), target + done, std::min(bytes - done, kLargestTransfer));
     if (got == 0) break;
     if (got > 0) done += static_cast<std::size_t>(got);
-    if (got < 0 && errno != EINTR) throw app::InputError(name_, system_message(errno));
+    if (got < 0 && would_block(errno)) {
+      wait_for(file_, POLLIN);
+    } else if (got < 0 && errno != EINTR) {
+      throw app::InputError(name_, system_message(errno));
+    }
     if (got > 0 && wait == Wait::kForAny) break;
   }
   return done;
+}
+
+void InputFile::check_stop() const {
+  if (is_set(stop_)) throw Cancelled("read");
 }
 
 std::string InputFile::read_rest() {
@@ -193,6 +217,11 @@ void OutputFile::create(const std::string& target) {
   mode_t mode = 0666;  // of a new file; the system applies the umask
   if (::stat(target_.c_str(), &status) == 0) {
     if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is not a regular file");
+    struct stat out {};
+    if (::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status.st_dev &&
+        out.st_ino == status.st_ino) {
+      throw app::OutputError(name_, "it is this process's standard output");
+    }
     old_mode_ = status.st_mode & kPermissions;
     mode = *old_mode_ | S_IRUSR | S_IWUSR;  // the owner can write; no one else gains rights
   }
@@ -223,7 +252,11 @@ void OutputFile::write(const void* data, std::size_t bytes) {
     const ssize_t put = ::write(file_.get(), static_cast<const char*>(data) + done,
                                 std::min(bytes - done, kLargestTransfer));
     if (put >= 0) done += static_cast<std::size_t>(put);
-    if (put < 0 && errno != EINTR) fail(errno);
+    if (put < 0 && would_block(errno)) {
+      wait_for(file_, POLLOUT);
+    } else if (put < 0 && errno != EINTR) {
+      fail(errno);
+    }
   }
 }
 

@@ -49,6 +49,8 @@ class InputFile {
   std::size_t read_some(void* target, std::size_t bytes);
   // Reads everything up to the end of the file.
   std::string read_rest();
+  // Throws Cancelled if the flag is set. For a library that reads a duplicate of the descriptor.
+  void check_stop() const;
 
  private:
   enum class Wait { kForAll, kForAny };

@@ -166,11 +166,14 @@ KvCacheContents contents_of(Fields& fields) {
   return contents;
 }
 
-// The text of a library error without the function's name. It names an array or a size as the file
-// does.
+// The text of a library error without the function's name, and of a size's name only that of the
+// file's field.
 std::string detail_of(const Error& error) {
   const std::string_view text = error.what();
-  return std::string(text.substr(std::min(text.size(), error.function().size() + 2)));
+  constexpr std::string_view kSizes = "sizes.";
+  std::string detail(text.substr(std::min(text.size(), error.function().size() + 2)));
+  if (detail.starts_with(kSizes)) detail.erase(0, kSizes.size());
+  return detail;
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace qkv::files {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-// The longest header accepted in bytes, far above those that NumPy writes (by default, NumPy itself
-// accepts 10,000).
+// The most bytes of a header that is read. NumPy writes far shorter ones, and by default reads up
+// to 10,000 bytes.
 constexpr std::size_t kLongestNpyHeader = std::size_t{1} << 20;
 constexpr std::size_t kNpyAlignment = 64;
 
@@ -60,7 +60,7 @@ class Dictionary {
         shape = true;
         header.shape = tuple();
       } else {
-        fail("one each of the keys descr, fortran_order and shape", quoted_key(key));
+        fail("the keys descr, fortran_order and shape, each once", quoted_key(key));
       }
       if (!accept(',') && !next_is('}')) fail("a comma or }", rest());
     }
@@ -95,7 +95,7 @@ class Dictionary {
     return true;
   }
   void expect(char wanted) {
-    if (!accept(wanted)) fail(std::string(1, wanted), rest());
+    if (!accept(wanted)) fail(fmt::format("\"{}\"", wanted), rest());
   }
   std::string_view string() {
     const char quote = next_is('"') ? '"' : '\'';
@@ -154,7 +154,7 @@ class Dictionary {
 
   [[noreturn]] void refuse_type(std::string_view descr) const {
     std::string hint;
-    if (descr == "|O") hint = " (Python objects; text is saved as np.array(texts, dtype=str))";
+    if (descr == "|O") hint = " (Python objects; save text as np.array(texts, dtype=str))";
     fail("a type of f2 f4 f8, b1, i1..i8, u1..u8, U or S", app::quoted(descr) + hint);
   }
 
@@ -185,7 +185,8 @@ NpyHeader read_npy_header(ByteSource& source) {
   std::size_t length = 0;
   for (int i = 3; i >= 0; --i) length = length << 8 | length_bytes[i];
   if (length > kLongestNpyHeader) {
-    source.fail(fmt::format("expected a header of at most 1 MiB, got {} bytes", length));
+    source.fail(
+        fmt::format("expected a header of at most {} bytes, got {}", kLongestNpyHeader, length));
   }
   std::string text(length, '\0');
   const Index start = source.position;
@@ -197,7 +198,7 @@ NpyHeader read_npy_header(ByteSource& source) {
   if (!bytes || *bytes != source.left()) {
     source.fail(fmt::format("{}expected {} bytes of data for shape {}, got {}",
                             bytes && *bytes > source.left() ? kTruncated : "",
-                            bytes ? fmt::to_string(*bytes) : "more than 2^63",
+                            bytes ? fmt::to_string(*bytes) : "2^63 or more",
                             to_string(header.shape), source.left()));
   }
   return header;

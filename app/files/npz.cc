@@ -115,6 +115,9 @@ Archive open_archive(files::InputFile& file, std::string& whole) {
   if (!archive) {
     check_length(file, whole);
     // The file starts like an archive, so most likely it is truncated.
+    if (code == ZIP_ER_EXISTS) {
+      throw InputError(file.name(), "expected an .npz archive, got two members of one name");
+    }
     throw InputError(
         file.name(),
         fmt::format("expected an .npz archive: {} (truncated .npz archive?)", message_of(code)));
@@ -131,7 +134,8 @@ bool is_possible(const zip_stat_t& member) {
   return member.comp_method == ZIP_CM_DEFLATE && member.size / kMostPerByte <= member.comp_size;
 }
 
-NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::string& name) {
+NamedArray read_member(const files::InputFile& file, zip_t* archive, const zip_stat_t& status,
+                       const std::string& name) {
   if (!is_possible(status)) {
     throw InputError(name, fmt::format("expected a stored or deflated member, got {} bytes that "
                                        "claim to hold {} (method {})",
@@ -143,8 +147,10 @@ NamedArray read_member(zip_t* archive, const zip_stat_t& status, const std::stri
   source.read = [&](void* target, std::size_t bytes) {
     std::size_t done = 0;
     while (done < bytes) {
-      const zip_int64_t got =
-          zip_fread(member.get(), static_cast<char*>(target) + done, bytes - done);
+      file.check_stop();
+      constexpr std::size_t kBlock = std::size_t{1} << 20;
+      const zip_int64_t got = zip_fread(member.get(), static_cast<char*>(target) + done,
+                                        std::min(kBlock, bytes - done));
       if (got < 0) source.fail(zip_file_strerror(member.get()));
       if (got == 0) break;
       done += static_cast<std::size_t>(got);
@@ -189,7 +195,7 @@ std::vector<NamedArray> read_members(zip_t* archive, const files::InputFile& fil
     }
     if (!member.ends_with(kSuffix)) continue;
     member.remove_suffix(kSuffix.size());
-    arrays.push_back(read_member(archive, status, member_name(file.name(), status)));
+    arrays.push_back(read_member(file, archive, status, member_name(file.name(), status)));
     arrays.back().name = member;
   }
   return arrays;

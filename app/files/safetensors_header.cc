@@ -154,7 +154,7 @@ struct DataSize {
   std::string_view fault{};
 };
 std::optional<DataSize> size_by_type(const SafetensorsEntry& entry) {
-  constexpr std::string_view kTooMuch = "more than 2^63 bytes";
+  constexpr std::string_view kTooMuch = "2^63 or more bytes";
   if (entry.dtype != DType::kNone) {
     return DataSize{byte_count(entry.shape, static_cast<Index>(size_of(entry.dtype))), kTooMuch};
   }
@@ -216,7 +216,9 @@ void check_layout(SafetensorsHeader& header, ByteSource& source) {
 }  // namespace
 
 bool is_safetensors(std::string_view head) {
-  return head.size() > kLengthBytes && head[kLengthBytes] == '{';
+  // Lengths are at most 1e8, and text has no zero bytes.
+  constexpr std::string_view kHighBytes("\0\0\0\0", 4);
+  return head.size() > kLengthBytes && head[kLengthBytes] == '{' && head.substr(4, 4) == kHighBytes;
 }
 
 SafetensorsHeader read_safetensors_header(ByteSource& source) {

@@ -116,6 +116,9 @@ void VectorText::expect_all() const {
     throw app::InputError::at_line(lines_.name(), 1,
                                    "expected a word and its numbers, got an empty file");
   }
+  if (given_ == 0 && !header_) {
+    lines_.fail("expected a word and its numbers, got empty lines");
+  }
   if (header_ && header_->count != given_) {
     throw app::InputError::at_line(
         lines_.name(), 1,
@@ -171,11 +174,13 @@ void VectorText::parse(const Cut& line, std::vector<float>& numbers) const {
                               is_cut ? kTruncated : "", width_, quoted(line.word),
                               quoted(line.numbers[i]), i + 1));
     }
-    if (std::abs(*value) > static_cast<double>(std::numeric_limits<float>::max())) {
+    // The nearest float32; numbers that are too small for parse_number become 0.
+    const auto narrow = static_cast<float>(*value);
+    if (std::isinf(narrow)) {
       lines_.fail(fmt::format("expected numbers that float32 can hold after {}, got {}",
                               quoted(line.word), quoted(line.numbers[i])));
     }
-    numbers.push_back(static_cast<float>(*value));
+    numbers.push_back(parse_number<float>(line.numbers[i]).value_or(narrow));
   }
   std::string_view rest = line.word;
   const std::string_view last = take_last_field(rest);

@@ -23,23 +23,25 @@ std::string_view first_field(std::string_view line);
 
 class VectorText {
  public:
-  // A line split in two: the word, which may contain blanks, and the text of its numbers.
+  // The parts of a line: its word, which may contain blanks, and the text of each number.
   struct Cut {
     std::string_view word;
     std::vector<std::string_view> numbers;
   };
 
-  // The file must outlive the reader. A `width` of 0 is taken from the header or, without one, from
-  // the first line. next() parses the first `lines_to_confirm` lines to confirm the width.
+  // The file must outlive the reader. If `width` is 0, the header gives it, or without one the
+  // first word's line. next() parses the first `lines_to_confirm` words' lines to confirm the
+  // width.
   VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
 
-  // Gets the next line with a word, valid until the next call. Skips empty lines and the header.
-  // Returns false at the end of the file, or throws InputError there if the header claimed another
-  // number of words.
+  // Gets the next line with a word, valid until the next call; skips blank lines and the header.
+  // Returns false at the end of the file. Throws InputError for an empty file, a wrong header or
+  // width, and at the end if the header claimed another number of words.
   bool next(std::string_view& line);
+  // Splits a line. Throws InputError if it has fewer than width() numbers after its word.
   Cut cut(std::string_view line) const;
-  // Converts the numbers of a line. Throws InputError unless float32 can hold all of them. The
-  // word must not end in a number with a decimal point: "cat 0.5" is not a word.
+  // Converts the numbers of a line. Throws InputError for one that float32 cannot hold, and for a
+  // word such as "cat 0.5": the line has a number too many.
   void parse(const Cut& line, std::vector<float>& numbers) const;
 
   Index width() const noexcept { return width_; }

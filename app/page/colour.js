@@ -49,7 +49,8 @@ function placeOf(number, ends, scale) {
     if (number <= 0 || highest <= 0) return 0;
     return min(max(1 + log10(number / highest) / DECADES, 0), 1);
   }
-  const inside = min(max((number - lowest) / (highest - lowest), 0), 1);
+  const half = isFinite(highest - lowest) ? 1 : 0.5;  // the difference may overflow
+  const inside = min(max((number * half - lowest * half) / (highest * half - lowest * half), 0), 1);
   return scale === "sqrt" ? sqrt(inside) : inside;
 }
 
@@ -61,7 +62,8 @@ function numberAt(place, ends, scale) {
     return away === 0 ? 0 : sign(place - 0.5) * inverse(away) * ends.highest;
   }
   if (scale === "log") return inverse(place) * ends.highest;
-  return ends.lowest + inverse(place) * (ends.highest - ends.lowest);
+  const part = inverse(place);
+  return ends.lowest * (1 - part) + ends.highest * part;
 }
 
 // The colour of a number that is not masked.

@@ -265,7 +265,7 @@ function aboutText() {
     page.examples.length > 1 ? plural(page.examples.length, "example") : "",
     page.layers[0] && plural(page.layers.length, "layer"), page.heads[0] && plural(HEADS, "head"),
     same ? `${queries.size} ${page.rows} \u00d7 ${keys.size} ${page.columns}` : "",
-    page.code.error > 0 ? `numbers within ${brief(page.code.error, 2)}` : "exact numbers"].filter(Boolean).join(" \u00b7 ");
+    page.code.error > 0 ? `numbers within ${briefBound(page.code.error)}` : "exact numbers"].filter(Boolean).join(" \u00b7 ");
 }
 
 function start() {

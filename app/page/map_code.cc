@@ -25,7 +25,9 @@ std::string planes_of(std::span<const double> numbers) {
 unsigned code_of(double number, const MapCode& code) {
   if (number == 0) return kCodeZero;
   if (std::isnan(number)) return kCodeNan;
-  if (std::isinf(number)) return number > 0 ? kCodeInfinity : kCodeMinusInfinity;
+  if (std::isinf(number) || std::abs(number) > code.most || (number < 0 && !code.signs)) {
+    return number > 0 ? kCodeInfinity : kCodeMinusInfinity;
+  }
   const auto steps = static_cast<unsigned>(std::lround(std::abs(number) / code.step));
   if (steps == 0) return kCodeSmall;
   if (!code.signs) return kCodeFirst + steps - 1;

@@ -17,14 +17,16 @@ enum class NumberForm { kFloat32, kFloat64, kSteps };
 struct MapCode {
   NumberForm form = NumberForm::kFloat32;
   double step = 0;     // of kSteps
-  bool signs = false;  // of kSteps: whether there are negative numbers
+  double most = 0;     // of kSteps: the largest magnitude of all numbers that are not masked
+  bool signs = false;  // of kSteps: whether there are negative numbers that are not masked
 
   // The largest absolute error of a number below the largest magnitude; 0 if numbers are exact.
   double error() const { return form == NumberForm::kSteps ? step / 2 : 0; }
 };
 
 // The codes of kSteps that are no multiples. A small number is one that would be rounded to 0: it
-// has a code of its own, so that it differs from an exact zero.
+// has a code of its own, so that it differs from an exact zero. Masked numbers beyond `most`, and
+// negative ones without `signs`, have the codes of infinity: no page shows them.
 enum StepCode : unsigned {
   kCodeZero,
   kCodeSmall,

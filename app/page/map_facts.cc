@@ -61,10 +61,9 @@ MapFacts facts_of(const Map& map) {
   const std::span<const double> numbers = map.numbers();
   for (std::size_t n = 0; n < numbers.size(); ++n) {
     const double number = numbers[n];
-    if (!std::isfinite(number)) continue;
+    if (!std::isfinite(number) || !map.is_allowed(n)) continue;
     facts.magnitude = std::max(facts.magnitude, std::abs(number));
     facts.has_negative = facts.has_negative || number < 0;
-    if (!map.is_allowed(n)) continue;
     facts.lowest = std::min(facts.lowest, number);
     facts.highest = std::max(facts.highest, number);
   }

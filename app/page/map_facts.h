@@ -36,7 +36,7 @@ class Map {
 struct MapFacts {
   double lowest = 0;     // the smallest unmasked finite number, or 0
   double highest = 0;    // the largest unmasked finite number, or 0
-  double magnitude = 0;  // the largest |w| of all finite numbers
+  double magnitude = 0;  // the largest |w| of all finite numbers that are not masked
   bool has_negative = false;
   // Means over the rows whose sum is finite and not 0: -sum w ln w in nats, and the first number.
   double entropy = 0;

@@ -22,7 +22,9 @@ function renormalise(map) {
       ++left;
       continue;
     }
-    for (let n = begin; n < begin + map.columns.length; ++n) map.numbers[n] /= sum;
+    for (let n = begin; n < begin + map.columns.length; ++n) {
+      if (abs(map.numbers[n]) !== SMALL) map.numbers[n] /= sum;
+    }
   }
   return left;
 }
@@ -53,7 +55,8 @@ async function shownMap([example, source, layer, head]) {
 
 // One map minus another. A cell is masked where both are.
 function difference(a, b) {
-  const numbers = a.numbers.map((number, n) => (number === b.numbers[n] ? 0 : number - b.numbers[n]));
+  const known = (number) => (abs(number) === SMALL ? 0 : number);
+  const numbers = a.numbers.map((number, n) => known(number) - known(b.numbers[n]));
   let allowed = null;
   if (a.allowed !== null && b.allowed !== null) allowed = a.allowed.map((open, n) => open | b.allowed[n]);
   return {rows: a.rows, columns: a.columns, numbers, allowed, name: "A \u2212 B", error: 2 * page.code.error, isDifference: true};
@@ -133,12 +136,18 @@ function brief(number, digits = 3) {
   return String(Number(number.toPrecision(digits))).replace("-", "\u2212");
 }
 
+// An error in two digits, rounded up.
+function briefBound(error) {
+  const unit = 10 ** (floor(log10(error)) - 1);
+  return brief(ceil(error / unit) * unit, 2);
+}
+
 // The shortest text that is read back as the same number of the form that is stored.
 function exact(number) {
   const {form, error} = page.code;
   if (form === "float64" || !isFinite(number)) return String(number).replace("-", "\u2212");
   if (form === "steps") {
-    if (abs(number) === SMALL) return `below ${brief(error)}, not 0`;
+    if (abs(number) === SMALL) return `below ${briefBound(error)}, not 0`;
     // The last digit is a tenth of the error's first.
     const digits = min(max(1 - floor(log10(error)), 0), 100);
     return (number === 0 ? "0" : number.toFixed(digits)).replace("-", "\u2212");
@@ -156,9 +165,10 @@ function cellText(map, row, column) {
   if (isMasked(map, cell)) return "masked";
   const number = map.numbers[cell];
   const isStored = !map.isDifference && state.special !== "renormalised";
+  if (abs(number) === SMALL) return exact(number);
   if (!isStored) return brief(number, 7);
   const isRounded = map.error > 0 && number !== 0 && isFinite(number) && abs(number) !== SMALL;
-  return exact(number) + (isRounded ? ` \u00b1 ${brief(map.error, 2)}` : "");
+  return exact(number) + (isRounded ? ` \u00b1 ${briefBound(map.error)}` : "");
 }
 
 function plural(count, noun) {
@@ -194,7 +204,7 @@ function remarks(maps) {
   if (state.range !== "all") list.push(`a range of colours for ${RANGES[state.range]}`);
   if (page.code.error > 0) {
     list.push(`numbers are rounded to multiples of ${brief(page.code.step)} in this page: the error is at most ` +
-      `${brief(page.code.error, 2)}`);
+      `${briefBound(page.code.error)}, of a difference twice that`);
   }
   return [...list, ...notes];
 }

@@ -112,9 +112,10 @@ function overviewSource() {
 async function drawGrid() {
   const source = overviewSource();
   const drawnExample = state.example;
+  const key = gridKey;
   const isMaximum = state.measure === "maximum" || source === DIFFERENCE || !areWeights;
   const all = isMaximum ? await thumbnails(drawnExample, source) : null;
-  if (drawnExample !== state.example) return;
+  if (key !== gridKey) return;  // another overview was begun meanwhile
   const values = gridButtons.map((_, map) =>
     page.examples[drawnExample].facts[source][map][state.measure === "entropy" ? 2 : 3]);
   const most = max(...values.filter((value) => value !== null), 0);

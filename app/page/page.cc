@@ -245,6 +245,7 @@ class Writer {
     code_.form = wide ? NumberForm::kFloat64 : NumberForm::kFloat32;
     if (cells * (wide ? 8 : 4) <= kMostExactBytes) return;
     code_.form = NumberForm::kSteps;
+    code_.most = magnitude_;
     for (const double steps : kSteps) {
       code_.step = std::max(magnitude_ / steps, DBL_MIN);
       if (text_size() <= kMostText) return;

@@ -32,8 +32,9 @@ async function savePng() {
   const image = new Image();
   image.src = URL.createObjectURL(svgBlob(figure));
   await image.decode();
-  const zoom = figure.width * figure.height > 1.5e7 ? 1 : 2;
-  const canvas = make("canvas", {width: figure.width * zoom, height: figure.height * zoom});
+  const {width, height} = figure;  // browsers refuse larger canvases
+  const zoom = min(width * height > 1.5e7 ? 1 : 2, 32767 / max(width, height), sqrt(2e8 / (width * height)));
+  const canvas = make("canvas", {width: floor(width * zoom), height: floor(height * zoom)});
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(image.src);
   canvas.toBlob((blob) => download(blob, fileName("png")), "image/png");

@@ -59,12 +59,14 @@ void HeadScan::add_row(std::span<const double> weights, std::span<const bool> al
   double sum = 0;
   bool zero = true;
   bool negative = false;
+  bool finite = true;
   for (std::size_t j = 0; j < weights.size(); ++j) {
     sum += weights[j];
     zero = zero && weights[j] == 0;
     negative = negative || weights[j] < 0;
+    finite = finite && std::isfinite(weights[j]);
   }
-  if (!std::isfinite(sum)) {
+  if (!finite) {
     ++sums_.nan_rows;
   } else if (zero) {
     ++sums_.zero_rows;

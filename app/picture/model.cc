@@ -208,6 +208,10 @@ void Model::set_ends(const Picture& picture, std::string_view function) {
   if (scale_ != ColourScale::kLog) return;
   if (all_.lowest <= 0) refuse(fmt::format("must be above 0 on a log scale, got {}", all_.lowest));
   decades_ = std::log10(all_.highest) - std::log10(all_.lowest);
+  if (!(decades_ > 0)) {
+    refuse(
+        fmt::format("must be farther below {} on a log scale, got {}", all_.highest, all_.lowest));
+  }
 }
 
 // Turns a range from the smallest to the largest number into the ends of a bar.

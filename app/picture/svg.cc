@@ -237,7 +237,7 @@ class Drawing {
 
   // Whether a number is not 0 but rounds to it.
   static bool is_faint(double value, int decimals) {
-    return decimals != kPowers && value != 0 && std::abs(value) < 0.5 * std::pow(10.0, -decimals);
+    return decimals != kPowers && value != 0 && std::abs(value) <= 0.5 * std::pow(10.0, -decimals);
   }
   static std::string number_text(double value, int decimals) {
     if (value == 0) return "0";

@@ -223,8 +223,8 @@ class Screen {
       blocks.push_back(map(p, 0, model_.keys().size()));
       width = std::max(width, width_of(blocks.back()));
     }
-    const auto across =
-        static_cast<std::size_t>(std::max(1, (style_.columns + kGap) / (width + kGap)));
+    const auto across = static_cast<std::size_t>(
+        std::max<Index>(1, (Index{style_.columns} + kGap) / (width + kGap)));
     for (std::size_t first = 0; first < blocks.size(); first += across) {
       paragraph();
       const std::size_t last = std::min(first + across, blocks.size());
@@ -249,8 +249,11 @@ class Screen {
     for (Index from = 0; from < model_.keys().size(); from += band_) {
       const Index to = std::min(from + band_, model_.keys().size());
       paragraph();
-      say_wrapped(shown(fmt::format("{} {} to {} of {}", model_.column_name(), from, to - 1,
-                                    model_.keys().size())));
+      say_wrapped(shown(model_.keys().numbered
+                            ? fmt::format("{} {} to {} of {}", model_.column_name(), from, to - 1,
+                                          model_.keys().size())
+                            : fmt::format("{} to {} of {} {}", from + 1, to, model_.keys().size(),
+                                          model_.column_name())));
       for (const Line& line : map(panel, from, to)) say(line);
     }
   }

@@ -96,7 +96,8 @@ std::string printable(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto c = next_code_point(text, at);
     if (!c) ++at;
-    if (!c || !is_unseen(*c)) append_utf8(result, c ? shown(*c) : kReplacement);
+    const bool is_break = c && (*c == 0x2028 || *c == 0x2029);  // unseen, but shown as a line break
+    if (!c || is_break || !is_unseen(*c)) append_utf8(result, c ? shown(*c) : kReplacement);
   }
   return result;
 }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <qkv/error.h>
 #include <qkv/version.h>
 
 #include "core/draws.h"
@@ -82,13 +83,17 @@ std::string Signature::chrf(const std::optional<Resampling>& test) const {
 }
 
 PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
-                            std::span<const SentenceCounts> other, const Resampling& resampling) {
+                            std::span<const SentenceCounts> other, const Resampling& resampling,
+                            const std::atomic<bool>* stop) {
   const auto difference = [](const CorpusScore& a, const CorpusScore& b) {
     return PairedTest{std::abs(a.bleu.score - b.bleu.score), std::abs(a.chrf - b.chrf)};
   };
   std::vector<double> bleu;
   std::vector<double> chrf;
   for (Index sample = 0; sample < resampling.samples; ++sample) {
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
+      throw Cancelled("paired_bootstrap");
+    }
     core::Draws draws(resampling.seed, core::DrawStream::kBootstrap, sample);
     SentenceCounts sums[2];
     for (std::size_t left = one.size(); left > 0; --left) {

@@ -2,6 +2,7 @@
 #ifndef QKV_TEXT_CORPUS_SCORE_H_
 #define QKV_TEXT_CORPUS_SCORE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -84,10 +85,12 @@ struct PairedTest {
 // corpus, drawn with repetition. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
 // samples whose absolute difference, less the mean of the absolute differences, is larger than the
 // difference on the corpus. If the latter is 0, p is 1, where sacreBLEU gives its least p. Both
-// spans must count the same sentences. The result is the same on every machine.
+// spans must count the same sentences. The result is the same on every machine. Throws Cancelled if
+// `stop` is set.
 QKV_API PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
                                     std::span<const SentenceCounts> other,
-                                    const Resampling& resampling);
+                                    const Resampling& resampling,
+                                    const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app
 

@@ -55,8 +55,8 @@ std::size_t for_each_ngram(const std::string& word, Take&& take) {
 }
 
 // Adds an n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
-// counter (hash low, hash high, c, 3). The last word 3 keeps these draws apart from those of the
-// layers.
+// counter (hash low, hash high, c, 3). Counters of dropout layers end in 3, too, but no model draws
+// from the seed of its spelling vectors.
 void add_draws(std::uint64_t hash, std::uint64_t seed, std::vector<double>& sum) {
   const std::array<std::uint32_t, 2> key{static_cast<std::uint32_t>(seed),
                                          static_cast<std::uint32_t>(seed >> 32)};

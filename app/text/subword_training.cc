@@ -24,6 +24,17 @@ constexpr Index kGiven = Vocabulary::kSpecials + 256;  // pieces that are not le
 constexpr std::size_t kMostTextBytes = std::size_t{1} << 30U;
 constexpr std::size_t kLongestWord = 1000;
 
+// Puts blanks in place of SentencePiece's sign for unknown characters, U+2585: its training skips
+// texts that hold the sign.
+std::string without_signs(std::string text) {
+  constexpr std::string_view kUnknownSign = "\xE2\x96\x85";
+  for (std::size_t at = text.find(kUnknownSign); at != text.npos;
+       at = text.find(kUnknownSign, at)) {
+    text.replace(at, kUnknownSign.size(), " ");
+  }
+  return text;
+}
+
 // Puts blanks into words that are longer than kLongestWord. Pieces have at most 16 characters, so
 // that hardly any is missed.
 std::string with_short_words(std::string_view text) {
@@ -62,7 +73,7 @@ class TrainingTexts : public sentencepiece::SentenceIterator {
       const std::optional<std::string> text = next_();
       is_done_ = !text || bytes_ > kMostTextBytes;
       if (is_done_) return;
-      text_ = with_short_words(with_single_blanks(*text));
+      text_ = with_short_words(with_single_blanks(without_signs(*text)));
     } while (text_.empty());
     bytes_ += text_.size();
   }
@@ -150,7 +161,7 @@ Subwords train_subwords(const std::function<std::optional<std::string>()>& next,
       refuse_size(fmt::format("at least {} for the characters of this text", *required),
                   options.vocabulary);
     throw Error("train_subwords", "next",
-                fmt::format("must have text to learn from: {}", status.ToString()));
+                "must return text to learn from: letters or other visible characters");
   }
   sentencepiece::SentencePieceProcessor processor;
   const auto loaded = processor.LoadFromSerializedProto(bytes);

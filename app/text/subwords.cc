@@ -66,7 +66,6 @@ std::string Subwords::join(std::span<const std::string> pieces) const {
 std::string with_single_blanks(std::string_view text) {
   constexpr char32_t kBlankSign = U'▁';  // SentencePiece's sign for a blank, U+2581
   const std::u32string characters = decoded("Subwords::split", text);
-  if (is_blank(characters)) return {};
   std::string result;
   bool is_pending = false;  // whether a blank is due before the next word
   for (const char32_t c : characters) {
@@ -77,7 +76,7 @@ std::string with_single_blanks(std::string_view text) {
     if (std::exchange(is_pending, false)) result += ' ';
     append_utf8(result, c);
   }
-  return result;
+  return is_blank(decoded("Subwords::split", result)) ? std::string() : result;
 }
 
 }  // namespace qkv::app

@@ -64,9 +64,11 @@ void check_page(const BenchOptions& options, const std::vector<qkv::bench::Group
   }
 }
 
-// The command line that repeats this run, for the report.
-std::string command_of(const BenchOptions& options) {
-  std::string command = "qkv bench";
+// The command line that repeats this run, for the report; without its outputs.
+std::string command_of(const BenchOptions& options, const Common& common) {
+  std::string command = "qkv";
+  if (common.threads > 0) command += fmt::format(" --threads {}", common.threads);
+  command += " bench";
   for (const std::string& group : options.groups) command += " " + group;
   if (options.seconds != 1) command += fmt::format(" --seconds {}", options.seconds);
   if (options.page > 0) command += fmt::format(" --page {}", options.page);
@@ -94,7 +96,7 @@ void run(const BenchOptions& options, const Common& common) {
   check_page(options, groups);
   std::optional<Progress> progress(std::in_place, common, "bench");
   qkv::bench::Session session(settings_of(options, common, *progress));
-  const qkv::bench::Facts facts = facts_of(command_of(options), session);
+  const qkv::bench::Facts facts = facts_of(command_of(options, common), session);
   Results results;
   results.text = [&] { return report_text(facts, session.rows()); };
   results.json = [&] { return report_json(facts, session.rows()); };
@@ -118,12 +120,12 @@ void add_bench(const Command& program, const Common& common) {
   const auto options = std::make_shared<BenchOptions>();
   command.add_option("GROUP", options->groups, "what to measure (default: all but widths)")
       .type_name("");
-  add_real(command, "--seconds", options->seconds, "how long each row is measured (default 1)");
-  add_number(
-      command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
-      "in the group decode, also keys in pages of N, a multiple of 16, and in both orders of axes");
+  add_real(command, "--seconds", options->seconds,
+           "seconds to measure each row of the report (default 1); not with --quick");
+  add_number(command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
+             "in the group decode: keys by head, by token and in pages of N, a multiple of 16");
   command.add_flag("--quick", options->quick,
-                   "short lengths and few bursts, to see that everything runs");
+                   "short lengths and few repetitions, to see that everything runs");
   add_outputs(command, options->outputs, "txt", {});
   command.footer(bench_footer());
   command.callback([options, &common] { run(*options, common); });

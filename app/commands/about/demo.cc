@@ -218,9 +218,9 @@ void run(const DemoOptions& options, const Common& common) {
   text += scaling() + "\n" + exactness();
   print(text + "\n");  // printed now, to be read while the next part runs
   const LongSequence sequence = long_sequence(options.tokens, common);
+  if (!options.outputs.paths.empty()) write_outputs(options.outputs, files);
   print(fmt::format("{}\n5 Yours: {}{}", sequence.report, sequence.custom,
                     next_steps(options, common)));
-  if (!options.outputs.paths.empty()) write_outputs(options.outputs, files);
 }
 
 }  // namespace

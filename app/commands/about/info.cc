@@ -18,10 +18,10 @@ constexpr const char* kInfoFooter = R"(Examples:
   qkv info
   qkv info --paths --json
 
-"CPU targets" are the instruction sets that this build has fast code for and this machine supports;
-QKV_TARGET in the environment selects the "CPU target", by default the first.
-"GPU" is a CUDA device that the driver lists, or why there is none.
---paths asks the library, for every score, dtype and family of options, which implementation runs:
+"CPU targets" are the instruction sets that this build and this machine support, best first, then
+"reference", the plain loops. QKV_TARGET in the environment selects the "CPU target"; without it,
+that is the first. "GPU 0" and so on are CUDA devices; "GPU" says why there are none.
+--paths lists which implementation runs each score, dtype and family of options:
 "reference" is the plain loops that define the semantics.)";
 
 struct InfoOptions {
@@ -38,7 +38,7 @@ std::string facts_text(const Facts& facts) {
   return text;
 }
 
-// The implementation of both passes, such as "reference"; where they differ, both with a slash.
+// The path of both passes, such as "dot/avx2", or both if they differ: "dot/avx2 / reference".
 std::string shown(const PathFact& fact) {
   return fact.forward == fact.backward ? fact.forward : fact.forward + " / " + fact.backward;
 }
@@ -63,7 +63,7 @@ std::string paths_text(const std::vector<PathFact>& facts) {
     text += fmt::format("{:<{}}", shown(facts[n]), width + 2);
   }
   text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\nThe implementation; forward / backward where they differ.\n";
+  return text + "\nEach cell is the implementation, or forward / backward where these differ.\n";
 }
 
 std::string report(const InfoOptions& options) {

@@ -14,8 +14,8 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// The sizes of the sample calls: small, and all different except kB = kG. They do not matter, since
-// the choice of the implementation does not depend on sizes.
+// The sizes of the sample calls: small, and all different except kB = kG. Their values do not
+// matter, since the choice of the implementation does not depend on them.
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 3, kTk = 5, kD = 8, kE = 6, kU = 7;
 
 struct DTypes {
@@ -23,7 +23,7 @@ struct DTypes {
   DType kv;
 };
 
-// All dtypes of q, and of k and v, that the library accepts.
+// All dtypes of q, and of k and v, that the library accepts, except q8 keys and values.
 std::vector<DTypes> all_dtypes() {
   std::vector<DTypes> all;
 #define QKV_REAL(name, type, text) \
@@ -69,6 +69,7 @@ struct Sample {
   qkv::Options options;
 };
 
+// A family of options: its name in the report, and the function that adds it to a sample call.
 struct Family {
   std::string_view name;
   void (*apply)(Sample& s);

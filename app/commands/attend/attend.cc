@@ -102,7 +102,8 @@ void add_arrays(const Command& command, AttendOptions& options) {
   const auto add = [&](const char* name, std::string& target, const char* help) {
     command.add_option(name, target, help).type_name(kArrayType);
   };
-  add("--params", options.params, "parameters of the score, gains of the norm");
+  command.add_option("--params", options.params, "parameters of the score, gains of the norm")
+      .type_name("FILE");
   add("--rotary-frequencies", options.rotary_frequencies,
       "[width/2]: radians per position, instead of those of the base");
   add("--q-positions", options.q_positions, "[Tq] or [B,Tq]: positions of the queries");

@@ -44,17 +44,17 @@ ConstView read_input(const AttendOptions& options, const std::string& spec, cons
   return qkv::transpose(view, 1, 2);
 }
 
-// Reads q, k and v from one file; v is optional.
+// Reads q, k and v from one file; v is optional. An array of text is an error of read_input().
 void read_together(const AttendOptions& options, AttendCall& call) {
   const std::string& file = options.files.front();
-  if (!call.store.find(file, "q") || !call.store.find(file, "k")) {
+  if (!call.store.has(file, "q") || !call.store.has(file, "k")) {
     throw qkv::app::InputError(shown_file(file),
                                "expected arrays called q and k (and v); or give a file for each of "
                                "Q, K and V");
   }
   call.inputs.q = read_input(options, file, "q", call);
   call.inputs.k = read_input(options, file, "k", call);
-  if (call.store.find(file, "v")) call.inputs.v = read_input(options, file, "v", call);
+  if (call.store.has(file, "v")) call.inputs.v = read_input(options, file, "v", call);
 }
 
 void read_inputs(const AttendOptions& options, AttendCall& call) {
@@ -199,6 +199,7 @@ std::vector<double> usual_slopes(Index heads) {
 ConstView read_slopes(const AttendOptions& options, AttendCall& call) {
   if (options.alibi != "auto") return read_option(call, options.alibi, "--alibi", "alibi");
   call.settings["alibi"] = "auto";
+  if (!qkv::is_real(call.inputs.q.dtype())) return {};  // the library reports q
   std::vector<double> slopes = usual_slopes(shape_of(call.inputs).head_count);
   call.slopes = qkv::convert(ConstView(slopes), qkv::accumulator_of(call.inputs.q.dtype()));
   return call.slopes;
@@ -348,6 +349,10 @@ void look_at_all(AttendCall& call) {
 
 void read_call(const AttendOptions& options, AttendCall& call) {
   read_inputs(options, call);
+  call.inputs.cu_seqlens_q =
+      read_option(call, options.cu_seqlens_q, "--cu-seqlens-q", "cu_seqlens_q");
+  call.inputs.cu_seqlens_k =
+      read_option(call, options.cu_seqlens_k, "--cu-seqlens-k", "cu_seqlens_k");
   call.options.score = read_score(options, call);
   read_norm(options, call);
   read_rotary(options, call);
@@ -358,10 +363,6 @@ void read_call(const AttendOptions& options, AttendCall& call) {
   read_masks(options, call);
   take_expressions(options, call);
   call.options.sinks = read_option(call, options.sinks, "--sinks", "sinks");
-  call.inputs.cu_seqlens_q =
-      read_option(call, options.cu_seqlens_q, "--cu-seqlens-q", "cu_seqlens_q");
-  call.inputs.cu_seqlens_k =
-      read_option(call, options.cu_seqlens_k, "--cu-seqlens-k", "cu_seqlens_k");
   if (options.dropout.value_or(0) != 0) call.settings["dropout"] = *options.dropout;
   if (options.seed) call.settings["seed"] = *options.seed;
   if (!options.rows.empty()) call.settings["rows"] = options.rows;

@@ -94,11 +94,13 @@ Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptio
 // Makes tensors, and checks that all of them together fit into memory.
 class Room {
  public:
-  Tensor make(std::string_view name, DType dtype, const Dims& shape) {
+  // `what` is the request, such as "--save out". Throws UsageError, with the hint, if the tensors
+  // do not fit.
+  Tensor make(std::string_view what, DType dtype, const Dims& shape,
+              std::string_view hint = "--rows and --top need less memory") {
     bytes_ +=
         static_cast<double>(qkv::element_count(shape)) * static_cast<double>(qkv::size_of(dtype));
-    check_memory(bytes_, fmt::format("--save {} {}", name, qkv::to_string(shape)),
-                 "--rows and --top need less memory");
+    check_memory(bytes_, fmt::format("{} {}", what, qkv::to_string(shape)), hint);
     return {dtype, shape};
   }
 
@@ -172,19 +174,19 @@ class Call {
  private:
   void reserve(const ResultKind& kind) {
     const std::string argument(kind.argument);
-    call_.origins[argument] = {fmt::format("--save {}", kind.name), false, std::string(kind.name)};
+    const std::string what = fmt::format("--save {}", kind.name);
+    call_.origins[argument] = {what, false, std::string(kind.name)};
     call_.origins[argument + ".rows"] = {"--rows", false, "rows"};
     const Dims shape = shape_for(kind, results_.shape, options_);
     const bool values = kind.axes == ResultAxes::kValues;
     results_.arrays.push_back({std::string(kind.name), {}});
     Tensor& tensor = results_.arrays.back().tensor;
     if (values && options_.layout == Layout::kBthd) {
-      tensor =
-          room_.make(kind.name, call_.inputs.q.dtype(), {shape[0], shape[2], shape[1], shape[3]});
+      tensor = room_.make(what, call_.inputs.q.dtype(), {shape[0], shape[2], shape[1], shape[3]});
       outputs_.out = qkv::transpose(tensor, 1, 2);
       return;
     }
-    tensor = room_.make(kind.name, values ? call_.inputs.q.dtype() : accumulator_, shape);
+    tensor = room_.make(what, values ? call_.inputs.q.dtype() : accumulator_, shape);
     bind(kind, tensor);
   }
   void bind(const ResultKind& kind, Tensor& tensor) {
@@ -212,16 +214,19 @@ class Call {
   void reserve_top() {
     const Index count = std::min(*options_.top, std::max<Index>(1, results_.shape.keys));
     const Dims shape = with(results_.shape.lead, {results_.shape.queries, count});
-    results_.arrays.push_back({"top_weights", room_.make("top", accumulator_, shape)});
+    constexpr std::string_view kHint = "a smaller --top needs less memory";
+    results_.arrays.push_back({"top_weights", room_.make("--top", accumulator_, shape, kHint)});
     Tensor& weights = results_.arrays.back().tensor;
-    results_.arrays.push_back({"top_keys", room_.make("top", DType::kInt64, shape)});
+    results_.arrays.push_back({"top_keys", room_.make("--top", DType::kInt64, shape, kHint)});
     outputs_.top = {count, weights, results_.arrays.back().tensor};
   }
 
   // Allocates and requests a matrix that the command line does not name.
   Tensor reserve_apart(std::string_view name) {
     const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
-    Tensor tensor = room_.make(name, accumulator_, shape_for(kind, results_.shape, options_));
+    const std::string what = fmt::format("the {} of the picture", name);
+    call_.origins[std::string(kind.argument)] = {"-o", false, what};
+    Tensor tensor = room_.make(what, accumulator_, shape_for(kind, results_.shape, options_));
     bind(kind, tensor);
     return tensor;
   }

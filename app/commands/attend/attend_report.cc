@@ -114,9 +114,14 @@ std::string summary(const ConstView& view) {
 
 // ---- the report -----------------------------------------------------------------------------
 
-std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendCall& call) {
+// The arrays q, k and v in the order of axes of their files.
+std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendOptions& options,
+                                                         const AttendCall& call) {
   std::vector<std::pair<const char*, ConstView>> inputs{{"q", call.inputs.q}, {"k", call.inputs.k}};
   if (call.inputs.v.given()) inputs.emplace_back("v", call.inputs.v);
+  for (auto& [name, view] : inputs) {
+    if (options.layout == Layout::kBthd) view = qkv::transpose(view, 1, 2);
+  }
   return inputs;
 }
 
@@ -134,7 +139,7 @@ std::vector<Index> queries_of(const AttendOptions& options, const NamedTensor& a
 std::string report(const AttendOptions& options, const AttendCall& call,
                    const AttendResults& results, Detail detail, int columns = 0) {
   std::string text;
-  for (const auto& [name, view] : inputs_of(call)) {
+  for (const auto& [name, view] : inputs_of(options, call)) {
     text += fmt::format("{} {}  {}\n", name, qkv::describe(view),
                         shown_name(call.origins.at(name).place));
   }
@@ -150,9 +155,10 @@ std::string report(const AttendOptions& options, const AttendCall& call,
   return text;
 }
 
-nlohmann::ordered_json report_json(const AttendCall& call, const AttendResults& results) {
+nlohmann::ordered_json report_json(const AttendOptions& options, const AttendCall& call,
+                                   const AttendResults& results) {
   nlohmann::ordered_json json;
-  for (const auto& [name, view] : inputs_of(call)) {
+  for (const auto& [name, view] : inputs_of(options, call)) {
     json[name]["file"] = call.origins.at(name).place;
     json[name]["dtype"] = qkv::name_of(view.dtype());
     json[name]["shape"] = std::vector<Index>(view.shape().begin(), view.shape().end());
@@ -249,6 +255,9 @@ ConstView one_map(const ConstView& all, Index batch, Index head) {
 
 qkv::app::Picture picture(const AttendOptions& options, const AttendCall& call,
                           const AttendResults& results) {
+  if (results.shape.queries == 0 || results.shape.keys == 0 || call.inputs.q.element_count() == 0) {
+    throw UsageError("a picture needs at least one query, key, head and batch entry");
+  }
   qkv::app::Picture picture;
   const ConstView weights = as_attention(weights_of(options, results), results.shape);
   const ConstView unmasked = as_attention(results.unmasked, results.shape);
@@ -287,6 +296,6 @@ Results attend_forms(const AttendOptions& options, const AttendCall& call,
   forms.text = [&] { return report(options, call, results, Detail::kNumbers); };
   forms.screen = [&] { return report(options, call, results, Detail::kNumbers, table_columns()); };
   forms.brief = [&] { return report(options, call, results, Detail::kSummary); };
-  forms.json = [&] { return report_json(call, results); };
+  forms.json = [&] { return report_json(options, call, results); };
   return forms;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/shell/array_store.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <qkv/app/utf8.h>
 
 #include "commands/shell/console.h"
+#include "commands/shell/exit_codes.h"
 
 namespace {
 
@@ -56,11 +58,21 @@ ArraySpec split_spec(const std::string& spec) {
 qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role) {
   const ArraySpec parts = split_spec(spec);
   const NamedArray& array = pick(read(parts.file), parts, role);
+  if (parts.file == "-" && array.name.empty()) {  // an .npy file
+    if (stdin_role_.empty()) stdin_role_ = role;
+    if (stdin_role_ != role) {
+      throw UsageError(fmt::format("{} and {} cannot both be standard input", stdin_role_, role));
+    }
+  }
   if (const auto* tensor = std::get_if<qkv::Tensor>(&array.array)) return *tensor;
   throw qkv::app::InputError(
       input_name(parts.file),
       fmt::format("expected numbers for {}, got {}", role,
                   is_unread(array) ? qkv::app::describe(array.array) : std::string("text")));
+}
+
+bool ArrayStore::has(const std::string& file, std::string_view name) {
+  return find_name(read(file), name) != nullptr;
 }
 
 std::optional<qkv::ConstView> ArrayStore::find(const std::string& file, std::string_view name) {
@@ -76,8 +88,8 @@ std::optional<qkv::ConstView> ArrayStore::find(const std::string& file, std::str
 }
 
 const qkv::app::Strings* ArrayStore::find_text(std::string_view name) const {
-  for (const auto& [file, arrays] : files_) {
-    const NamedArray* array = find_name(arrays, name);
+  for (const File& file : files_) {
+    const NamedArray* array = find_name(file.arrays, name);
     if (array == nullptr) continue;
     if (const auto* text = std::get_if<qkv::app::Strings>(&array->array)) return text;
   }
@@ -87,15 +99,14 @@ const qkv::app::Strings* ArrayStore::find_text(std::string_view name) const {
 std::vector<std::string> ArrayStore::files() const {
   std::vector<std::string> files;
   files.reserve(files_.size());
-  for (const auto& entry : files_) files.push_back(entry.first);
+  for (const File& file : files_) files.push_back(file.name);
   return files;
 }
 
 const std::vector<NamedArray>& ArrayStore::read(const std::string& file) {
-  auto place = files_.find(file);
-  if (place == files_.end())
-    place = files_.emplace(file, qkv::app::read_arrays(file, &stop_flag())).first;
-  return place->second;
+  const auto place = std::ranges::find(files_, file, &File::name);
+  if (place != files_.end()) return place->arrays;
+  return files_.emplace_back(file, qkv::app::read_arrays(file, &stop_flag())).arrays;
 }
 
 std::string shown_file(const std::string& spec) { return input_name(split_spec(spec).file); }

@@ -2,7 +2,7 @@
 #ifndef QKV_COMMANDS_SHELL_ARRAY_STORE_H_
 #define QKV_COMMANDS_SHELL_ARRAY_STORE_H_
 
-#include <map>
+#include <list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +32,8 @@ class ArrayStore {
   // standard input). Without a name, this is the array called `role`, or the file's only array.
   // Throws InputError if there is no such array or it does not hold numbers.
   qkv::ConstView get(const std::string& spec, std::string_view role);
+  // Whether a file has an array of this name, numbers or text.
+  bool has(const std::string& file, std::string_view name);
   // The array of this name in a file; empty if there is none or it holds text. Throws InputError if
   // its type cannot be read.
   std::optional<qkv::ConstView> find(const std::string& file, std::string_view name);
@@ -43,7 +45,12 @@ class ArrayStore {
  private:
   const std::vector<qkv::app::NamedArray>& read(const std::string& file);
 
-  std::map<std::string, std::vector<qkv::app::NamedArray>> files_;
+  struct File {
+    std::string name;
+    std::vector<qkv::app::NamedArray> arrays;
+  };
+  std::string stdin_role_;  // of the only array of standard input, once it was read
+  std::list<File> files_;   // in the order of reading; views point into their arrays
 };
 
 // The name that messages show for the file of a FILE[:NAME]: "<stdin>" for "-".

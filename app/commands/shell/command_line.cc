@@ -164,6 +164,12 @@ std::vector<std::string> words_of(int argc, char** argv) {
     const bool has_no_value =
         options && word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1;
     if (has_no_value) word.pop_back();
+    // After the first argument of a command, the parser takes "--" for the command's end, so that
+    // one without need is left out.
+    const bool is_needed = std::any_of(argv + n, argv + argc, [](const char* later) {
+      return later[0] == '-' && std::string_view(later) != "--" && later[1] != '\0';
+    });
+    if (word == "--" && !is_needed) continue;
     words.push_back(std::move(word));
     if (has_no_value) words.emplace_back();
   }

@@ -91,6 +91,11 @@ std::string in_shell(std::string_view word) {
   return quoted + '\'';
 }
 
+std::string typed(const std::string& path) {
+  const std::string shown = shown_name(path);
+  return shown == path ? in_shell(path) : shown;
+}
+
 void print(std::string_view text) {
   while (!text.empty()) {
     const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());

@@ -153,7 +153,7 @@ class Reader {
     }
     if (all.empty()) return left;
     Expression both = all.front();
-    for (std::size_t n = 1; n < all.size(); ++n) both = both && all[n];
+    for (std::size_t n = 1; n < all.size(); ++n) both = made(at_, [&] { return both && all[n]; });
     return both;
   }
   Expression sum() {
@@ -226,6 +226,10 @@ class Reader {
     const char* const end = text_.data() + text_.size();
     double real = 0;
     const auto [after, error] = std::from_chars(begin, end, real);
+    if (error == std::errc::result_out_of_range) {
+      fail(at_, fmt::format("a number must be 0 or have a size from 4.9e-324 to 1.8e308, got {}",
+                            std::string_view(begin, static_cast<std::size_t>(after - begin))));
+    }
     if (error != std::errc()) fail(at_, fmt::format("expected a number, got {}", next()));
     const std::string_view digits(begin, static_cast<std::size_t>(after - begin));
     const std::size_t at = at_;
@@ -294,7 +298,8 @@ class Reader {
   struct Deeper {
     explicit Deeper(Reader& reader) : reader_(reader) {
       if (++reader.depth_ > kDeepest) {
-        reader.fail(reader.at_, fmt::format("more than {} levels of brackets", kDeepest));
+        reader.fail(reader.at_,
+                    fmt::format("more than {} levels of brackets, - and not", kDeepest));
       }
     }
     Deeper(const Deeper&) = delete;

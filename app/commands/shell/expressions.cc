@@ -61,7 +61,8 @@ void add_expressions(const Command& command, ExpressionOptions& options) {
           [&options](const std::vector<std::string>& texts) {
             for (const std::string& text : texts) {
               const auto end = text.find('=');
-              if (end == std::string::npos || !is_array_name(text.substr(0, end))) {
+              if (end == std::string::npos || end + 1 == text.size() ||
+                  !is_array_name(text.substr(0, end))) {
                 throw BadValue(kWith, fmt::format("expected NAME=FILE[:NAME], where NAME has no "
                                                   "meaning of its own, got {}",
                                                   qkv::app::quoted(text)));

@@ -29,39 +29,40 @@ sqrt, tanh, sin, cos, floor, int, float; elements of arrays that --with names:
 struct ExpressionOptions {
   std::optional<std::string> score_mod{};  // texts of expressions
   std::optional<std::string> mask_mod{};
-  std::vector<std::string> with{};  // NAME=FILE[:NAME]
+  std::vector<std::string> with{};  // texts "name=FILE" or "name=FILE:array"
 };
 
-// Adds the three options. `options` must outlive the parsing of the command line.
+// Adds --score-mod, --mask-mod and --with. `options` must outlive the parsing of the command line.
 void add_expressions(const Command& command, ExpressionOptions& options);
 
 // An array that expressions read.
 struct ExpressionArray {
   std::string name{};
-  std::string spec{};       // the FILE[:NAME] that it was read from
+  std::string spec{};       // where it was read: FILE or FILE:array
   qkv::ConstView values{};  // in the ArrayStore
 };
 
 // A score function and a mask function, each given or not, and all arrays of --with.
 struct Expressions {
   std::vector<ExpressionArray> arrays{};
-  std::string score_text{};  // as the library writes the expression; "" if it is not given
-  std::string mask_text{};
+  std::string score_text{};           // Expression::text() of the score function; "" without one
+  std::string mask_text{};            // Expression::text() of the mask function; "" without one
   std::vector<qkv::ScoreMod> mods{};  // the score function, for Options::mods
   std::vector<qkv::Mask> masks{};     // the mask function, for Options::masks
 
   bool given() const { return !mods.empty() || !masks.empty(); }
 };
 
-// Reads the arrays and the expressions. `store` must outlive the result. Throws UsageError for an
-// expression that is wrong, with its column, and InputError for an array that cannot be read.
+// Reads the arrays and the expressions. `store` must outlive the result. Throws UsageError for a
+// wrong expression (with the column, if its text is wrong), for --with without an expression, and
+// for two arrays of one name; InputError for an array that cannot be read.
 Expressions read_expressions(const ExpressionOptions& options, ArrayStore& store);
 
 // The settings that reports show: with, score_mod and mask_mod, as far as they are given.
 nlohmann::ordered_json settings_of(const Expressions& expressions);
 
-// Throws UsageError with the option's name if the library's error is about an expression, such as
-// an index outside of its array. Returns for any other error.
+// Throws UsageError with the option's name if error.argument() is an expression, as for an index
+// outside of its array. Returns for any other error.
 void refuse_expression(const qkv::Error& error);
 
 #endif  // QKV_COMMANDS_SHELL_EXPRESSIONS_H_

@@ -21,12 +21,11 @@
 
 namespace {
 
-// An output format: its name, which is the extension without the dot, and how a file of it is made,
-// either by `bytes` or by `write`.
+// An output format. Its name is the extension without the dot. One of `bytes` and `write` is set.
 struct Format {
   std::string_view name;
-  bool (*has)(const Results& results);           // whether the results have the form it needs
-  std::string (*bytes)(const Results& results);  // returns the file's contents; or null
+  bool (*has)(const Results& results);           // whether the results can be written in it
+  std::string (*bytes)(const Results& results);  // returns the file's bytes
   void (*write)(const std::string& path, const Results& results);
   bool binary = false;  // not written to terminals
 };
@@ -60,7 +59,7 @@ constexpr Format kFormats[] = {
      [](const Results& r) { return json_text(r.json()); }, nullptr},
 };
 
-// Results in these forms, and as text and JSON, to ask formats what they can write.
+// Results with placeholders for `forms`, text and JSON, only to ask Format::has().
 Results results_in(const Forms& forms) {
   Results results;
   if (forms.arrays) results.arrays = [] { return std::vector<qkv::app::NamedView>(); };
@@ -72,13 +71,20 @@ Results results_in(const Forms& forms) {
   return results;
 }
 
+// The names of the formats for which `wanted` is true, each after `before`, `between` in between.
 template <class Wanted>
-std::string extensions(Wanted wanted) {
+std::string names_of(Wanted wanted, std::string_view before, std::string_view between) {
   std::string names;
   for (const Format& format : kFormats) {
-    if (wanted(format)) names += fmt::format("{}.{}", names.empty() ? "" : ", ", format.name);
+    if (!wanted(format)) continue;
+    names += fmt::format("{}{}{}", names.empty() ? "" : between, before, format.name);
   }
   return names;
+}
+
+template <class Wanted>
+std::string extensions(Wanted wanted) {
+  return names_of(wanted, ".", ", ");
 }
 
 // The name of an output in messages, such as "-o a.npz".
@@ -124,13 +130,13 @@ void write(const Format& format, const std::string& path, const Results& results
 
 bool is_picture(const Format& format) { return format.has == has_picture; }
 
-// The file of one of several pictures: "x-2.svg" for x.svg.
+// The path of picture `number` of several: "x-2.svg" for x.svg.
 std::string numbered(const std::string& path, std::string_view format, qkv::Index number) {
   const std::string stem = path.substr(0, path.size() - format.size() - 1);
   return fmt::format("{}-{}.{}", stem, number, format);
 }
 
-// The text for standard output if "-" is not among the outputs.
+// The report that is printed if no output is standard output.
 std::string report(const OutputOptions& options, const Results& results) {
   if (options.json) return json_text(results.json());
   if (results.brief && !options.paths.empty()) return results.brief();
@@ -150,11 +156,8 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
                   "(repeatable)")
       .type_name("FILE")
       .one_each_time();
-  std::string names;
-  for (const Format& format : kFormats) {
-    if (format.has(results)) names += fmt::format("{}{}", names.empty() ? "" : "|", format.name);
-  }
-  const std::string valid = extensions([&](const Format& format) { return format.has(results); });
+  const auto can_write = [&](const Format& format) { return format.has(results); };
+  const std::string valid = names_of(can_write, "", ", ");
   command
       .add_parsed(
           "--format",
@@ -166,7 +169,7 @@ void add_outputs(const Command& command, OutputOptions& options, const std::stri
             }
           },
           fmt::format("format of -o - (default {})", usual))
-      .type_name(names);
+      .type_name(names_of(can_write, "", "|"));
   command.add_flag("--json", options.json, "the report as JSON");
 }
 
@@ -232,7 +235,7 @@ void check_numbered(const OutputOptions& options, qkv::Index number) {
     if (!is_named && !std::filesystem::exists(file, failed)) continue;
     throw UsageError(fmt::format("{}: a picture of each line would replace {}; {}",
                                  output_name(path), qkv::app::quoted(file),
-                                 is_named ? "name another" : "remove it, or name another"));
+                                 is_named ? "another -o names it" : "remove it, or name another"));
   }
 }
 

@@ -93,6 +93,12 @@ void check(const AverageOptions& options) {
   if (std::ranges::find(options.models, "-") != options.models.end()) {
     throw UsageError("-: a model to average must be a file or a folder, got standard input");
   }
+  for (const std::string& model : options.models) {
+    std::error_code failed;  // reading the file reports why; a pipe could not be read twice
+    if (is_folder(model) || !std::filesystem::exists(model, failed)) continue;
+    if (std::filesystem::is_regular_file(model, failed)) continue;
+    throw UsageError(fmt::format("{}: a model to average must be a file or a folder", model));
+  }
   if (options.last && std::ranges::none_of(options.models, is_folder)) {
     throw UsageError(
         fmt::format("--last {} requires the folder of a run, and none is named", *options.last));

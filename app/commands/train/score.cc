@@ -74,17 +74,28 @@ struct ScoreOptions {
 };
 
 // Calls take(begin, end) for consecutive ranges of items whose lengths make a full batch for the
-// model.
+// model. A pass pads all items to the longest, so a range ends before an item that would make it
+// too large.
 template <class Length, class Take>
 void for_each_batch(Batch batch, std::size_t items, const Length& length, const Take& take) {
   std::size_t begin = 0;
   std::size_t tokens = 0;
+  std::size_t longest = 0;
+  constexpr std::size_t kMostPadded = 16384;
   for (std::size_t n = 0; n < items; ++n) {
-    tokens += length(n);
+    const std::size_t own = length(n);
+    const std::size_t padded = std::max(longest, own) * (n + 1 - begin);
+    if (batch == Batch::kPass && n > begin && padded > kMostPadded) {
+      take(begin, n);
+      begin = n;
+      tokens = longest = 0;
+    }
+    tokens += own;
+    longest = std::max(longest, own);
     if (n + 1 < items && !is_full(batch, n + 1 - begin, tokens)) continue;
     take(begin, n + 1);
     begin = n + 1;
-    tokens = 0;
+    tokens = longest = 0;
   }
 }
 
@@ -190,7 +201,8 @@ Scores compare(const ScoreOptions& options, const TestPairs& data,
   if (options.against.empty()) return scores;
   const auto others = counts_of(sentences, read_translations(options.against, data));
   scores.rival = {options.against, corpus_score(others),
-                  paired_bootstrap(counts, others, options.resampling), options.resampling};
+                  paired_bootstrap(counts, others, options.resampling, &stop_flag()),
+                  options.resampling};
   return scores;
 }
 

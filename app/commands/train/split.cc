@@ -282,11 +282,11 @@ void check_folder(const SplitOptions& options) {
   }
   for (const PartName& part : kParts) {
     const std::string path = options.file(part);
+    if (is_same_file(options.table, path)) {
+      throw UsageError(fmt::format("-o {}: {} is the input", options.folder, path));
+    }
     if (options.writes(part)) {
       check_place(path);
-      if (is_same_file(options.table, path)) {
-        throw UsageError(fmt::format("-o {}: {} is the input", options.folder, path));
-      }
     } else if (std::filesystem::exists(path, failed)) {
       throw UsageError(
           fmt::format("{} belongs to another split and would remain without --valid: remove it, "

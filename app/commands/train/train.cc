@@ -240,6 +240,14 @@ void check_kept(const TrainOptions& options, const KeptFile& data, const KeptFil
                    fmt::format("{} not there any more; if moved: {}", what, moved));
 }
 
+// Checks that no given option applies only to validation, if there is none.
+void check_applies(const TrainingOptions& options, const std::vector<std::string>& given) {
+  const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
+  if (!options.valid.empty()) return;
+  if (is_given("best")) throw UsageError("--best requires --valid");
+  if (is_given("valid_translate")) throw UsageError("--valid-translate requires --valid");
+}
+
 // Checks that no given option applies only to other kinds of tokens.
 void check_tokens(const TrainingOptions& options, const std::vector<std::string>& given) {
   const bool has_subwords = options.tokenization == qkv::app::Tokenization::kSubword;
@@ -274,6 +282,7 @@ void resolve(TrainOptions& options, const Command& command) {
   options.resumes = qkv::app::holds_run(options.folder);
   if (!options.resumes) {
     check_tokens(options.training, given);
+    check_applies(options.training, given);
   } else {
     options.training = options_of_run(options.folder, options.training, given);
     const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
@@ -307,19 +316,23 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
   }
 }
 
-// Checks that memory suffices for the encoder's parameters, their gradients and Adam's two moments,
-// as float32. The encoder is most of a model that this machine cannot hold.
+// Checks that memory suffices for the encoder and the decoder's cell, start and readout: their
+// parameters, gradients and Adam's two moments, as float32. The rest grows with --hidden only once.
 void check_memory(const qkv::app::TranslatorConfig& model) {
   constexpr double kBytes = 4 * sizeof(float);
   const auto H = static_cast<double>(model.hidden);
   const auto layers = static_cast<double>(model.encoder_layers);
   const auto direction = [H](double input) { return 3 * H * (input + H); };
-  const double first = 2 * direction(static_cast<double>(model.embedding));
-  const double parameters = first + (layers - 1) * 2 * direction(2 * H);
+  const auto embedding = static_cast<double>(model.embedding);
+  const double first = 2 * direction(embedding);
+  const double contexts = 2 * H;
+  const double decoder =
+      direction(embedding + contexts) + H * H + 2 * H * (H + contexts + embedding);
+  const double parameters = first + (layers - 1) * 2 * direction(2 * H) + decoder;
   const qkv::app::TranslatorConfig usual;
   const auto or_default = [](bool is_default) { return is_default ? " (the default)" : ""; };
   ::check_memory(kBytes * parameters,
-                 fmt::format("an encoder of --hidden {}{} and --encoder-layers {}{}", model.hidden,
+                 fmt::format("a model of --hidden {}{} and --encoder-layers {}{}", model.hidden,
                              or_default(model.hidden == usual.hidden), model.encoder_layers,
                              or_default(model.encoder_layers == usual.encoder_layers)),
                  "smaller ones take less");

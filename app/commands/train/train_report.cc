@@ -57,6 +57,7 @@ std::string left_out(const TrainingReport& report, const TrainingOptions& option
 
 // The best value of the criterion --best.
 std::string best_of(const TrainingReport& report) {
+  if (!std::isfinite(report.best.loss)) return "no validation with a finite loss";
   switch (report.best_by) {
     case BestBy::kBleu:
       if (report.best.bleu >= 0) return fmt::format("best BLEU {:.2f}", report.best.bleu);

@@ -102,6 +102,15 @@ class LineTranslator {
                      file.empty() ? "TEXT" : file, model_.longest_source, lines));
   }
 
+  // Warns of lines without a translation, since the model's numbers are not finite; `file` as in
+  // warn_of_longer().
+  void warn_of_failed(const std::string& file, const Common& common) const {
+    if (not_finite_.count() == 0) return;
+    const std::string lines = file.empty() ? "" : fmt::format("; lines: {}", not_finite_.text());
+    warn(common, fmt::format("{}: the model gives NaN, so there is no translation{}",
+                             file.empty() ? "TEXT" : file, lines));
+  }
+
   // Warns of translations that were cut off; `file` as in warn_of_longer().
   void warn_of_cut(const std::string& file, const Common& common) const {
     if (cut_.count() == 0) return;
@@ -120,7 +129,12 @@ class LineTranslator {
     std::vector<TranslatedLine> lines;
     auto translations = qkv::app::translate(model_, texts_, search_, context_, unknown_);
     for (std::size_t n = 0; n < texts_.size(); ++n) {
-      if (!translations[n].is_whole) cut_.add(numbers_[n]);
+      const bool has_failed = translations[n].target.empty() && !translations[n].source.empty();
+      if (has_failed) {
+        not_finite_.add(numbers_[n]);
+      } else if (!translations[n].is_whole) {
+        cut_.add(numbers_[n]);
+      }
       if (!translations[n].target.empty()) ++translated_;
       lines.push_back({std::move(texts_[n]), std::move(translations[n])});
     }
@@ -139,9 +153,10 @@ class LineTranslator {
   std::vector<std::string> texts_{};
   std::vector<Index> numbers_{};  // the line number of each text
   std::size_t tokens_ = 0;
-  Index translated_ = 0;            // lines with text to translate
-  qkv::app::LineNumbers longer_{};  // the lines that are longer than every source in training
-  qkv::app::LineNumbers cut_{};     // the lines whose translations were cut off
+  Index translated_ = 0;                // lines with text to translate
+  qkv::app::LineNumbers longer_{};      // the lines that are longer than every source in training
+  qkv::app::LineNumbers cut_{};         // the lines whose translations were cut off
+  qkv::app::LineNumbers not_finite_{};  // the lines for which the model gives NaN
 };
 
 // True if nothing can be read from standard input now: its writer may be waiting for an answer.
@@ -212,7 +227,7 @@ Index column_of(const TranslateOptions& options, const Source& source) {
 std::string_view text_in(std::span<const std::string_view> fields, Index column,
                          const std::string& file, Index line) {
   const Index columns = std::ssize(fields);
-  if (column < columns) return fields[static_cast<std::size_t>(column)];
+  if (column >= 0 && column < columns) return fields[static_cast<std::size_t>(column)];
   if (columns == 1 && qkv::app::is_blank(fields[0])) return {};
   throw qkv::app::InputError::at_line(
       file, line,
@@ -228,6 +243,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
     lines.flush();
     done();
     lines.warn_of_longer("", common);
+    lines.warn_of_failed("", common);
     return lines.warn_of_cut("", common);
   }
   qkv::app::ParallelTextOptions reading;
@@ -272,6 +288,7 @@ void translate_all(const Source& source, const TranslateOptions& options, const 
   lines.flush();
   done();
   lines.warn_of_longer(name, common);
+  lines.warn_of_failed(name, common);
   lines.warn_of_cut(name, common);
   bad.warn_of_skipped(count);
   bad.check(count);

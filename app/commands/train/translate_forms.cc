@@ -49,7 +49,9 @@ std::string on_one_line(std::string_view text) {
 // Throws UsageError if no line has attention to show.
 void check_attention(const std::vector<TranslatedLine>& lines) {
   if (std::ranges::none_of(lines, has_attention)) {
-    throw UsageError("no attention to write: the model has none, or the lines are empty");
+    throw UsageError(
+        "no attention to write: the model has none, the lines are empty, or none has a "
+        "translation");
   }
 }
 

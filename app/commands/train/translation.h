@@ -48,7 +48,7 @@ std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_vi
 
 // The purpose for which a batch of lines or sentence pairs is given to the model.
 enum class Batch {
-  kPass,  // one pass of the model, which takes memory for all tokens of the batch
+  kPass,  // one pass of the model, which takes memory for all tokens of the batch, with padding
   // A search, which begins a line when another has ended. It runs fewer lines than fit only at the
   // end of a batch, so batches are larger.
   kSearch,

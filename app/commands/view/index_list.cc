@@ -53,9 +53,9 @@ Option add_indices(const Command& command, const std::string& name, IndexList& t
           [&target, name](const std::string& text) {
             const auto list = parse_list(text);
             if (!list) {
-              throw BadValue(name,
-                             fmt::format("expected indices from 0 such as 0,2-3, or all, got {}",
-                                         qkv::app::quoted(text)));
+              throw BadValue(
+                  name, fmt::format("expected all, or ranges counted from 0 such as 0,2-3, got {}",
+                                    qkv::app::quoted(text)));
             }
             target = *list;
           },
@@ -74,9 +74,9 @@ std::vector<Index> resolve(const IndexList& list, std::string_view option, std::
   std::vector<char> seen(static_cast<std::size_t>(size));
   for (const IndexList::Range& range : list.ranges) {
     if (range.last >= size) {
-      throw UsageError(
-          size == 1 ? fmt::format("{} {}: the only index of {} is 0", option, range.last, axis)
-                    : fmt::format("{} {}: {} are 0-{}", option, range.last, axis, size - 1));
+      throw UsageError(size == 1
+                           ? fmt::format("{} {}: {} has only index 0", option, range.last, axis)
+                           : fmt::format("{} {}: {} are 0-{}", option, range.last, axis, size - 1));
     }
     for (Index index = range.first; index <= range.last; ++index) {
       char& before = seen[static_cast<std::size_t>(index)];

@@ -25,7 +25,7 @@ using qkv::app::Strings;
 struct NumberSummary {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = -std::numeric_limits<double>::infinity();
-  double sum = 0;
+  double mean = 0;
   Index finite = 0;
   Index nan = 0;
   Index infinite = 0;
@@ -38,11 +38,11 @@ struct NumberSummary {
     } else {
       smallest = std::min(smallest, value);
       largest = std::max(largest, value);
-      sum += value;
       ++finite;
+      const auto n = static_cast<double>(finite);
+      mean += value / n - mean / n;  // no sum that may overflow
     }
   }
-  double mean() const { return finite == 0 ? 0 : sum / static_cast<double>(finite); }
 };
 
 template <class T>
@@ -119,9 +119,9 @@ Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json
   if (numbers.finite > 0) {
     json["min"] = numbers.smallest;
     json["max"] = numbers.largest;
-    json["mean"] = json_number(numbers.mean());
+    json["mean"] = json_number(numbers.mean);
     values = fmt::format("min {:.6g}, max {:.6g}, mean {:.6g}", numbers.smallest, numbers.largest,
-                         numbers.mean());
+                         numbers.mean);
   }
   json["nan"] = numbers.nan;
   json["inf"] = numbers.infinite;
@@ -212,7 +212,7 @@ void describe_attention(const std::string& path, std::vector<NamedArray> arrays,
                     has(!file.src.empty()), has(!file.tgt.empty()), has(file.mask.given()),
                     file.rows.empty() ? "" : ", rows of queries " + ranges_of(file.rows));
     if (!rows.fault.empty()) result.text += fmt::format("  but {}\n", rows.fault);
-    if (path != "-") result.text += fmt::format("  try: qkv view {}\n", shown_name(path));
+    if (path != "-") result.text += fmt::format("  try: qkv view {}\n", typed(path));
     result.json["attention"] = {{"axes", axes_of(file)},
                                 {"src", !file.src.empty()},
                                 {"tgt", !file.tgt.empty()},

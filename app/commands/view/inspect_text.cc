@@ -103,7 +103,7 @@ Inspection inspect_vectors(const std::string& path) {
   if (file.repeated) result.text += fmt::format(", repeated {}", *file.repeated);
   result.text += fmt::format("\n  first:{}\n", words);
   if (path != "-") {
-    result.text += fmt::format("  try: qkv words \"some words\" --vectors {}\n", shown_name(path));
+    result.text += fmt::format("  try: qkv words \"some words\" --vectors {}\n", typed(path));
   }
   result.json["kind"] = "word vectors";
   result.json["format"] = name_of(file.format);

@@ -120,6 +120,12 @@ void run(const ViewOptions& options, const Common& common) {
   results.screen = [&] { return screen(*shown, options, common); };
   results.brief = [] { return std::string(); };  // the files are the result
   check_style(options.style, options.is_difference());
+  for (const auto axis : {qkv::app::LeadingAxis::kLayers, qkv::app::LeadingAxis::kHeads}) {
+    if (std::ranges::count(options.reductions, axis, &Reduction::axis) > 1) {
+      throw UsageError(fmt::format("--reduce combines {} twice",
+                                   axis == qkv::app::LeadingAxis::kLayers ? "layers" : "heads"));
+    }
+  }
   if (options.style.lowest && wants(options.outputs, "html")) {
     throw UsageError("--min is not for a page (.html), whose colours begin at 0");
   }
@@ -134,7 +140,7 @@ void run(const ViewOptions& options, const Common& common) {
   const AttentionFile* subtracted = other ? &*other : nullptr;
   if (wants_picture(options.outputs)) {
     shown = show(file, subtracted, options);
-    check_lowest(options.style, shown->weights, shown->allowed);
+    check_lowest(options.style, shown->picture.colours, shown->weights, shown->allowed);
     // Without outputs, the drawing has the notes.
     if (!options.outputs.paths.empty() || options.outputs.json) {
       warn_of(shown->notes, options, common);
@@ -147,9 +153,10 @@ void run(const ViewOptions& options, const Common& common) {
   warn_of_font(options.style, options.outputs, common);
   try {
     write_outputs(options.outputs, results);
-  } catch (const UsageError& error) {  // too much to draw
-    throw UsageError(
-        fmt::format("{} with --layers, --heads, --queries, --keys or --reduce", error.what()));
+  } catch (const UsageError& error) {
+    const std::string_view what = error.what();
+    if (!what.ends_with("select or reduce")) throw;
+    throw UsageError(fmt::format("{} with --layers, --heads, --queries, --keys or --reduce", what));
   }
 }
 

@@ -71,8 +71,9 @@ struct PictureStyle {
 void add_style(const Command& command, PictureStyle& style);
 // Throws UsageError for options that contradict each other.
 void check_style(const PictureStyle& style, bool is_difference);
-// Throws UsageError if all numbers that are shown lie below the low end of the colours.
-void check_lowest(const PictureStyle& style, const qkv::Tensor& weights,
+// Throws UsageError if the low end of the colours does not apply to `colours`, or no number that is
+// shown lies above it.
+void check_lowest(const PictureStyle& style, qkv::app::Colours colours, const qkv::Tensor& weights,
                   const qkv::Tensor& allowed);
 // Warns if the font of --font is not installed, so that a .png or .pdf is drawn in another one.
 void warn_of_font(const PictureStyle& style, const OutputOptions& outputs, const Common& common);
@@ -192,7 +193,7 @@ struct Unseen {
 Unseen unseen_weight(const qkv::app::AttentionFile& file, const Selection& selection,
                      const std::vector<qkv::Index>& keys);
 
-// The maps for files: without axes of size 1 that the input file did not have.
+// The maps for files: without their first axes of size 1, down to the rank in the input file.
 qkv::ConstView attn_of(const Shown& shown);
 // All arrays for files, which point into `shown`.
 std::vector<qkv::app::NamedView> arrays_of(const Shown& shown);

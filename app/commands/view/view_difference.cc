@@ -19,7 +19,7 @@ using qkv::Tensor;
 void check_same(const ViewOptions& options, std::string_view axis, const std::vector<Index>& ours,
                 const std::vector<Index>& theirs) {
   if (ours == theirs) return;
-  throw qkv::app::InputError(options.minus,
+  throw qkv::app::InputError(input_name(options.minus),
                              fmt::format("must have the same {} as {}: {} against {}", axis,
                                          options.input.name(), ranges_of(theirs), ranges_of(ours)));
 }

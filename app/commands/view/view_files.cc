@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A view of maps [L,H,Tq,Tk] without the leading axes of size 1 that the input file did not have.
+// A view of maps [L,H,Tq,Tk] without their first axes of size 1, down to rank `stored_rank`.
 qkv::ConstView trimmed(const qkv::Tensor& maps, int stored_rank) {
   qkv::Dims shape;
   for (int axis = 0; axis < 4; ++axis) {

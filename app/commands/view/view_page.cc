@@ -107,8 +107,9 @@ PageParts page_parts(const AttentionFile& file, const AttentionFile* minus,
   const std::vector<Index> examples = page_examples(file, options);
   if (minus != nullptr && minus->attn.size(0) <= examples.back()) {
     throw qkv::app::InputError(
-        options.minus, fmt::format("must have the same examples as {}: {} against {}",
-                                   options.input.name(), minus->attn.size(0), file.attn.size(0)));
+        input_name(options.minus),
+        fmt::format("must have the same examples as {}: {} against {}", options.input.name(),
+                    minus->attn.size(0), file.attn.size(0)));
   }
   check_size(file, examples, options);
   PageParts parts;

@@ -14,7 +14,7 @@ using qkv::app::AttentionFile;
 using qkv::app::Fault;
 using qkv::app::LeadingAxis;
 
-// The number of heads that are listed for each fault.
+// The most heads that notes list for one fault.
 constexpr int kMostOfAFault = 3;
 
 std::vector<std::string> names(const AttentionFile& file, LeadingAxis axis, std::string_view name,
@@ -37,7 +37,7 @@ qkv::app::Strings chosen(const std::vector<qkv::app::Tokens>& lists, Index examp
 }
 
 // Applies one reduction and returns a note on it; "" if there is nothing to reduce.
-std::string reduce(const Reduction& reduction, Shown& shown) {
+std::string reduce(const Reduction& reduction, bool are_weights, Shown& shown) {
   const bool layers = reduction.axis == LeadingAxis::kLayers;
   const int axis = layers ? 0 : 1;
   std::vector<std::string>& titles = layers ? shown.layers : shown.heads;
@@ -49,10 +49,11 @@ std::string reduce(const Reduction& reduction, Shown& shown) {
   const std::string text = fmt::format("{} of {} {}", mean ? "mean" : "maximum",
                                        layers ? "layers" : "heads", ranges_of(indices));
   titles.assign(1, "");  // the note has the title's content
-  return mean ? text : text + ": rows need not sum to 1";
+  return mean || !are_weights ? text : text + ": rows need not sum to 1";
 }
 
-// The keys that were neither selected nor left out as padding nor hidden.
+// The keys that are not shown only because the options do not select them: neither padding nor
+// hidden special tokens.
 std::vector<Index> unselected_keys(const AttentionFile& file, const Selection& part) {
   std::vector<char> selected(static_cast<std::size_t>(file.attn.size(4)));
   for (const std::vector<Index>* keys : {&part.keys, &part.special_keys}) {
@@ -77,8 +78,8 @@ void note_queries(const AttentionFile& file, Shown& shown) {
   }
 }
 
-// Notes such as "2 of 9 keys hidden", with the weight that these keys hold, since rows without them
-// do not sum to 1.
+// Notes such as "2 of 9 keys not selected". If the maps are weights, with the weight that these
+// keys hold, since rows without them do not sum to 1.
 void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
   const Index all = file.attn.size(4) - shown.selection.padding_keys;
   const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
@@ -97,9 +98,9 @@ void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
   add(shown.selection.special_keys, "hidden (special tokens)");
 }
 
-// Whether the picture would not show a fault: rows that are not weights, or weight under a mask's
-// hatching. `qkv stats` reports the other faults.
-bool is_hidden_from_sight(Fault fault) {
+// True for faults that a picture does not show: rows that are not weights, or weight at masked
+// pairs. `qkv stats` reports all faults.
+bool is_not_drawn(Fault fault) {
   return fault == Fault::kNotFinite || fault == Fault::kNegative || fault == Fault::kRowSums ||
          fault == Fault::kTransposed || fault == Fault::kMasked;
 }
@@ -110,9 +111,8 @@ void note_faults(const AttentionFile& file, Shown& shown) {
   for (const Index layer : shown.selection.layers) {
     for (const Index head : shown.selection.heads) {
       reports.push_back(qkv::app::head_report(file, shown.selection.example, layer, head));
-      std::erase_if(reports.back().warnings, [](const qkv::app::Warning& warning) {
-        return !is_hidden_from_sight(warning.fault);
-      });
+      std::erase_if(reports.back().warnings,
+                    [](const qkv::app::Warning& warning) { return !is_not_drawn(warning.fault); });
     }
   }
   for (std::string& line : fault_lines(file, reports, kMostOfAFault, "qkv stats --json")) {
@@ -125,13 +125,33 @@ qkv::app::Strings one_of(const qkv::app::Strings& sentences, Index example) {
   return {qkv::Dims(1), {sentences.values[static_cast<std::size_t>(example)]}};
 }
 
-std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, Shown& shown) {
+std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, bool are_weights,
+                             Shown& shown) {
   std::vector<Note> notes;
   for (const Reduction& reduction : reductions) {
-    std::string text = reduce(reduction, shown);
+    std::string text = reduce(reduction, are_weights, shown);
     if (!text.empty()) notes.push_back({std::move(text)});
   }
   return notes;
+}
+
+// Sets what output files say of the queries: `rows`, the indices of queries that are not 0, 1, 2,
+// .. and ascend, and tokens. Where rows cannot be set, or would leave a square map whose queries
+// the tokens of the keys would name, tokens of queries that have none are their indices.
+void name_queries(const AttentionFile& file, Shown& shown) {
+  const std::vector<Index>& named = shown.selection.named;
+  const bool ascends = std::is_sorted(named.begin(), named.end());
+  const bool counts = ascends && named.back() == std::ssize(named) - 1;
+  if (ascends && (!counts || !file.rows.empty())) {
+    shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(named)});
+    std::copy(named.begin(), named.end(), shown.rows.values<std::int64_t>().begin());
+    return;
+  }
+  const bool would_be_keys =
+      !shown.src.values.empty() && named.size() == shown.selection.keys.size();
+  if (!shown.tgt.values.empty() || (ascends && !would_be_keys)) return;
+  shown.tgt = {qkv::Dims(std::ssize(named)), {}};
+  for (const Index query : named) shown.tgt.values.push_back(fmt::format("{}", query));
 }
 
 Shown part_of(const AttentionFile& file, const ViewOptions& options) {
@@ -144,25 +164,29 @@ Shown part_of(const AttentionFile& file, const ViewOptions& options) {
   shown.heads = names(file, LeadingAxis::kHeads, "head", part.heads);
   shown.src = chosen(file.src, part.example, part.keys);
   shown.tgt = chosen(file.tgt, part.example, part.queries);
-  if (!file.rows.empty() && std::is_sorted(part.named.begin(), part.named.end())) {
-    shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(part.named)});
-    std::copy(part.named.begin(), part.named.end(), shown.rows.values<std::int64_t>().begin());
-  }
+  name_queries(file, shown);
   if (!file.axes.empty()) shown.axes = {qkv::Dims(2), file.axes};
   shown.line = one_of(file.line, part.example);
   shown.translation = one_of(file.translation, part.example);
-  if (!file.quantity.empty()) shown.quantity = {qkv::Dims(1), {file.quantity}};
+  // Scores are named in output files, where no array's name says what they are.
+  const std::string quantity = quantity_of(file, options.input);
+  if (!file.quantity.empty() || quantity == "score") shown.quantity = {qkv::Dims(1), {quantity}};
   shown.stored_rank = static_cast<int>(file.order.size()) + 2;
   return shown;
 }
 
 // The part of the subtracted file that corresponds to the one shown, after the same reductions.
 Shown other_part(const AttentionFile& file, const ViewOptions& options, Index example) {
+  if (example >= file.attn.size(0)) {
+    throw qkv::app::InputError(input_name(options.minus),
+                               fmt::format("must have example {}, as {} has, got {} examples",
+                                           example, options.input.name(), file.attn.size(0)));
+  }
   ViewOptions other = options;
   other.input.spec = options.minus;
   other.choice.example = example;
   Shown part = part_of(file, other);
-  static_cast<void>(reduce_all(options.reductions, part));  // the notes are those of the first file
+  static_cast<void>(reduce_all(options.reductions, false, part));  // without notes
   return part;
 }
 
@@ -172,13 +196,15 @@ void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& sho
     shown.notes.push_back({example_name(file, part.example)});
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
-  for (Note& note : reduce_all(options.reductions, shown)) shown.notes.push_back(std::move(note));
-  // Rows of scores or differences need not sum to 1, so that their sums are not noted. An array
-  // whose quantity the file does not name is taken for weights under another name.
+  // Sums of the rows of scores and differences are not noted. An array of another name, whose
+  // quantity the file does not name, counts as weights.
   const std::string quantity = quantity_of(file, options.input);
   const bool are_weights = !options.is_difference() && quantity != "score" &&
                            quantity != "difference" &&
                            (file.quantity.empty() || quantity == "weight");
+  for (Note& note : reduce_all(options.reductions, are_weights, shown)) {
+    shown.notes.push_back(std::move(note));
+  }
   note_queries(file, shown);
   note_keys(file, are_weights, shown);
   if (are_weights) note_faults(file, shown);
@@ -206,8 +232,8 @@ void add_panels(Shown& shown) {
   }
 }
 
-// The labels of an axis: its tokens, or without them the indices in the file, unless these count
-// from 0 as those of the drawing do.
+// The labels of an axis: its tokens, or without them the indices in the file; none if all indices
+// are shown in order.
 std::vector<std::string> labels(const qkv::app::Strings& tokens, const std::vector<Index>& indices,
                                 Index size) {
   if (!tokens.values.empty()) return tokens.values;
@@ -249,7 +275,8 @@ std::string quantity_of(const AttentionFile& file, const AttentionInput& input) 
   if (!file.quantity.empty()) return file.quantity;
   const std::string name = split_spec(input.spec).name;
   if (name.empty() || name == "attn" || name == "weights" || name == "dropped") return "weight";
-  return name == "scores" ? "score" : name;
+  const bool is_score = name == "scores" || name == "capped" || name == "masked";
+  return is_score ? "score" : name;
 }
 
 Shown show(const AttentionFile& file, const AttentionFile* minus, const ViewOptions& options) {

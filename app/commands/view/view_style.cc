@@ -111,6 +111,10 @@ void add_style(const Command& command, PictureStyle& style) {
              "numbers under the pointer in an .svg (default auto: up to 20000 cells)");
 }
 
+[[noreturn]] void refuse_lowest() {
+  throw UsageError("--min does not apply to colours that are centred at 0; --max sets both ends");
+}
+
 void check_style(const PictureStyle& style, bool is_difference) {
   if (style.highest && style.range != qkv::app::ColourRange::kAll) {
     throw UsageError("--max requires --range all: it is the end of one common range");
@@ -119,7 +123,7 @@ void check_style(const PictureStyle& style, bool is_difference) {
     throw UsageError("--min requires --range all: it is the end of one common range");
   }
   if (style.lowest && (is_difference || style.colours == Colours::kRedBlue)) {
-    throw UsageError("--min does not apply to colours that are centred at 0; --max sets both ends");
+    refuse_lowest();
   }
   if (style.lowest && style.scale == qkv::app::ColourScale::kLog && *style.lowest <= 0) {
     throw UsageError(
@@ -136,9 +140,11 @@ void check_style(const PictureStyle& style, bool is_difference) {
   }
 }
 
-void check_lowest(const PictureStyle& style, const qkv::Tensor& weights,
+void check_lowest(const PictureStyle& style, Colours colours, const qkv::Tensor& weights,
                   const qkv::Tensor& allowed) {
-  if (!style.lowest || style.highest) return;
+  if (!style.lowest) return;
+  if (colours == Colours::kRedBlue) refuse_lowest();
+  if (style.highest) return;
   const qkv::Tensor numbers = qkv::convert(weights.view(), qkv::DType::kFloat64);
   double most = -HUGE_VAL;
   for (std::size_t n = 0; n < numbers.values<double>().size(); ++n) {
@@ -146,7 +152,8 @@ void check_lowest(const PictureStyle& style, const qkv::Tensor& weights,
     const bool is_masked = allowed.given() && !allowed.values<bool>()[n];
     if (!is_masked && std::isfinite(value)) most = std::max(most, value);
   }
-  if (!std::isfinite(most) || *style.lowest < most) return;
+  if (*style.lowest < most) return;
+  if (!std::isfinite(most)) throw UsageError("--min: there is no finite number to draw");
   throw UsageError(fmt::format("--min: expected a number below {:g}, the largest shown, got {}",
                                most, *style.lowest));
 }

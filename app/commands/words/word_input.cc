@@ -9,6 +9,7 @@
 #include <qkv/app/word_vectors.h>
 
 #include "commands/shell/exit_codes.h"
+#include "commands/shell/memory.h"
 #include "commands/shell/progress.h"
 #include "commands/words/word_text.h"
 #include "commands/words/words.h"
@@ -18,6 +19,13 @@
 namespace {
 
 using qkv::Index;
+
+// Throws UsageError unless the vectors of the words fit into memory.
+void check_room(std::size_t words, Index width) {
+  ::check_memory(static_cast<double>(words) * static_cast<double>(width) * sizeof(float),
+                 fmt::format("word vectors [{},{}]", words, width),
+                 "fewer words, or a smaller --dim, take less");
+}
 
 // The distinct words of a text in the order of their first occurrence.
 struct Distinct {
@@ -98,6 +106,7 @@ WordInput from_file(const std::vector<std::string>& tokens, const WordsOptions& 
     rows.push_back(word.row);
   }
   if (rows.empty()) throw qkv::app::InputError(file, "no word of the text has a vector");
+  check_room(rows.size(), found.vectors.size(1));
   input.x =
       qkv::Tensor(qkv::DType::kFloat32, {static_cast<Index>(rows.size()), found.vectors.size(1)});
   for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -112,6 +121,7 @@ WordInput read_words(const WordsOptions& options, const Common& common) {
   std::vector<std::string> tokens = read_tokens(options.text);
   if (!options.vectors.empty()) return from_file(tokens, options, common);
   const Index width = options.width == 0 ? qkv::app::kSpellingWidth : options.width;
+  check_room(tokens.size(), width);
   qkv::Tensor x = qkv::app::spelling_vectors(tokens, options.seed, width);
   return {tokens, tokens, std::move(x), fmt::format("spelling, seed {}", options.seed)};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -61,7 +62,8 @@ std::string table(const WordInput& input, const Head& head, int limit) {
   for (Index j = 0; j < words; ++j) {
     Column column{.head = names[static_cast<std::size_t>(j)]};
     for (Index i = 0; i < words; ++i) {
-      column.cells.push_back(fmt::format("{:.4f}", head.weights.at<double>({i, j})));
+      const double weight = head.weights.at<double>({i, j});  // the sign of NaN is the machine's
+      column.cells.push_back(std::isnan(weight) ? "nan" : fmt::format("{:.4f}", weight));
     }
     columns.push_back(std::move(column));
   }

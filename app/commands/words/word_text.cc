@@ -50,7 +50,9 @@ class Tokens {
     if (rest_.size() - valid_ >= 4) fail(valid_, "expected UTF-8 text");
     cut(last_gap());
     if (valid_ < kLongestPiece) return;
+    const std::size_t begin = begin_;
     cut(valid_);  // reports a long word, the most likely cause
+    begin_ = begin;
     fail(0, fmt::format("expected a space or a newline in {} bytes, got none", kLongestPiece));
   }
 

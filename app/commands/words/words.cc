@@ -46,6 +46,7 @@ void check_stdin(const WordsOptions& options) {
   std::vector<std::string> readers;
   if (options.text == std::vector<std::string>{"-"}) readers.emplace_back("TEXT");
   if (options.vectors == "-") readers.emplace_back("--vectors");
+  if (options.params == "-") readers.emplace_back("--params");
   if (std::ranges::any_of(options.expressions.with, [](const std::string& text) {
         return split_spec(text.substr(text.find('=') + 1)).file == "-";
       })) {
@@ -57,6 +58,9 @@ void check_stdin(const WordsOptions& options) {
 
 void run(const WordsOptions& options, const Common& common) {
   check_stdin(options);
+  if (options.unknown != Unknown::kError && options.vectors.empty()) {
+    throw UsageError("--unknown requires --vectors");
+  }
   if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
     throw UsageError("--heads requires --score scaled_dot");
   }

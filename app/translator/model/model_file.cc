@@ -223,6 +223,7 @@ class Contents {
   }
   bool has(const std::string& name) const { return arrays_.contains(name); }
   // The number of elements in all remaining arrays of numbers.
+  Index array_count() const { return std::ssize(arrays_); }
   Index element_count() const {
     Index count = 0;
     for (const auto& [name, array] : arrays_) {
@@ -389,6 +390,10 @@ void check_sizes(const Contents& contents, const TranslatorConfig& config) {
   check("hidden", config.hidden, config.hidden);
   check("embedding", config.embedding, config.hidden);
   check("encoder_layers", config.encoder_layers, config.hidden * config.hidden);
+  if (config.encoder_layers > contents.array_count()) {  // each layer has several arrays
+    contents.fail(fmt::format("encoder_layers: expected arrays of {} layers, got {} arrays",
+                              config.encoder_layers, contents.array_count()));
+  }
   switch (config.tied_embeddings) {
     case TiedEmbeddings::kNone:
       check("hidden", config.hidden, config.target_tokens);

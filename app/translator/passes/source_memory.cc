@@ -56,7 +56,7 @@ SourceMemory::SourceMemory(const TranslatorConfig& config, const TranslatorLayer
       context_(context),
       keys_(sources.states),
       values_(sources.states) {
-  if (none()) return;
+  if (has_no_attention()) return;
   project_keys(steps);
   if (steps == 0 || additive_steps_) return;
   const Index B = sources.states.size(0);
@@ -150,7 +150,7 @@ void SourceMemory::attend(const ConstView& q, const View& out, const View& lse,
 }
 
 void SourceMemory::look(const ConstView& s, const View& seen, const View& weights) {
-  if (none()) return see_last(seen);
+  if (has_no_attention()) return see_last(seen);
   if (!merge_) return attend(s, seen, {}, weights);
   const Dims shape{s.size(0), s.size(1), config_.hidden};
   Tensor query(config_.dtype, shape);
@@ -161,7 +161,7 @@ void SourceMemory::look(const ConstView& s, const View& seen, const View& weight
 }
 
 void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
-  if (none()) return see_last(seen);
+  if (has_no_attention()) return see_last(seen);
   if (additive_steps_) return additive_steps_->attend(step, s, seen);
   const View lse = lse_of(entry(kept_.lse.view(), step));
   if (!merge_) return attend(s, seen, lse, {});
@@ -174,7 +174,7 @@ void SourceMemory::look(Index step, const ConstView& s, const View& seen) {
 
 void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& seen,
                              const ConstView& d_seen, const View& ds) {
-  if (none()) return;
+  if (has_no_attention()) return;
   if (additive_steps_) return additive_steps_->undo(step, d_seen, ds);
   begin_undoing();
   ConstView q = s;
@@ -203,7 +203,7 @@ void SourceMemory::look_back(Index step, const ConstView& s, const ConstView& se
 
 void SourceMemory::finish(const ConstView& s, const ConstView& d_seen, const View& d_states,
                           const View& d_last, TranslatorGradients& gradients) {
-  if (none()) {
+  if (has_no_attention()) {
     // The context was equal in every step, so all steps add to one gradient.
     const Index H = config_.hidden;
     for (Index step = 0; step < d_seen.size(0); ++step) {

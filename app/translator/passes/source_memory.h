@@ -17,19 +17,19 @@ namespace qkv::app {
 struct EncodedSources {
   ConstView states{};   // [B,Ts,2 hidden]
   ConstView last{};     // [2,B,hidden]: the last state of each direction
-  ConstView lengths{};  // [B] int32
+  ConstView lengths{};  // [B] int32: tokens of each source
 };
 
-// The width C of the context c_i.
+// The width C of a context vector c_i.
 Index context_width(const TranslatorConfig& config);
 
-// The number of heads, as in weights [B,heads,n,Ts].
+// The number of attention heads; 1 except for kMultiHead.
 Index head_count(const TranslatorConfig& config);
 
 class SourceMemory {
  public:
-  // All arguments must outlive the memory unchanged. `steps` is the number of steps that have
-  // a backward pass, 0 for none.
+  // config, layers, context and the arrays of `sources` must outlive this object unchanged. `steps`
+  // is the number of decoder steps for look(step, ..); 0 if there is no backward pass.
   SourceMemory(const TranslatorConfig& config, const TranslatorLayers& layers,
                const EncodedSources& sources, Index steps, Context& context);
 
@@ -37,16 +37,16 @@ class SourceMemory {
   // [B,heads,n,Ts] may be absent; it is not filled for kNone.
   void look(const ConstView& s, const View& seen, const View& weights);
 
-  // Attends in decoder step `step` with s [1,B,hidden], and saves what look_back() needs. s and
-  // seen must not change before look_back().
+  // Attends in decoder step `step` with s [1,B,hidden], and saves what look_back() needs. s must
+  // not change before finish(), seen not before look_back().
   void look(Index step, const ConstView& s, const View& seen);
-  // The backward pass of look() in that step: adds to ds [1,B,hidden], and accumulates the
-  // gradients of the sources and of the parameters.
+  // The backward pass of look(step, ..): adds to ds [1,B,hidden], and accumulates what finish()
+  // needs for the gradients of the sources and of the parameters.
   void look_back(Index step, const ConstView& s, const ConstView& seen, const ConstView& d_seen,
                  const View& ds);
-  // Ends the backward pass after look_back() of all steps; s and d_seen [steps,B,.] are those of
-  // all steps. Overwrites d_states [B,Ts,2 hidden] and the attention's gradients, adds to d_last
-  // [2,B,hidden].
+  // Ends the backward pass after look_back() of all steps, whose arrays are s [steps,B,hidden] and
+  // d_seen [steps,B,C]. Overwrites d_states [B,Ts,2 hidden] and the attention's gradients; with
+  // kNone adds to d_last [2,B,hidden].
   void finish(const ConstView& s, const ConstView& d_seen, const View& d_states, const View& d_last,
               TranslatorGradients& gradients);
 
@@ -60,7 +60,7 @@ class SourceMemory {
     Tensor d_heads;  // [steps,B,hidden] gradient of `heads`
   };
 
-  bool none() const { return config_.attention == TranslatorAttention::kNone; }
+  bool has_no_attention() const { return config_.attention == TranslatorAttention::kNone; }
   void project_keys(Index steps);
   void begin_undoing();
   void see_last(const View& seen) const;
@@ -74,7 +74,7 @@ class SourceMemory {
   const TranslatorLayers& layers_;
   EncodedSources sources_;
   Context& context_;
-  Tensor projected_keys_;    // [B,Ts,hidden]
+  Tensor projected_keys_;    // [B,Ts,hidden]; only with a layer for keys
   Tensor projected_values_;  // [B,Ts,hidden]; only for multi-head attention
   ConstView keys_, values_;  // the projections, or the encoder's states
   Linear::Saved saved_key_, saved_value_;

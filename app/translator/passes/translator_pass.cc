@@ -190,21 +190,22 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
 void TranslatorPass::read_out(RunState& run, const View& largest) {
   const ConstView all = rows_of(slice(ConstView(rows_), 0, 1, 1 + steps_));
   if (has_padding()) live_rows_ = gathered(all, live_);
-  pairs_ = Tensor(config_.dtype, {std::ssize(live_), 2 * readout_width(config_)});
-  layers_.readout.forward(has_padding() ? ConstView(live_rows_) : all, saved_readout_, pairs_,
-                          context_);
-  larger_of_pairs(pairs_, largest);
+  maxout_input_ = Tensor(config_.dtype, {std::ssize(live_), 2 * readout_width(config_)});
+  layers_.readout.forward(has_padding() ? ConstView(live_rows_) : all, saved_readout_,
+                          maxout_input_, context_);
+  larger_of_pairs(maxout_input_, largest);
   dropout_.forward(largest, run, saved_readout_dropout_, largest);
 }
 
 void TranslatorPass::read_out_backward(const View& d_largest, TranslatorGradients& gradients) {
   d_rows_ = Tensor(config_.dtype, rows_.shape());
   dropout_.backward(saved_readout_dropout_, d_largest, d_largest);
-  larger_of_pairs_backward(d_largest, pairs_);  // overwrites pairs_ with their gradients
+  larger_of_pairs_backward(d_largest,
+                           maxout_input_);  // overwrites maxout_input_ with their gradients
   const View all = rows_of(slice(d_rows_.view(), 0, 1, 1 + steps_));
   Tensor d_live;
   if (has_padding()) d_live = Tensor(config_.dtype, live_rows_.shape());
-  layers_.readout.backward(saved_readout_, pairs_, has_padding() ? d_live.view() : all,
+  layers_.readout.backward(saved_readout_, maxout_input_, has_padding() ? d_live.view() : all,
                            gradients.readout, Write::kOverwrite, context_);
   if (has_padding()) scatter(d_live, live_, all);
 }

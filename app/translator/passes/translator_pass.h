@@ -16,25 +16,26 @@
 // al. 2015, appendix A).
 namespace qkv::app {
 
-// The pass of sentence pairs with known targets by teacher forcing: the decoder's input is the
-// correct previous token. The pass ends at the readout, and its backward pass begins there, since
-// the output layer takes the rows of several passes at once (translator/passes/output_pass.h).
+// A pass with teacher forcing: the decoder's input is the correct previous token. The pass ends at
+// the readout, and its backward pass begins there, since the output layer takes the rows of several
+// passes at once (translator/passes/output_pass.h).
 class TranslatorPass {
  public:
-  // `function` is the name in errors. `decoder`, if given, holds the packed weights of the
-  // decoder's cell.
+  // `function` is the function's name in error messages. `decoder`, if given, holds the packed
+  // weights of the decoder's cell. All arguments but `pairs` must outlive the pass.
   TranslatorPass(std::string_view function, const TranslatorConfig& config,
                  const TranslatorLayers& layers, std::span<const TokenPair> pairs, Context& context,
                  const GruCell::Steps* decoder = nullptr);
 
-  // The targets without padding, step by step; the readout has one row for each.
+  // The target tokens without padding, by step, then by pair; the readout has a row for each.
   const std::vector<std::int32_t>& targets() const { return live_targets_; }
 
-  // Writes t_i for each of targets(): readout [targets, readout_width()].
+  // Writes the readout t_i of each of targets() to `readout` [targets, readout_width()].
   void forward(RunState& run, const View& readout);
   // The backward pass of forward(); uses d_readout as scratch. Overwrites all gradients but those
-  // of the output layer. `embedding` says whether the target embedding's gradient is overwritten or
-  // added to: with tied embeddings it already holds the output layer's part.
+  // of the output layer; without pairs, sets all gradients to 0. `embedding` says whether the
+  // target embedding's gradient is overwritten or added to: with tied embeddings it already holds
+  // the output layer's part.
   void backward(const View& d_readout, TranslatorGradients& gradients, Write embedding);
 
  private:
@@ -63,16 +64,17 @@ class TranslatorPass {
   Index B_ = 0;
   DropoutLayer dropout_;
 
-  // Positions step * B + pair that have a target and no padding, ascending.
+  // Ascending positions step * B + pair of the targets that are not padding.
   std::vector<Index> live_;
   std::vector<std::int32_t> live_targets_;
 
-  // One row for each step and sentence pair: [1+Tt,B,hidden+C+embedding] holds s_i, c_i, E y_{i-1}.
-  // Entry 0 holds only s_0. The inputs of the decoder and of the readout are slices of a row.
+  // [1+Tt,B,hidden+C+embedding]: entry i holds s_i, c_i, E y_{i-1} of each pair, entry 0 only s_0.
+  // The inputs of the decoder and of the readout are slices of a row.
   Tensor rows_, d_rows_;
-  Tensor gates_, d_gates_;  // [Tt,B,4 hidden]
+  Tensor gates_, d_gates_;  // [Tt,B,4 hidden]: what the decoder's cell saves, and its gradient
   Tensor live_rows_;        // the readout's input without padding, if there is padding
-  Tensor pairs_;            // output of the readout layer [targets, 2 readout_width()]
+  // [targets, 2 readout_width()]: output of the readout layer, from backward() on its gradient.
+  Tensor maxout_input_;
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;
   Linear::Saved saved_readout_;

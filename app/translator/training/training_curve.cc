@@ -125,7 +125,8 @@ void set_epochs(std::vector<LoggedLine>& lines) {
 }  // namespace
 
 std::string training_log_of(const std::string& path) {
-  if (path.ends_with(".jsonl")) return path;
+  std::error_code failed;
+  if (path.ends_with(".jsonl") && !std::filesystem::is_directory(path, failed)) return path;
   return fmt::format("{}{}{}", path, path.ends_with('/') ? "" : "/", kLogFile);
 }
 

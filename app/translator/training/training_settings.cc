@@ -13,6 +13,7 @@
 #include <qkv/app/translation_model.h>
 #include <qkv/error.h>
 
+#include "files/parallel_text.h"
 #include "translator/model/model_names.h"
 
 namespace qkv::app {
@@ -239,6 +240,12 @@ RunConfig config_of(const Settings& settings, const std::string& path) {
   RunConfig config;
   const Reader reader{settings, path};
   for_each_setting(config, reader);
+  for (const auto& [name, column] : {std::pair{"source_column", config.options.source_column},
+                                     std::pair{"target_column", config.options.target_column}}) {
+    if (column >= 0 && column < kMostColumns) continue;
+    throw InputError(path, fmt::format("{}: expected a column from 0 to {}, got {}", name,
+                                       kMostColumns - 1, column));
+  }
   return config;
 }
 

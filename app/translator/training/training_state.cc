@@ -175,8 +175,10 @@ void TrainingState::save(const LockedFolder& folder) {
   write_models(folder);
 }
 
-void TrainingState::write_models(const LockedFolder& folder) {
-  if (with_best_ && stopping.has_best()) {
+void TrainingState::write_models(const LockedFolder& folder, bool with_best) {
+  if (!with_best) {
+    // The best model on disk is of a validation that the state does not have.
+  } else if (with_best_ && stopping.has_best()) {
     const Swapped best(model.translator, best_);
     write_model_file(folder.file(kBestFile), model);
   } else {
@@ -196,13 +198,20 @@ void TrainingState::restore(const LockedFolder& folder) {
   });
   adam.set_updates(counts.spent.updates);
   Quality best{.loss = file.number<double>("run.best_loss")};
+  if (std::isnan(best.loss) || best.loss == -HUGE_VAL) {
+    file.refuse("run.best_loss", "a number, or infinity", best.loss);
+  }
   if (file.holds(kBestBleu)) best.bleu = file.number<double>(kBestBleu);
-  stopping.restore(best, file.number<Index>("run.misses"));
-  const auto log_bytes = file.number<Index>("run.log_bytes");
+  const auto from_zero = [&](const char* name) {
+    const auto number = file.number<Index>(name);
+    if (number < 0) file.refuse(name, "a number from 0", number);
+    return number;
+  };
+  stopping.restore(best, from_zero("run.misses"));
+  const Index log_bytes = from_zero("run.log_bytes");
   log = folder.holds(kLogFile) ? read_text(folder.file(kLogFile)) : "";
-  log.resize(std::min(log.size(), static_cast<std::size_t>(std::max<Index>(log_bytes, 0))));
+  log.resize(std::min(log.size(), static_cast<std::size_t>(log_bytes)));
   write_text(folder.file(kLogFile), log);
-  write_models(folder);
 }
 
 void TrainingState::share(Ranks& ranks) {

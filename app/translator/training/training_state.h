@@ -67,9 +67,12 @@ class TrainingState {
   // Writes train.jsonl, the state, the best and the latest model, in this order. Throws
   // OutputError.
   void save(const LockedFolder& folder);
-  // Reads the files of save(), truncates train.jsonl to the length in the state, and rewrites the
-  // best and the latest model. Throws InputError for files that hold anything else.
+  // Reads the state of save() and truncates train.jsonl to the length in it. Throws InputError for
+  // files that hold anything else.
   void restore(const LockedFolder& folder);
+  // Writes the latest model and, unless the caller knows that the one on disk is better than the
+  // state's best, the best model.
+  void write_models(const LockedFolder& folder, bool with_best = true);
   // Copies everything but the log from the first rank to the others.
   void share(Ranks& ranks);
 
@@ -77,8 +80,6 @@ class TrainingState {
   // Calls visit(name, tensor) for each array of the state except the counters.
   template <class Visit>
   void for_each_array(const Visit& visit);
-  void write_models(const LockedFolder& folder);
-
   // The best parameters, unused before the first validation; absent if the latest are always the
   // best.
   TranslatorGradients best_;

@@ -36,6 +36,7 @@ void check(bool good, const char* argument, const char* rule, const auto& got) {
 
 void check_options(const TrainingOptions& o) {
   check(!o.data.empty(), "data", "the name of a file", "\"\"");
+  check(o.valid != "-", "valid", "a file, which can be read again", "standard input");
   check(o.source_column != o.target_column, "target_column", "different from the source's",
         o.target_column);
   check(o.min_count >= 1, "min_count", "at least 1", o.min_count);

@@ -62,7 +62,11 @@ void Training::begin() {
     }
     resumed_ = state_.counts.spent.updates;
     remove_checkpoints_after(*folder_, *resumed_);
-    tell_of_discarded();
+    const bool goes_on =
+        !is_spent(options_.after, state_.counts.spent) && !state_.stopping.is_over();
+    const std::vector<CurvePoint> points = curve_that_ends_with_the_best();
+    state_.write_models(*folder_, goes_on || points.empty() || !folder_->holds(kBestFile));
+    if (goes_on && !points.empty()) tell_of_discarded(points);
   } else {
     check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
@@ -70,19 +74,23 @@ void Training::begin() {
   }
 }
 
-// Warns if the run goes on after a validation at its end that was the best: the best parameters are
-// again those that the state holds.
-void Training::tell_of_discarded() const {
-  const bool goes_on = !is_spent(options_.after, state_.counts.spent) && !state_.stopping.is_over();
-  if (!goes_on || state_.log.empty() || !hooks_.warning) return;
-  std::vector<CurvePoint> points;
+// The points of train.jsonl if the last is a validation at the run's end that was the best, whose
+// parameters the state does not have as the best ones; otherwise none.
+std::vector<CurvePoint> Training::curve_that_ends_with_the_best() const {
+  if (state_.log.empty()) return {};
   try {
-    points = read_training_curve(folder_->file(kLogFile));
+    std::vector<CurvePoint> points = read_training_curve(folder_->file(kLogFile));
+    if (points.back().is_end && points.back().is_best) return points;
   } catch (const InputError&) {
-    return;  // training does not need the lines of earlier runs
+    // Training does not need the lines of earlier runs.
   }
+  return {};
+}
+
+// Warns that the best parameters are again those that the state holds, since the run goes on.
+void Training::tell_of_discarded(std::vector<CurvePoint> points) const {
+  if (!hooks_.warning) return;
   const CurvePoint end = points.back();
-  if (!end.is_end || !end.is_best) return;
   std::string best = "best.safetensors holds the latest parameters until the next validation";
   points.pop_back();
   for (const CurvePoint& point : points) {
@@ -397,7 +405,7 @@ TrainingReport Training::report() {
   report.loss = state_.counts.last_loss;
   report.best = state_.stopping.best();
   report.best_by = options_.best;
-  if (options_.valid.empty() || !score_ || is_stopped_) return report;
+  if (options_.valid.empty() || !score_) return report;
   report.valid = *score_;
   if (state_.stopping.is_better(quality())) {
     if (folder_ != nullptr) write_model_file(folder_->file(kBestFile), state_.model);

@@ -61,7 +61,8 @@ class Training {
   const ValidationScore& score();
   Quality quality();
   void tell() const;
-  void tell_of_discarded() const;
+  std::vector<CurvePoint> curve_that_ends_with_the_best() const;
+  void tell_of_discarded(std::vector<CurvePoint> points) const;
   void check_nothing_is_lost() const;
   [[noreturn]] void fail(const std::string& what, Index update) const;
 

@@ -147,7 +147,7 @@ class Translate(Model):
         self.run_qkv(*arguments, input=b"a\n")
         self.assertEqual(
             self.refuse(2, *arguments, "-o", "a-1.svg", input=b"a\nb\n"),
-            'qkv: -o a.svg: a picture of each line would replace "a-1.svg"; name another\n')
+            'qkv: -o a.svg: a picture of each line would replace "a-1.svg"; another -o names it\n')
         self.assertEqual((self.dir / "a-2.svg").read_text(), "mine")
         self.assertIn("-o: at most 1000 lines can have pictures, got line 1001; ",
                       self.refuse(2, "translate", "m.safetensors", "-o", "b.svg", "--most-tokens", 1,

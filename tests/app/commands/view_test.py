@@ -314,6 +314,13 @@ class Outputs(View):
         self.assertIn(">0.5</text>", svg)
         self.assertIn("weight, log scale, down to 0.25</text>", svg)
 
+    def test_scores_remain_scores_in_files(self):
+        self.save(attn=np.eye(2), masked=np.array([[-2.0, 1.0], [np.nan, 3.0]]))
+        self.run_qkv("view", "a.npz:masked", "-o", "b.npz")
+        for file in ("a.npz:masked", "b.npz"):
+            self.assertEqual(self.json(file)["notes"], [], file)
+            self.assertIn("score", self.run_qkv("view", file).out)
+
     def test_columns_of_the_terminal(self):
         self.save(attn=weights(60, 60))
         for columns in (40, 100):

@@ -142,7 +142,7 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
             "k_pages must be float64 [pages,page,G,D] = [3,16,1,3], got float32 [3,16,1,3]");
   EXPECT_EQ(complaint_about("window", word("20.5")),
             "window: expected a whole number, got \"20.5\"");
-  EXPECT_EQ(complaint_about("window", word("-1")), "sizes.window must be in 0 to 2^53, got -1");
+  EXPECT_EQ(complaint_about("window", word("-1")), "window must be in 0 to 2^53, got -1");
   EXPECT_EQ(complaint_about("queries", Tensor(DType::kInt64, {1})),
             "queries: expected text, got a tensor");
   EXPECT_EQ(complaint_about("k_pages", word("none")), "k_pages: expected a tensor, got text");
@@ -152,9 +152,8 @@ TEST(KvCacheFile, NamesTheFieldThatIsWrong) {
   EXPECT_EQ(complaint_about("v_pages", Tensor(DType::kFloat32, {3, 16, 2})),
             "v_pages: expected 4 axes, got float32 [3,16,2]");
   EXPECT_EQ(complaint_about("k_pages", Tensor(DType::kFloat32, {3, 17, 1, 3})),
-            "sizes.page must be a multiple of 16, got 17");
-  EXPECT_EQ(complaint_about("lengths", Tensor(DType::kInt64, {0})),
-            "sizes.B must be 1 or more, got 0");
+            "page must be a multiple of 16, got 17");
+  EXPECT_EQ(complaint_about("lengths", Tensor(DType::kInt64, {0})), "B must be 1 or more, got 0");
   EXPECT_EQ(complaint_about("lengths", Tensor(DType::kInt64, {2})),
             "block_tables must be int64 [B,pages] = [2,0], got int64 [2,2]");
   EXPECT_EQ(complaint_about("first_keys", Tensor(DType::kInt64, {3})),

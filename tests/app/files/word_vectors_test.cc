@@ -152,6 +152,7 @@ TEST(WordVectors, RefusalsNameFileAndLine) {
             "v.txt:2: expected a vector of width 2 after \"cat\", got \"1e999\" as number 1");
   EXPECT_EQ(refusal("the 1 2\ncat nan 4\n"),
             "v.txt:2: expected a vector of width 2 after \"cat\", got \"nan\" as number 1");
+  EXPECT_EQ(refusal("the 1 2\ncat 3.4028235e38 4\n"), "no exception");
   EXPECT_EQ(refusal("the 1 2\ncat 1e39 4\n"),
             "v.txt:2: expected numbers that float32 can hold after \"cat\", got \"1e39\"");
   EXPECT_EQ(refusal(std::string_view("the 1 2\nc\0t 3 4\n", 16)),
