@@ -99,6 +99,7 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         those of the array, computed once.
 
     Raises:
+        ValueError: name is empty or not printable.
         TypeError: name is not a str, or array is a masked array or a list of other values. The
             dtype of a NumPy array or tensor is checked when a function first reads it.
 
@@ -113,6 +114,8 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         name = _NAME if is_inlined() else getattr(array, "_qkv_name", _NAME)
     if not isinstance(name, str):
         raise TypeError(f"captured: name must be a text, got {type(name).__name__}")
+    if not name or not name.isprintable():
+        raise ValueError(f"captured: name must be printable text, got {name!r}")
     if is_inlined() or (is_tensor(array) and _is_recorded()):
         return array
     if is_tensor(array) or _is_array(array):

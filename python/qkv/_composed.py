@@ -38,9 +38,9 @@ def _round(x: Any, *, decimals: int = 0) -> Expression:
     y = expression_of(x)
     if _is_integer(y):
         return +y
-    above = _floor(y + 0.5)
-    is_odd_half = (above - y == 0.5) & (above % 2 != 0)
-    return above - is_odd_half.astype(float)
+    below = _floor(y)  # exact, as is the rest: y + 0.5 may be rounded
+    rest = y - below
+    return below + ((rest > 0.5) | ((rest == 0.5) & (below % 2 != 0))).astype(float)
 
 
 def _sign(x: Any) -> Expression:
@@ -83,7 +83,9 @@ def _cosh(x: Any) -> Expression:
 
 
 def _logaddexp(x: Any, y: Any) -> Expression:
-    return maximum(x, y) + _log(1 + _exp(-abs(expression_of(x) - y)))
+    a, b = expression_of(x), expression_of(y)
+    apart = where(a == b, 0.0, abs(a - b))  # equal infinities have no difference
+    return maximum(a, b) + _log(1 + _exp(-apart))
 
 
 def _isnan(x: Any) -> Expression:

@@ -25,7 +25,8 @@ class Expression:
     """A value that is computed for every query and key: a number, an integer or a truth value.
 
     The functions given to `score_mod` and `mask_mod` are called once with expressions and return
-    one. Operators have Python's meaning for numbers and for integers of 32 bits, which wrap around:
+    one. Operators have Python's meaning for numbers (x // y is floor(x / y)) and for integers of 32
+    bits, which wrap around:
     + - * / // %, abs(), comparisons, & | ^ ~ of truth values or of integers (several operations
     for each bit that both may have), and << >> by a constant. x ** n takes a constant n: an integer
     from -16 to 16, 0.5 or -0.5; a positive constant may be raised to an expression. NumPy's
@@ -526,7 +527,14 @@ def _extreme(name: str, a: Operand, b: Operand) -> Expression:
     tape = tape_of((a, b))
     if tape is not None:
         return tape.step("qkv " + name, (a, b), {})  # type: ignore[no-any-return]
-    return _of_two(name, a, b)
+    x, y = expression_of(a), expression_of(b)
+    extreme = _of_two(name, x, y)
+    # The operation drops a NaN of its second operand.
+    if _type(extreme) == "number" and isinstance(b, Expression) and _type(y) == "number":
+        if not isinstance(a, Expression):
+            return _of_two(name, y, x)  # a constant, which is no NaN
+        return where(y == y, extreme, y)
+    return extreme
 
 
 def _clip(

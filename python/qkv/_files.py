@@ -32,9 +32,15 @@ def read_file(read: Callable[[bytes], Value], path: Path, *, folder: bool = Fals
 def replaced(target: pathlib.Path) -> Iterator[IO[bytes]]:
     """A file to write that takes the place of `target` at the end.
 
-    On an error an existing target is unchanged.
+    On an error an existing target is unchanged. A link is followed.
     """
-    handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=target.suffix)
+    name, target = target, pathlib.Path(os.path.realpath(target))
+    if target.exists() and not target.is_file():
+        raise OSError(f"{name}: cannot be written: it is not a regular file")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent or ".", suffix=target.suffix)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(name)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

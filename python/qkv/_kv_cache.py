@@ -215,7 +215,8 @@ class KvCache:
     ) -> Any:
         """Computes a step of one entry over a copy of its keys, with every result of `attention`.
 
-        out, lse and row_max are bit-identical to the entry's in `attention`. The weights of a step,
+        out, lse and row_max are bit-identical to the entry's in `attention`, except that dropout
+        and functions see the entry as number 0. The weights of a step,
         `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`, are a picture. The
         copy takes the memory of all keys ever appended to the entry; those that a window has
         dropped are masked.

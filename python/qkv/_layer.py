@@ -58,7 +58,7 @@ class Layer:
             if name in vars(cls):
                 setattr(cls, name, near_words(vars(cls)[name]))
 
-    def _make(self, seed: Optional[int], **config: Any) -> None:
+    def _make(self, seed: Optional[int], *, draws: bool = True, **config: Any) -> None:
         dtype = config.get("dtype")
         if isinstance(dtype, (type, np.dtype)):  # not None, which NumPy reads as float64
             config["dtype"] = np.dtype(dtype).name
@@ -73,7 +73,7 @@ class Layer:
             name: None if value is None else plain.get(name, index)(value)
             for name, value in config.items()
         }
-        if seed is not None:
+        if draws:
             self._layer.initialise(self._core_class.__name__, seed)
 
     @property
@@ -131,7 +131,7 @@ class Layer:
         }
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self._make(None, **state["config"])
+        self._make(None, draws=False, **state["config"])
         self._layer.assign(f"{type(self).__name__}.__setstate__", state["parameters"])
         if state["run"] is not None:
             self._layer.set_run(state["run"])

@@ -213,7 +213,7 @@ class DotProductAttention(_Attention):
     _core_class = _core.DotProductAttention
 
     def __init__(self, dropout: float = 0.0) -> None:
-        self._make(None, dropout=dropout)
+        self._make(None, draws=False, dropout=dropout)
 
 
 class AdditiveAttention(_Attention):

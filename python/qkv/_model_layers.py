@@ -189,7 +189,7 @@ class Dropout(Layer):
     _core_class = _core.Dropout
 
     def __init__(self, dropout: float) -> None:
-        self._make(None, dropout=dropout)
+        self._make(None, draws=False, dropout=dropout)
 
     def forward(self, x: Array, *, train: bool = False, seed: Optional[int] = None) -> Any:
         """Drops elements; keeps for `backward` which ones were dropped, not x.
@@ -293,6 +293,8 @@ class CrossEntropy:
     def _weight_of(self, targets: Numbers) -> float:
         """The sum of the weights of the targets that are not ignored."""
         _, ignored, weights, _ = self._config
+        if not hasattr(targets, "__array__") and hasattr(targets, "__dlpack__"):
+            targets = np.from_dlpack(targets)
         classes = np.asarray(targets).reshape(-1)
         kept = classes if ignored is None else classes[classes != ignored]
         return float(kept.size if weights is None else np.asarray(weights)[kept.astype(int)].sum())
@@ -320,6 +322,7 @@ class CrossEntropy:
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
         """
+        self._divisor = None
         got: Any = self._loss.forward(logits, targets, return_log_probabilities, threads)
         reduction = self._config[3]
         if reduction == "none":
@@ -349,11 +352,12 @@ class CrossEntropy:
                 none.
         """
         if self._config[3] != "none" and self._divisor is not None:
+            name = "CrossEntropy.backward: dlosses"
             if getattr(dlosses, "ndim", 0) != 0:
-                raise ValueError(
-                    "CrossEntropy.backward: dlosses must be one number with "
-                    f"reduction={self._config[3]!r}"
-                )
+                raise ValueError(f"{name} must be one number with reduction={self._config[3]!r}")
+            is_number = hasattr(dlosses, "__float__") and not isinstance(dlosses, (bool, np.bool_))
+            if not is_number:
+                raise TypeError(f"{name} must be a number, got {type(dlosses).__name__}")
             dlosses = float(dlosses) / self._divisor if self._divisor else float("nan")
         return self._loss.backward(dlosses, threads)
 

@@ -211,9 +211,11 @@ class MaskMod:
     ) -> None:
         self._function = function
         self._is_of_call = call is not None
-        self._call, expression, _ = _traced(
+        self._call, expression, read = _traced(
             "mask_mod", function, (_places(call),), call, is_of_torch
         )
+        # The tensors that it reads; autograd keeps them, to notice changes before a backward pass.
+        self._tensors = [tensor_of(x) for x, _ in read if is_tensor(x)]
         self._of = _core.MaskMod(expression._of)
 
     def __call__(self, at: At) -> Any:

@@ -2,6 +2,7 @@
 """Pictures of attention maps: drawn by the program in the package, shown, printed and saved."""
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -17,27 +18,32 @@ import numpy as np
 from ._files import Path, replaced
 from ._program import PROGRAM
 
-# The extensions that save() takes, and what it writes.
+# The extensions that Picture.save() takes.
 FORMATS = (".svg", ".png", ".pdf", ".html", ".txt", ".json", ".npz", ".safetensors", ".npy")
 
-# Files in a folder of their own. Pictures, pages and messages of differences have their names.
+# File names by quantity, which pictures, pages and messages show; each file has its own folder.
 _NAMES = {"weight": "weights", "score": "scores"}
 _NUMBERS = "numbers"  # the name for other quantities
 
-# An entry of a picture's arrays: the numbers of `attn`, as float32, are those of bfloat16.
+# The key that marks `attn` of a picture's arrays as bfloat16 numbers, stored as float32.
 BFLOAT16 = "bfloat16"
 
-# The most that a notebook shows, or print() prints, of a picture.
+# Larger pictures are not shown: lines when printed, bytes of SVG in a notebook.
 _MOST_LINES = 300
 _MOST_BYTES = 10_000_000
 
-_NOT_AVAILABLE = 7  # the program's exit codes for what this machine lacks,
-_OUTPUT = 4  # and for an output that cannot be written
+_FAILED = 1  # exit code of the program for an internal failure
+_NOT_AVAILABLE = 7  # exit code of the program for what this machine lacks
+_OUTPUT = 4  # exit code of the program for an output that cannot be written
 
-# Names in the program's messages, and the names of the same options here.
+# The program's options that `show` takes under another name, where that is not said otherwise.
 _RENAMED = {"queries": "rows", "keys": "columns"}
 
-# An option in a note that tells how to show what is not shown.
+# The side of a PNG in pixels that rsvg-convert can write, and the pixels that take little memory.
+_MOST_PIXELS_IN_LINE = 32767
+_MOST_PIXELS = 1e8
+
+# An option of the program in the hint of a note, such as "; --layers LIST or all shows others".
 _HINTS = re.compile(r"(;\s+)--(example|layers|heads|queries|keys)\s+(?=(N|LIST|all)\s)")
 
 
@@ -53,9 +59,11 @@ class Picture:
         arrays: Dict[str, Any],
         options: Sequence[str],
         minus: Optional[Dict[str, Any]] = None,
+        renamed: Optional[Dict[str, str]] = None,
     ) -> None:
-        self._arrays = arrays  # those of an attention file
-        self._options = tuple(options)  # as on the command line of `qkv view`
+        self._arrays = arrays  # of an attention file, by name
+        self._options = tuple(options)  # of `qkv view`, as typed
+        self._renamed = _RENAMED if renamed is None else renamed
         quantity = arrays["quantity"][0] if "quantity" in arrays else "weight"
         self._name = _NAMES.get(quantity, _NUMBERS)
         self._minus = minus
@@ -83,7 +91,7 @@ class Picture:
         """
         width = shutil.get_terminal_size().columns if columns is None else columns
         drawn = self._run("--color", "never", width=max(20, width)).decode()
-        return _HINTS.sub(lambda hint: f"{hint[1]}{_name_of(hint[2])}=", drawn)
+        return _HINTS.sub(lambda hint: f"{hint[1]}{self._name_of(hint[2])}=", drawn)
 
     def save(self, path: Path) -> None:
         """Writes the picture.
@@ -97,7 +105,7 @@ class Picture:
         Raises:
             ValueError: the extension is unknown, or the maps are too large for the format.
             OSError: the file cannot be written.
-            RuntimeError: a program that the format needs is not installed.
+            RuntimeError: a program that the format needs is not installed or fails.
         """
         target = os.path.abspath(os.fsdecode(path))
         extension = pathlib.Path(target).suffix
@@ -111,7 +119,7 @@ class Picture:
     def __repr__(self) -> str:
         try:
             text = self.text().rstrip("\n")
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             return f"<qkv.Picture: {error}>"
         if text.count("\n") < _MOST_LINES:
             return text
@@ -130,7 +138,7 @@ class Picture:
                     f"<qkv.Picture: too large to show here, {megabytes:.0f} MB as SVG: select with "
                     "heads, rows or columns, or save it>"
                 )
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, OSError) as error:
             forms["text/plain"] = f"<qkv.Picture: {error}>"
         return forms
 
@@ -162,12 +170,18 @@ class Picture:
         message = re.sub(r"^qkv: (view: )?", "", last[0])
         message = message.replace(f"other {self._name}: ", "minus: ")
         message = message.replace(f"{self._name}: ", "")
-        message = re.sub(r"--([a-z][a-z-]*)", lambda match: _name_of(match[1]), message)
+        message = re.sub(r"--([a-z][a-z-]*)", lambda match: self._name_of(match[1]), message)
         if code == _OUTPUT:
             return OSError(f"save: {message}")
         if code == _NOT_AVAILABLE:
             return RuntimeError(f"save: {message}")
+        if code == _FAILED:
+            return RuntimeError(f"show: {message}")
         return ValueError(f"show: {message}")
+
+    def _name_of(self, option: str) -> str:
+        """The argument of `show` for an option of the program, without its dashes."""
+        return self._renamed.get(option, option.replace("-", "_"))
 
 
 def _write(path: str, arrays: Dict[str, Any]) -> None:
@@ -186,7 +200,7 @@ _TYPES = {"bool": "BOOL", "int32": "I32", "int64": "I64", "float32": "F32", "flo
 
 
 def _write_safetensors(file: IO[bytes], arrays: Dict[str, Any]) -> None:
-    """Writes the arrays with `attn`, float32, as bfloat16; text stands in the metadata."""
+    """Writes the arrays: `attn`, float32, as bfloat16, and text arrays into the metadata."""
     texts = {name: array for name, array in arrays.items() if array.dtype.kind == "U"}
     header: Dict[str, Any] = {"__metadata__": {n: json.dumps(x.tolist()) for n, x in texts.items()}}
     parts, begin = [], 0
@@ -213,13 +227,9 @@ def _environment(width: int) -> Dict[str, str]:
     return {**os.environ, "COLUMNS": str(width), "LC_ALL": locale}
 
 
-def _name_of(option: str) -> str:
-    return _RENAMED.get(option, option.replace("-", "_"))
-
-
 # ---- several pictures side by side --------------------------------------------------------------
 
-_GAP = 24.0  # between pictures, in units of the SVG
+_GAP = 24.0  # between pictures, in SVG units
 
 
 class Row:
@@ -228,7 +238,7 @@ class Row:
     `qkv.show.row` makes it.
 
     Attributes:
-        pictures: each `Picture`.
+        pictures: the `Picture` objects, from left to right.
     """
 
     def __init__(self, pictures: Sequence[Picture]) -> None:
@@ -248,7 +258,8 @@ class Row:
         Raises:
             ValueError: the extension is another one; each picture's `save` writes more formats.
             OSError: the file cannot be written.
-            RuntimeError: `.png` and `.pdf` need the program rsvg-convert (Debian: librsvg2-bin).
+            RuntimeError: rsvg-convert (Debian: librsvg2-bin), which `.png` and `.pdf` need, is not
+                installed or fails.
         """
         target = pathlib.Path(os.fsdecode(path))
         kind = target.suffix
@@ -266,8 +277,8 @@ class Row:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
         """The forms that a notebook may show: those that all its pictures have."""
         every = [one._repr_mimebundle_() for one in self.pictures]
-        forms = {"text/plain": repr(self)}
-        if all("image/svg+xml" in one for one in every):
+        forms = {"text/plain": "\n\n".join(one["text/plain"] for one in every)}
+        if all("image/svg+xml" in one for one in every) and len(self.svg) <= _MOST_BYTES:
             forms["image/svg+xml"] = self.svg
         return forms
 
@@ -276,7 +287,7 @@ class Steps(Row):
     """The steps of one attention call as pictures side by side; `qkv.show.steps` makes them.
 
     Attributes:
-        energies, weights, output: each step's `Picture`.
+        energies, weights, output: one `Picture` for each step.
     """
 
     def __init__(self, energies: Picture, weights: Picture, output: Picture) -> None:
@@ -287,7 +298,7 @@ class Steps(Row):
 
 
 def _side_by_side(documents: List[str]) -> str:
-    """One SVG document with these ones from left to right, their tops aligned."""
+    """One SVG document that places the documents from left to right, their tops aligned."""
     parts, x, height = [], 0.0, 0.0
     for n, document in enumerate(documents):
         document = re.sub(r"<[^>]+>", partial(_with_own_names, n), document)
@@ -303,7 +314,7 @@ def _side_by_side(documents: List[str]) -> str:
 
 
 def _with_own_names(n: int, tag: "re.Match[str]") -> str:
-    """The tag with its id, and those that it refers to, made the n-th picture's own."""
+    """The tag with a prefix for picture n before its id and the ids that it refers to."""
     return re.sub(r'( id="|url\(#)', rf"\g<1>step{n}-", tag[0])
 
 
@@ -314,14 +325,27 @@ def _length(head: str, side: str) -> float:
 
 
 def _rendered(svg: bytes, kind: str) -> bytes:
-    """The SVG as a PNG with two pixels for each unit, or as a PDF."""
+    """The SVG as a PDF, or as a PNG with two pixels for each unit, fewer if it is very large."""
     command = ["rsvg-convert", f"--format={kind}", "--unlimited"]
     if kind == "png":
-        command.append("--zoom=2")
+        command.append(f"--zoom={_zoom_of(svg.decode())}")
     try:
-        done = subprocess.run(command, input=svg, stdout=subprocess.PIPE, check=True)
+        done = subprocess.run(command, input=svg, capture_output=True, check=False)
     except FileNotFoundError:
         raise RuntimeError(
             f"save: {kind.upper()} needs rsvg-convert: install the package librsvg2-bin"
         ) from None
+    if done.returncode != 0:
+        message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise RuntimeError(f"save: rsvg-convert failed: {message}")
     return done.stdout
+
+
+def _zoom_of(svg: str) -> float:
+    """The pixels of a PNG for each unit of the SVG."""
+    head = svg[: svg.index(">")]
+    width, height = (_length(head, side) for side in ("width", "height"))
+    most = min(
+        _MOST_PIXELS_IN_LINE / max(width, height), math.sqrt(_MOST_PIXELS / (width * height))
+    )
+    return min(2.0, math.floor(most * 1000) / 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Multiple results of a call: a named tuple of those requested."""
+"""Named tuples of the results of a call, and what pictures need to know of that call."""
 
 from collections import namedtuple
 from operator import itemgetter
@@ -7,24 +7,24 @@ from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tu
 
 from . import _core
 
-# The axes of each result of the library, by its name: "values" [..,Tq,E], "queries" [..,Tq], "keys"
+# Each result's name and the kind of its axes: "values" [..,Tq,E], "queries" [..,Tq], "keys"
 # [..,Tk], "cells" [..,m,n], "top" [..,Tq,count] twice, "matrix" [..,Tq,Tk].
 AXES: Dict[str, str] = _core.RESULT_AXES
 
-# The arguments that request results, in the order of the results.
+# The arguments that request results, in the order of the results, then "rows".
 REQUESTS: Tuple[str, ...] = _core.REQUESTS
 
 _PREFIX = "return_"
 
-# The results that are requested by an argument return_NAME, in the order of the named tuples, in
-# which out and the matrices precede them.
+# All results but out and the matrices; return_NAME requests each. Tuples have them last, in this
+# order.
 REQUESTED = tuple(
     request[len(_PREFIX) :]
     for request in REQUESTS
     if request.startswith(_PREFIX) and AXES.get(request[len(_PREFIX) :], "matrix") != "matrix"
 )
 
-# The results whose request is True or False: not column_sums, which may take a list of queries.
+# Results requested by True or False alone. return_column_sums may also be a list of queries.
 FLAGS = tuple(
     name for name in REQUESTED if AXES[name] in ("queries", "keys") and name != "column_sums"
 )
@@ -76,7 +76,7 @@ def results(names: Tuple[str, ...], values: Tuple[Any, ...]) -> Any:
 
 # ---- what pictures need to know of the call -----------------------------------------------------
 
-# The options that may mask pairs, and those that say where.
+# Options that may mask pairs, and options that shift the positions on which masks depend.
 _MASKS = (
     "score_mod",
     "mask_mod",
@@ -91,18 +91,18 @@ _PLACES = ("causal_offset", "shard")
 
 
 class Call(NamedTuple):
-    """What is known of the call that gave results; its arrays are not copied."""
+    """A record of the call that gave results. It refers to the call's arrays without copies."""
 
-    has_heads: bool  # whether the axis before queries and keys is that of the heads
+    has_heads: bool  # whether the axis before Tq and Tk of a three-axis result is that of the heads
     queries: int  # Tq
     rows: Any  # the queries of weights and scores; None for all
-    masks: Dict[str, Any]  # the options that may mask pairs, as far as they are given
-    places: Dict[str, Any]
-    stage: Any  # return_scores
+    masks: Dict[str, Any]  # the given options among _MASKS, by name
+    places: Dict[str, Any]  # the given options among _PLACES, by name
+    stage: Any  # the call's argument return_scores: a stage, several, or None
 
 
 def of_call(found: Any, arrays: Sequence[Any], options: Dict[str, Any]) -> Any:
-    """What a call returns; results know from now on that it had these q, k, v and options."""
+    """Returns `found`; if it is Results, stores a record of the call's arrays and options in it."""
     shapes: List[Any] = [getattr(array, "shape", None) for array in arrays if array is not None]
     if not isinstance(found, Results) or None in shapes:
         return found
@@ -120,7 +120,7 @@ def of_call(found: Any, arrays: Sequence[Any], options: Dict[str, Any]) -> Any:
 
 
 def call_of(found: Results) -> Optional[Call]:
-    """What is known of the call; None for results that were copied or unpickled."""
+    """The record that of_call() stored; None without one, as in copied or unpickled results."""
     call: Optional[Call] = vars(found).get("_call")
     return call
 
@@ -133,5 +133,5 @@ _requests = itemgetter(*REQUESTS)
 
 
 def wanted_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The tuple that _core takes: the values of the requests in order, and the function results."""
+    """The tuple that _core takes: the values of REQUESTS in order, then the function `results`."""
     return (*_requests(given), results)

@@ -163,7 +163,7 @@ class _Show:
             *_indices_option(name_of_columns, columns, shape[-1]),
             *_indices_option("tokens", tokens, shape[-1]),
             *(["--hide-special"] if _flag("hide_special", hide_special) else []),
-            *(f"--keep={one}" for one in _texts("keep", keep)),
+            *(f"--keep={_checked('keep', one)}" for one in _texts("keep", keep)),
             *(f"--reduce={one}" for one in _chosen("reduce", _texts("reduce", reduce))),
             *_choice_option("scale", scale),
             *_choice_option("range", range),
@@ -187,7 +187,8 @@ class _Show:
                     f"show: minus must have the shape of the weights, {list(shape)}, got "
                     f"{list(other['attn'].shape)}"
                 )
-        return Picture(arrays, options, other)
+        names = {"queries": name_of_rows, "keys": name_of_columns}
+        return Picture(arrays, options, other, names)
 
     __doc__ = __call__.__doc__
 
@@ -552,7 +553,14 @@ def _text_option(name: str, text: Any) -> List[str]:
         return []
     if not isinstance(text, str):
         raise TypeError(f"show: {name} must be a text, got {type(text).__name__}")
-    return [f"--{name}={text}"]
+    return [f"--{name}={_checked(name, text)}"]
+
+
+def _checked(name: str, text: str) -> str:
+    """The text, if the program can take it."""
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise ValueError(f"show: {name} must be Unicode text without zeros, got {text!r}")
+    return text
 
 
 def _axes_option(axes: Any) -> List[str]:
@@ -564,7 +572,7 @@ def _axes_option(axes: Any) -> List[str]:
             f"show: axes must be the names of rows and columns, two texts without commas, got "
             f"{axes!r}"
         )
-    return [f"--axes={names[0]},{names[1]}"]
+    return [f"--axes={_checked('axes', ','.join(names))}"]
 
 
 def _example_option(example: Any, count: int) -> List[str]:

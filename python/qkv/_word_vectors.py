@@ -24,7 +24,7 @@ def _listed(words: Optional[Iterable[str]]) -> Optional[List[str]]:
         return None
     if isinstance(words, (str, bytes)) or not isinstance(words, Iterable):
         kind = type(words).__name__
-        raise TypeError(f"read_word_vectors: words must be a list of str, got {kind}")
+        raise TypeError(f"read_word_vectors: words must be an iterable of str, got {kind}")
     return list(words)
 
 
@@ -43,20 +43,20 @@ def read_word_vectors(
     word that are not UTF-8 become surrogates, as in `os.fsdecode`.
 
     Args:
-        path: path of the file, which is not compressed.
-        words: the words to find, spelled as in the file, in the order of the result; None for all
+        path: path of the uncompressed file.
+        words: the words to find, spelled as in the file; the result has their order. None for all
             words of the file.
-        limit: without words, how many to read; files have common words first. None for all.
-        width: numbers of a vector; None for the header's, or without one the first line's.
-        unknown: a word that the file does not have: "error", "skip" (no row) or "zero" (zeros).
+        limit: how many words to read, from the first; only where words is None. None for all.
+        width: how many numbers a vector has; None for the header's, else the first line's.
+        unknown: what a word without a vector gives: "error", "skip" (no row) or "zero" (zeros).
 
     Returns:
         WordVectors: the words, and their vectors, float32 [n,d].
 
     Raises:
         OSError: the file is missing or cannot be read.
-        ValueError: the file is malformed, with its line or byte; it has no vector for a word, with
-            similar words that it has; or an invalid argument.
+        ValueError: a malformed file (the message has the line or byte), a word without a vector
+            (the message has similar words), or an invalid argument.
         TypeError: invalid argument; the message names it, the rule and the value.
 
     >>> import os, tempfile

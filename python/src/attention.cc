@@ -87,8 +87,9 @@ ResultShapes packed_shapes(const char* function, const Inputs& inputs) {
   return shapes;
 }
 
+// The number of packed sequences, or -1 if the arrays are not packed.
 Index sequences_of(const Inputs& inputs) {
-  return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : 0;
+  return inputs.cu_seqlens_q.given() ? inputs.cu_seqlens_q.element_count() - 1 : -1;
 }
 
 // Refuses a size that NumPy or PyTorch would refuse in words of their own, which name no result.
@@ -232,7 +233,7 @@ void Extras::make_pooled(const ResultShapes& shapes, Index sequences, DType dtyp
     throw_type_error(name, "must be None or (m, n), got " + describe(cells));
   }
   Dims shape;
-  if (sequences > 0) {
+  if (sequences >= 0) {
     shape.push_back(sequences);
     shape.push_back(shapes.rows[0]);
   } else {

@@ -48,7 +48,7 @@ class Extras {
   // names and values (see _results.py).
   Extras(const char* function, const nb::tuple& wanted, const ResultMaker& maker);
   // Makes the requested buffers and sets them in `outputs`. `sequences` is the number of packed
-  // sequences, or 0.
+  // sequences, or -1.
   void make(const ResultShapes& shapes, Index sequences, DType q, Outputs& outputs);
   // The object to return to Python once all buffers are filled: `first` (out as returned by the
   // maker; may be invalid) alone, or a named tuple of it and the requested results.

@@ -59,7 +59,7 @@ class BoundLayer {
         Outputs outputs;
         pass.out = maker.make(call.inputs.q.dtype(), shapes.out, outputs.out);
         pass.out_shape = shapes.out;
-        extras.make(shapes.results, 0, call.inputs.q.dtype(), outputs);
+        extras.make(shapes.results, -1, call.inputs.q.dtype(), outputs);
         pass.work = work(call.inputs, outputs.out);
         run_call(thread_count, pass.work, [&](Context& context) {
           layer_->forward(inputs, run, pass.saved, outputs, context);

@@ -58,6 +58,9 @@ CallArguments layer_arguments(const Method& method, const nb::tuple& arrays,
   const std::size_t needed = method.arrays == MethodArrays::kX ? 1 : views.size();
   for (std::size_t n = 0; n < needed; ++n) {
     if (!views[n].given()) throw_value_error({function, kNames[n]}, "must be given, got None");
+    if (views[n].dtype() == DType::kQ8) {
+      throw_type_error({function, kNames[n]}, "must not be q8, got " + qkv::describe(views[n]));
+    }
   }
   return call;
 }

@@ -24,13 +24,13 @@ const Method kEmbeddingBackward{"Embedding.backward", MethodArrays::kX};
 const Method kGruForward{"GRU.forward", MethodArrays::kX};
 const Method kGruBackward{"GRU.backward", MethodArrays::kX};
 
-// with_last() returns the shape with another size of the last axis, or nothing if it has no axes;
-// with_one_more() returns it with a further axis, or nothing if the rank would exceed kMaxRank.
+// The shape with another size of its last axis; nothing if it has no axes.
 std::optional<Dims> with_last(Dims shape, Index size) {
   if (shape.rank() == 0) return std::nullopt;
   shape[shape.rank() - 1] = size;
   return shape;
 }
+// The shape with a further axis at the end; nothing if the rank would exceed kMaxRank.
 std::optional<Dims> with_one_more(Dims shape, Index size) {
   if (shape.rank() == kMaxRank) return std::nullopt;
   shape.push_back(size);
@@ -77,7 +77,7 @@ class BoundLinear {
     });
   }
 
-  // Returns (dx, parameters).
+  // Returns (dx, gradients of the parameters by name).
   nb::tuple backward(nb::handle dout, nb::handle threads) {
     return as_method(kLinearBackward, [&] {
       const char* const function = kLinearBackward.name.c_str();
@@ -201,12 +201,18 @@ AnyView with_one(const AnyView& x, int axis) {
   return AnyView(x.data(), x.dtype(), shape, strides);
 }
 
+// Throws unless an array of a call whose x has no batch axis has 2 axes, or is absent.
+void expect_no_batch(const Name& name, const ConstView& array) {
+  if (!array.given() || array.rank() == 2) return;
+  throw_value_error(name, "must have no batch axis, as x has none, got " + qkv::describe(array));
+}
+
 class BoundGru {
  public:
   explicit BoundGru(GruStack layer) : layer_(std::move(layer)) {}
   const HeldLayer<GruStack>& held() const { return layer_; }
 
-  // Returns (out, state).
+  // Returns (out, state after the last step).
   nb::tuple forward(nb::handle x, nb::handle valid_len, nb::handle state, nb::handle threads) {
     return as_method(kGruForward, [&] {
       return passes_.run([&](Pass& pass) {
@@ -218,10 +224,13 @@ class BoundGru {
         const GruConfig& config = layer_->config();
         const bool batch = sequences.view.rank() != 2;
         const ConstView from = batch ? sequences.view : with_one(sequences.view, 0);
-        if (first.view.given() && !batch && first.view.rank() != 2) {
-          throw_value_error({function, "state"},
-                            "must have no batch axis, as x, got " + qkv::describe(first.view));
+        if (sequences.view.rank() < 2 || sequences.view.rank() > 3 ||
+            (!batch && sequences.view.size(1) != config.input)) {
+          const std::string width = std::to_string(config.input);
+          throw_value_error({function, "x"}, "must have the shape [B,T," + width + "] or [T," +
+                                                 width + "], got " + qkv::describe(sequences.view));
         }
+        if (!batch) expect_no_batch({function, "state"}, first.view);
         const Index states = layer_->layers() * layer_->directions();
         const Index width = layer_->directions() * config.hidden;
         std::optional<Dims> out_shape;
@@ -251,7 +260,7 @@ class BoundGru {
     });
   }
 
-  // Returns (dx, dstate, parameters).
+  // Returns (dx, gradient of the initial state, gradients of the parameters by name).
   nb::tuple backward(nb::handle dout, nb::handle dstate, nb::handle threads) {
     return as_method(kGruBackward, [&] {
       const char* const function = kGruBackward.name.c_str();
@@ -259,7 +268,7 @@ class BoundGru {
       const Array of_out = array_of(dout, {function, "dout", kLayerReals});
       const Array of_state = array_of(dstate, {function, "dstate", kLayerReals});
       if (!of_out.view.given() && !of_state.view.given()) {
-        throw_value_error({function, "dout"}, "and dstate are None: one of them must be given");
+        throw_value_error({function, "dout"}, "and dstate are None: at least one must be given");
       }
       const Tensor& x = pass->saved.layers[0].x;
       const GruConfig& config = layer_->config();
@@ -274,10 +283,12 @@ class BoundGru {
           batch ? Dims(states, x.size(0), config.hidden) : Dims(states, config.hidden), to.state);
       ConstView from_out = of_out.view, from_state = of_state.view;
       if (!batch) {
+        expect_no_batch({function, "dout"}, from_out);
+        expect_no_batch({function, "dstate"}, from_state);
         to.x = with_one(to.x, 0);
         to.state = with_one(to.state, 1);
-        if (from_out.rank() == 2) from_out = with_one(from_out, 0);
-        if (from_state.rank() == 2) from_state = with_one(from_state, 1);
+        from_out = with_one(from_out, 0);
+        from_state = with_one(from_state, 1);
       }
       const nb::dict gradients = parameter_gradients(
           *layer_, threads_of(function, threads), pass->work, [&](auto& d, Context& context) {

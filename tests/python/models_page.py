@@ -38,13 +38,13 @@ _SECTIONS = {
     "equal": (
         "Equal",
         "Outputs, gradients, weights and generated text agree with `eager`'s, as far as `eager` "
-        f"has them, within {_bound(torch.float64)} of each tensor's largest number "
+        f"has them, within {_bound(torch.float64)} of each tensor's largest number, or of 1 "
         f"(float32: {_bound(torch.float32)}).",
     ),
     "refused": (
         "Refused",
-        "A `ValueError` names the class when the model is made or changed, or, for an argument "
-        "that it passes, when it is called.",
+        "A `ValueError` names the class when the model is constructed or switched, or, for an "
+        "unsupported argument, when it is called.",
     ),
     "as sdpa": (
         "As sdpa",
@@ -102,7 +102,7 @@ def reason(result: Result) -> str:
         if option:
             return f"passes `{option[1]}` to attention"
         if text.startswith("changed: "):
-            return 'a part has attention of its own, and keeps `eager` if made with "qkv"'
+            return "a part has its own attention: refused if switched, `eager` if constructed"
         return re.sub(r'.*attn_implementation="qkv": \w+ (.*?)(; use.*|$)', r"\1", text)
     package = re.search(r"requires the (\w+) library|No module named '(\w+)'", text)
     if package:
@@ -150,8 +150,9 @@ def rendered(results: List[Result]) -> str:
         "# The models of Transformers, one by one",
         "",
         f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
-        f"with {len(results)} classes (the model and, if any, the class that generates text). "
-        "`tests/python/models_page.py` writes this page.",
+        f"with {len(results)} classes (the model and, if any, the class that generates text; a "
+        "configuration without a class counts as one). Numbers in parentheses count "
+        "configurations. `tests/python/models_page.py` writes this page.",
         "",
         "Models are small and in float64, or float32 if they require it. Their random parameters "
         "are large enough for attention to affect the results. Where the classes of a "

@@ -253,6 +253,26 @@ def test_scores(name):
     assert_near(computed(score_mod=qkv.score_mod(f)), expected(want, derivative, keep))
 
 
+def test_numpys_functions_at_the_edges():
+    numbers = [8388609.0, 16777215.0, -8388609.0, 2.5, 3.5, -0.5, np.nan, np.inf, -np.inf, 0.3]
+    table = np.array(numbers, np.float32)
+
+    def of(f):
+        call = qkv.attention(
+            np.zeros((1, 1), np.float32), np.zeros((len(table), 1), np.float32), None,
+            score_mod=lambda s, at: f(qkv.captured(table, "table")[at.j]), return_scores="masked",
+        )  # fmt: skip
+        return call.scores[0]
+
+    np.testing.assert_array_equal(of(np.round), np.round(table))
+    np.testing.assert_array_equal(of(lambda x: qkv.minimum(1.0, x)), np.minimum(1, table))
+    np.testing.assert_array_equal(of(lambda x: qkv.maximum(-x, x)), np.maximum(-table, table))
+    both = np.logaddexp(table, table)
+    np.testing.assert_array_equal(of(lambda x: np.logaddexp(x, x))[6:9], both[6:9])
+    rows = qkv.captured(np.arange(6.0).reshape(2, 3), "rows")
+    assert "0.0" not in repr(qkv.score_mod(lambda s, at: s + rows[at.h].max(0)))
+
+
 def test_float32():
     q, k, v = (x.astype(np.float32) for x in (Q, K, V))
     f = SCORES["ALiBi"][0]

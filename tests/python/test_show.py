@@ -3,6 +3,7 @@
 
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -510,6 +511,23 @@ def test_refused(options, message):
     call = {"weights": np.eye(3), **options}
     with pytest.raises((ValueError, TypeError), match=f"^show: ({message})"):
         qkv.show(**call)
+
+
+@pytest.mark.parametrize("name", ["queries", "rows"])
+def test_errors_of_the_program_name_the_argument(name):
+    picture = qkv.show(np.eye(3), **{name: "0-99"})
+    with pytest.raises(ValueError, match=f"^show: {name} 99: queries are 0-2"):
+        picture.text()
+
+
+def test_a_wide_row_is_a_smaller_png(tmp_path):
+    if shutil.which("rsvg-convert") is None:
+        pytest.skip("no rsvg-convert")
+    one = qkv.show(np.eye(2))
+    row = qkv.show.row(*[one] * 150)
+    row.save(tmp_path / "row.png")
+    width = int.from_bytes((tmp_path / "row.png").read_bytes()[16:20], "big")
+    assert 16384 < width <= 32767
 
 
 def test_refused_by_name():

@@ -225,6 +225,27 @@ def test_what_was_changed_since_is_refused():
             out.sum().backward()
 
 
+def test_a_mask_function_must_not_change_before_the_backward_pass():
+    q, k, v = qkv_of()
+    limit = torch.tensor(TK - 1)
+    out = qkv.torch.attention(q, k, v, mask_mod=lambda at: at.j < limit)
+    limit.sub_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_all_results_keep_their_names_where_gradients_are_needed():
+    q, k, v = qkv_of()
+    asked = {"return_top": 2, "return_entropy": True, "return_value_sums": True,
+             "return_pooled": (1, 1)}  # fmt: skip
+    got = qkv.torch.attention(q, k, v, **asked)
+    want = qkv.torch.attention(q.detach(), k.detach(), v.detach(), **asked)
+    assert got._fields == want._fields
+    for name, x, y in zip(got._fields, got, want):
+        pairs = zip(x, y) if name == "top" else ((x, y),)
+        assert all(torch.equal(a, b) for a, b in pairs), name
+
+
 def test_the_graph_may_be_kept():
     q, k, v = qkv_of()
     out = qkv.torch.attention(q, k, v)

@@ -167,6 +167,9 @@ def test_a_process_alone(tmp_path: Path) -> None:
         q = torch.randn(1, 2, 700, 8, requires_grad=True)
         out = qkv.torch.ring_attention(q, q, q, causal=True)
         assert torch.equal(out, qkv.torch.attention(q, q, q, causal=True))
+        (gradient,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+        with pytest.raises(RuntimeError, match="there is no second derivative of"):
+            gradient.square().sum().backward()
         wrong: list[tuple[Any, str]] = [
             (lambda: qkv.torch.ring_attention(q, q, q, sharding="zigzag"),
              "ring_attention: q must have parts that begin at multiples of 512 rows of the "

@@ -83,9 +83,9 @@ def test_words_of_other_bytes(tmp_path):
 
 @pytest.mark.parametrize(("call", "kind", "text"), [
     (lambda p: qkv.read_word_vectors(p, "cat"), TypeError,
-     "read_word_vectors: words must be a list of str, got str"),
+     "read_word_vectors: words must be an iterable of str, got str"),
     (lambda p: qkv.read_word_vectors(p, 3), TypeError,
-     "read_word_vectors: words must be a list of str, got int"),
+     "read_word_vectors: words must be an iterable of str, got int"),
     (lambda p: qkv.read_word_vectors(p, ["cat", b"the"]), TypeError,
      "read_word_vectors: words[1] must be a str, got bytes"),
     (lambda p: qkv.read_word_vectors(p, ["\ud800"]), ValueError,

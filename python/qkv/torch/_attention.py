@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 import torch
 
 from .. import _functions
-from .._mods import ScoreMod, made_of_torch
+from .._mods import MaskMod, ScoreMod, made_of_torch
 from .._results import of_call, results
 from .._words import unknown_keyword
 from . import _cuda
@@ -65,8 +65,8 @@ class _Call:
         if isinstance(arguments["score_mod"], ScoreMod):
             arguments["score_mod"] = arguments["score_mod"]._detached()
         for name, tensor in zip(self.names, tensors):
-            if name.startswith("captured."):
-                continue  # score_mod reads it
+            if name.startswith(("captured.", "masked.")):
+                continue  # score_mod or mask_mod reads it
             if name.startswith("params."):
                 arguments["params"][name[len("params.") :]] = tensor.detach()
             else:
@@ -94,6 +94,8 @@ def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
         tensors.update((f"params.{n}", x) for n, x in params.items() if n not in others["params"])
     if isinstance(others["score_mod"], ScoreMod):
         tensors.update((f"captured.{n}", x) for n, x in others["score_mod"]._tensors.items())
+    if isinstance(others["mask_mod"], MaskMod):
+        tensors.update((f"masked.{n}", x) for n, x in enumerate(others["mask_mod"]._tensors))
     return _Call(tensors, others), tuple(tensors.values())
 
 
@@ -136,7 +138,7 @@ class _Attention(torch.autograd.Function):  # type: ignore[misc]
             return (None,) * (1 + len(needed))
         of_results = (given.get("out"), given.get("lse"), given.get("weights"))
         given_ones = [x for x in of_results if x is not None]
-        if any(map(is_batched, given_ones)) or wants_operator(given_ones):
+        if any(map(is_batched, given_ones)) or wants_operator(given_ones, of_call=False):
             return (None, *_by_operator(ctx.call, needed, of_results, ctx.saved_tensors))
         return (None, *_Gradient.apply(ctx.call, needed, *of_results, *ctx.saved_tensors))
 
@@ -183,6 +185,10 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         options = {n: x for n, x in arguments.items() if not n.startswith(forward_only)}
         if dweights is None:
             options["rows"] = None
+        # Tensors that mask_mod reads have no gradient.
+        needed = tuple(
+            needs and not name.startswith("masked.") for name, needs in zip(call.names, needed)
+        )
         options["wanted"] = [f"d{name}" for name, needs in zip(call.names, needed) if needs]
         on_gpu = _cuda.is_on_gpu(options["q"])
         differentiate = _cuda.attention_backward if on_gpu else _functions.attention_backward
@@ -303,7 +309,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if names == ["out"]:
         return values[0]
     if len(names) < len(values):
-        values[-2:] = [tuple(values[-2:])]
+        at = names.index("top")
+        values[at : at + 2] = [tuple(values[at : at + 2])]
     return of_call(results(tuple(names), tuple(values)), (q, k, v), options)
 
 

@@ -15,7 +15,7 @@ from ._look_names import has_name, with_names_of
 from ._look_record import Asked, record
 from ._look_seams import install, remove
 from ._look_seen import ASKED_BY, Seen, layer_of, layers_that_attended, note_compiled, note_thread
-from ._watch import WATCHERS
+from ._watch import WATCHERS, running
 
 __all__ = ["look"]
 
@@ -32,6 +32,7 @@ class _Looker:
 
     def __init__(self, model: torch.nn.Module, layers: Tuple[Which, ...], asked: Asked) -> None:
         self.thread = threading.get_ident()
+        self.depth = len(running())  # of modules that run already
         self.names = {id(module): name for name, module in model.named_modules()}
         self.layers = layers  # empty for all
         self.asked = asked
@@ -113,6 +114,8 @@ class _Look(ContextDecorator):
         looker = (own or self._inside)[-1]  # a generator may be closed by another thread
         self._inside.remove(looker)
         _leave(looker)
+        if looker.thread == thread:
+            del running()[looker.depth :]  # hooks do not take off modules that Ctrl-C ended
         if error is None:
             looker.check_layers()
 

@@ -66,7 +66,8 @@ def record(
     tensors = [_detached(x) for x in (q, k, v if asked.value_sums else None)]
     if any_autocast() and has_autocast(tensors[0]):
         tensors = [as_autocast(x) for x in tensors]
-    got = attention(tensors[0], tensors[1], tensors[2], **_detached(options), **wanted)
+    with torch.no_grad():  # functions may read tensors that require gradients
+        got = attention(tensors[0], tensors[1], tensors[2], **_detached(options), **wanted)
     results: Dict[str, Any] = {}
     for field, value in zip(got._fields, got):
         if field == "top":

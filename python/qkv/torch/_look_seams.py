@@ -15,6 +15,7 @@ from torch.nn.functional import layer_norm, linear
 from ._attention import attention
 from ._questions import is_compiling
 from ._replaced import set_function
+from ._ring_model import RING
 from ._torchs import FUNCTION, scripted_as
 from ._transformers import _forward as registered
 from ._watch import WATCHERS, is_quiet, probe, quiet, running
@@ -184,7 +185,9 @@ def _native(x: torch.Tensor, heads: int, projection: Tuple[Any, Any], mask: Any,
 def _get_interface(original: Any) -> Any:
     def called(self: Any, attn_implementation: Any, default: Any) -> Any:
         found = original(self, attn_implementation, default)
-        return found if is_compiling() else _watched(found, is_eager=found is default)
+        if is_compiling() or attn_implementation == RING:  # attends to other processes' keys
+            return found
+        return _watched(found, is_eager=found is default)
 
     return called
 
@@ -210,8 +213,14 @@ def _watched(function: Any, is_eager: bool) -> Any:
                 f"look: masks of {type(module).__name__} must be tensors, got "
                 f"{type(mask).__name__}: choose another attn_implementation"
             )
-        if given.get("sinks") is not None:
-            given["s_aux"] = given["sinks"]
+        sinks = given.get("sinks")
+        if sinks is not None and sinks.dim() > 1:
+            raise TypeError(
+                f"look: {type(module).__name__} has sinks that differ by query, "
+                f"{list(sinks.shape)}, which are not recorded: select other layers"
+            )
+        if sinks is not None:
+            given["s_aux"] = sinks
         if is_eager:
             given["is_causal"] = False
         probe(registered, **given)

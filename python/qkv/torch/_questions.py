@@ -72,11 +72,14 @@ def is_recorded() -> bool:
     return bool(modes() or transforms() or tracing())
 
 
-def wants_operator(tensors: Iterable[Any]) -> bool:
-    """Whether a call of these tensors is recorded, transformed or faked."""
+def wants_operator(tensors: Iterable[Any], of_call: bool = True) -> bool:
+    """Whether a call of these tensors is recorded, transformed or faked, or autocast changes it.
+
+    Autocast does not change a backward pass: there `of_call` is False.
+    """
     if is_recorded():
         return True
-    if any_autocast() and any(map(has_autocast, tensors)):
+    if of_call and any_autocast() and any(map(has_autocast, tensors)):
         return True
     for x in tensors:  # a loop is faster than any(), and every call with gradients runs it
         if x.is_meta or (type(x) is not torch.Tensor and isinstance(x, _WITHOUT_MEMORY)):

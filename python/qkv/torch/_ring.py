@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`qkv.torch.ring_attention`: one long sequence over the processes of a torch.distributed group."""
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 import torch
 
@@ -41,12 +41,19 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         return out, lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
-        q, k, v, out, lse, *shared = (x.detach() for x in ctx.saved_tensors)
+        return (None, *_RingGradient.apply(ctx.call, dout, dlse, *ctx.saved_tensors))
+
+
+class _RingGradient(torch.autograd.Function):  # type: ignore[misc]
+    """The backward pass as a separate function, so that its derivative can be rejected."""
+
+    @staticmethod
+    def forward(ctx: Any, call: "_Call", *tensors: Any) -> Any:
+        detached: List[Any] = [x if x is None else x.detach() for x in tensors]
+        dout, dlse, q, k, v, out, lse, *shared = detached
         grads = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v, *shared)]
-        of_shared = dict(zip(ctx.call.shared, grads[3:]))
-        call = ctx.call
+        of_shared = dict(zip(call.shared, grads[3:]))
         params = {n[len(_PARAMS) :]: x for n, x in of_shared.items() if n.startswith(_PARAMS)}
         given = (*grads[:3], *(of_shared.get(name) for name in _SHARED), params)
         _core.ring_attention_backward(
@@ -56,7 +63,13 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
             for name, grad in of_shared.items():
                 if name != "bias":  # has this process's rows
                     grad.zero_()
-        return (None, *grads)
+        return tuple(grads)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(
+            "ring_attention: there is no second derivative of qkv.torch.ring_attention"
+        )
 
 
 class _Call(NamedTuple):

@@ -18,7 +18,7 @@ from ._transformers import is_causal, refuse_unknown, register, wants_weights
 
 __all__ = ["ring_model", "ring_positions"]
 
-_NAME = "qkv_ring"
+RING = "qkv_ring"
 _WORD = "ring_model"
 
 # Types of configurations whose models mix the tokens of a sequence by causal attention alone, and
@@ -167,9 +167,9 @@ def ring_model(
     size_of_group(_WORD, group)
     _check_class(model)
     transformers: Any = import_module("transformers")
-    transformers.AttentionInterface.register(_NAME, _forward)
-    transformers.AttentionMaskInterface.register(_NAME, _no_mask)
-    model.set_attn_implementation(_NAME)
+    transformers.AttentionInterface.register(RING, _forward)
+    transformers.AttentionMaskInterface.register(RING, _no_mask)
+    model.set_attn_implementation(RING)
     for module in model.modules():
         is_new = module not in _divided
         _divided[module] = _Divided(group, sharding)
@@ -204,10 +204,10 @@ def _prepare(
     module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]
 ) -> Optional[Tuple[Tuple[Any, ...], Dict[str, Any]]]:
     """Checks the arguments of a call and its positions. Raises on every process if one is wrong."""
-    if module.config._attn_implementation != _NAME:
+    if module.config._attn_implementation != RING:
         return None
     group, sharding = _of(module)
-    word = f'attn_implementation="{_NAME}"'
+    word = f'attn_implementation="{RING}"'
     error: Optional[Exception] = None
     given: Dict[str, Any] = {}
     try:
@@ -239,7 +239,7 @@ def _of(module: torch.nn.Module) -> _Divided:
     divided = _divided.get(module)
     if divided is None:
         raise ValueError(
-            f'attn_implementation="{_NAME}": {type(module).__name__} is of a model that '
+            f'attn_implementation="{RING}": {type(module).__name__} is of a model that '
             "qkv.torch.ring_model() has not prepared"
         )
     return divided
@@ -255,9 +255,13 @@ def _given(module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Di
     """The arguments by name, without those that are None or False. Raises for what has no meaning
     for a part of the rows.
     """
-    word = f'attn_implementation="{_NAME}"'
-    named = {**dict(zip(inspect.signature(module.forward).parameters, arguments)), **named}
-    given = {name: x for name, x in named.items() if x is not None and x is not False}
+    word = f'attn_implementation="{RING}"'
+    names = list(inspect.signature(module.forward).parameters)
+    twice = [name for name in names[: len(arguments)] if name in named]
+    if twice or len(arguments) > len(names):
+        raise TypeError(f"{word}: {type(module).__name__} got too many arguments, or one twice")
+    named = {**dict(zip(names, arguments)), **named}
+    given = {n: x for n, x in named.items() if x is not None and (x is not False or n in _ALLOWED)}
     kept = given.pop("logits_to_keep", 0)
     if isinstance(kept, torch.Tensor) or kept != 0:
         given["logits_to_keep"] = kept
@@ -295,7 +299,7 @@ def _no_mask(*arguments: Any, **options: Any) -> None:
     """Makes no mask: is_causal and sliding_window say what it would."""
     if not options.get("allow_is_causal_skip", True):
         raise ValueError(
-            f'attn_implementation="{_NAME}": {type(options.get("config")).__name__} has a mask '
+            f'attn_implementation="{RING}": {type(options.get("config")).__name__} has a mask '
             "that is not causal"
         )
 
@@ -314,15 +318,13 @@ def _forward(
     takes, but no mask, and returns no weights.
     """
     group, sharding = _of(module)
-    refuse_unknown(module, attention_mask, options, _NAME)
+    refuse_unknown(module, attention_mask, options, RING)
     given = {"attention_mask": attention_mask, **options}
     for name in ("attention_mask", "position_bias", "sinks"):
         if given.get(name) is not None:
-            raise ValueError(
-                f'attn_implementation="{_NAME}": {type(module).__name__} passes {name}'
-            )
+            raise ValueError(f'attn_implementation="{RING}": {type(module).__name__} passes {name}')
     if wants_weights(module, options):
-        raise ValueError(f'attn_implementation="{_NAME}": output_attentions must be False')
+        raise ValueError(f'attn_implementation="{RING}": output_attentions must be False')
     seed = None
     if dropout > 0:
         drawn = torch.randint(0, 2**63 - 1, (1,), device="cpu")

@@ -113,8 +113,14 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
     """A list, an array or an integer as a tensor."""
     if value is None or isinstance(value, torch.Tensor):
         return value
-    if name == "seed" and isinstance(value, int) and value >= 2**63:
-        value -= 2**64  # the same 64 bits
+    if name == "seed" and isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        value = int(value)
+        if not 0 <= value < 2**64:
+            raise ValueError(f"attention: seed must be in 0 to 2^64-1, got int {value}")
+        if value >= 2**63:
+            value -= 2**64  # the same 64 bits
+    if name == "rotary_frequencies" and not isinstance(value, np.ndarray):
+        return _stacked(value, q.device if q.is_cuda else "cpu", torch.float64)
     if name in ("bias", "alibi_slopes", "sinks"):  # lists of numbers take the type of the scores
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         return _stacked(value, q.device, wide)
@@ -123,7 +129,13 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
             raise TypeError(f"attention: {name} must be an integer, got {type(value).__name__}")
         # torch.full also takes an integer whose value is known only later.
         return torch.full((), value, dtype=torch.int64, device="cpu")
-    return _stacked(value, q.device if q.is_cuda and name not in ON_HOST else "cpu")
+    device = q.device if q.is_cuda and name not in ON_HOST else "cpu"
+    return _stacked(value, device, torch.int64 if _is_empty(value) else None)
+
+
+def _is_empty(x: Any) -> bool:
+    """Whether x is a list or a tuple without numbers, which has no type of its own."""
+    return isinstance(x, (list, tuple)) and len(x) == 0
 
 
 def has_tensors(x: Any) -> bool:
@@ -146,10 +158,16 @@ def _plain_value(name: str, value: Any) -> Any:
         return 0.0
     if name in _NUMBERS and isinstance(value, bool):
         raise TypeError(f"attention: {name} must be a number, got bool {value}")
-    if name == "causal" and isinstance(value, bool):
+    if name == "causal" and isinstance(value, (bool, np.bool_)):
         return "diagonal" if value else None
-    if name == "qk_norm" and isinstance(value, bool):
-        return 1e-6 if value else None
+    if name == "qk_norm":
+        if isinstance(value, (bool, np.bool_)):
+            return 1e-6 if value else None
+        if isinstance(value, (int, np.integer)):
+            kind = type(value).__name__
+            raise TypeError(
+                f"attention: qk_norm must be None, a bool or the eps, a float; got {kind} {value}"
+            )
     if name == "window" and value is not None:
         return [-1 if side is None else side for side in _integers(name, value)]
     if name == "heads" and value is not None:
@@ -188,6 +206,8 @@ def _integers(name: str, values: Any) -> List[Any]:
 
 def _integer(name: str, x: Any) -> Any:
     """The value of a tensor of one integer, in a graph its symbol; anything else as it is."""
+    if isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"attention: {name} must be an integer, got bool {x}")
     if not isinstance(x, torch.Tensor):
         return x.item() if isinstance(x, np.integer) else x
     if x.numel() != 1 or x.is_floating_point() or x.is_complex() or x.dtype == torch.bool:
@@ -365,7 +385,7 @@ def _sum_rows(value: Any) -> Optional[torch.Tensor]:
             "attention: return_column_sums must be False, True or integers [R], got "
             f"{type(value).__name__}"
         )
-    return torch.as_tensor(value, device="cpu")
+    return torch.as_tensor(value, device="cpu", dtype=torch.int64 if _is_empty(value) else None)
 
 
 def _cells(value: Any) -> Optional[List[Any]]:
@@ -403,6 +423,18 @@ def _is_asked(name: str, options: Dict[str, Any]) -> bool:
     return value is not None if name == "pooled" else bool(value)
 
 
+def check_stages(scores: Any) -> None:
+    """Raises unless `return_scores` is None, a stage or a tuple of different ones."""
+    several = list(scores) if isinstance(scores, (list, tuple)) else [scores]
+    for n, one in enumerate(several):
+        got = f"got {type(one).__name__} {one!r}"
+        if one not in _SCORES:
+            rule = 'must be None, "raw", "capped" or "masked"'
+            raise ValueError(f"attention: return_scores {rule}, {got}")
+        if one in several[:n]:
+            raise ValueError(f"attention: return_scores must name a stage once, {got} twice")
+
+
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
     """The requested results but out, in order: (field of the named tuple, slot)."""
     weights = options.get("return_weights", False)
@@ -416,6 +448,7 @@ def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
     if isinstance(scores, str):
         fields += (("scores", _SCORES[scores]),)
     elif scores:
+        check_stages(scores)
         fields += tuple((slot, slot) for kind, slot in _SCORES.items() if kind in scores)
     fields += tuple(
         (name, "top_weights" if name == "top" else name)

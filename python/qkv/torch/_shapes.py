@@ -30,7 +30,10 @@ def _heads_first(x: torch.Tensor, layout: str, heads: Any, packed: bool) -> List
 
 
 def _leading(q: Shape, others: Sequence[Shape]) -> List[Any]:
-    """The axes of the result before its rows; the last of them is the head axis, of q's size."""
+    """The axes of the result before its rows; the last of them is the head axis.
+
+    It has q's size, or where ranks differ and q has none or one head, the largest size.
+    """
     ranks = {len(q), *(len(x) for x in others)}
     if ranks == {3}:  # [B,T,.], no heads
         return list(torch.broadcast_shapes(*(tuple(x[:-2]) for x in (q, *others))))
@@ -39,7 +42,10 @@ def _leading(q: Shape, others: Sequence[Shape]) -> List[Any]:
         return []
     lead = torch.broadcast_shapes(*(tuple(x[:-3]) for x in (q, *others)))
     lead = (1,) * (rank - 3 - len(lead)) + tuple(lead)
-    return [*lead, q[-3] if len(q) > 2 else 1]
+    heads = q[-3] if len(q) > 2 else 1
+    if len(ranks) > 1 and heads == 1:
+        heads = max([1, *(x[-3] for x in others if len(x) > 2)])
+    return [*lead, heads]
 
 
 def _check(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], rank: int) -> None:

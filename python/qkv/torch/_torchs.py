@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own scaled dot product attention and its masks, in the versions that have them."""
 
+import threading
 from typing import Any, Tuple
 
 import torch
@@ -13,6 +14,9 @@ except ImportError:  # before PyTorch 2.3
     SDPBackend = sdpa_kernel = None
 
 from ._questions import is_compiling
+
+# sdpa_kernel() saves and restores flags of the process, which threads must not do in turns.
+_ONE_AT_A_TIME = threading.Lock()
 
 NAME = "scaled_dot_product_attention"
 
@@ -38,7 +42,7 @@ def as_torch(query: Any, key: Any, value: Any, mask: Any, *options: Any) -> Any:
         return CausalBias.__torch_function__(function, (CausalBias,), given, further)
     if sdpa_kernel is None or is_compiling() or _has_other_backends(query):
         return FUNCTION(*given, **further)
-    with sdpa_kernel(SDPBackend.MATH):
+    with _ONE_AT_A_TIME, sdpa_kernel(SDPBackend.MATH):
         return FUNCTION(*given, **further)
 
 

@@ -260,7 +260,7 @@ def _with_sinks(
     bias = query.new_zeros(queries, keys)
     if further.pop("causal", None) is not None:
         distance = torch.arange(queries)[:, None] - torch.arange(keys)
-        window = further.pop("window", (keys, 0))[0]
+        window = further.pop("window", (queries, 0))[0]
         bias = bias.masked_fill((distance < 0) | (distance > window), -torch.inf)
     if "bias" in further:
         bias = bias + further["bias"]

@@ -57,6 +57,12 @@ class _Folded:
             return False
         if any(axes[name] is not None for name in TENSORS if name not in _FOLDED):
             return False
+        slopes = tensors["alibi_slopes"]
+        if slopes is not None and slopes.dim() > 1:  # [B,H]
+            return False
+        ranks = {n: x.dim() - (axes[n] is not None) for n, x in tensors.items() if x is not None}
+        if ranks["q"] < max(ranks["k"], ranks.get("v", 0)):  # heads of k and v broadcast to q
+            return False
         known = {*_FOLDED, *_OF_HEADS}
         return all(x is None or name in known for name, x in tensors.items())
 
