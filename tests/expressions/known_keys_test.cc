@@ -236,6 +236,14 @@ TEST(KnownKeys, OfSumsThatWrapAroundAreNotSolved) {
   }
 }
 
+// A part that is used often is solved once: 2^60 times would take for ever.
+TEST(KnownKeys, OfSharedPartsAreFoundOnce) {
+  const Symbols x;
+  Expression mask = x.j <= x.i;
+  for (int n = 0; n < 60; ++n) mask = (mask && x.j < x.i + 3) || (mask && x.j > x.i - 5);
+  expect_true(mask);
+}
+
 // ---- random masks ---------------------------------------------------------------------------
 
 class DrawnMask {

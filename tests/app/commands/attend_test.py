@@ -210,6 +210,11 @@ class Values(Arrays):
                   "cu_seqlens_q": np.array([0, 3, 7], np.int32),
                   "cu_seqlens_k": np.array([0, 4, 9], np.int32)}
         self.check(inputs, "--causal", packed=True, causal=True)
+        packed = ("q.npy", "k.npy", "v.npy", "--cu-seqlens-q", "cu_seqlens_q.npy", "--cu-seqlens-k",
+                  "cu_seqlens_k.npy", "--save", "out", "--alibi")
+        np.save(self.dir / "slopes.npy", np.float32([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]))
+        np.testing.assert_array_equal(self.attend(*packed, "auto")["out"],
+                                      self.attend(*packed, "slopes.npy")["out"])
 
     def test_half_precision(self):
         inputs = self.qkv(dtype=np.float16)

@@ -165,6 +165,15 @@ class Inspect(Case):
         self.file("v.txt", "the 1e999 2\ncat 1 2\n")
         self.assertIn("UTF-8 text", self.run_qkv("inspect", "v.txt").out)
 
+    def test_text_with_a_brace_is_text(self):
+        for text in ("@article{knuth84,\n title={x}}\n", "\\section{One}\nText.\n"):
+            self.file("a.txt", text)
+            self.assertIn("UTF-8 text", self.run_qkv("inspect", "a.txt").out)
+
+    def test_the_command_to_type_is_in_shell_words(self):
+        np.savez(self.dir / "my file.npz", attn=np.eye(3))
+        self.assertIn("try: qkv view 'my file.npz'\n", self.run_qkv("inspect", "my file.npz").out)
+
     def test_an_empty_safetensors_is_one(self):
         for name, header in (("none", b"{}"), ("spaces", b"{}      "),
                              ("metadata", b'{"__metadata__":{}}')):

@@ -167,6 +167,15 @@ class Score(Model):
                          self.score("--threads", 2, pairs=self.PAIRS * 50))
 
 
+    def test_a_long_pair_among_short_ones(self):
+        """Padding does not show in the numbers."""
+        long = [("abc " * 300, "xyz " * 200)]
+        apart = [json.loads(self.score("--json", pairs=pairs)) for pairs in (self.PAIRS, long)]
+        for pairs in (self.PAIRS + long, long + self.PAIRS):
+            report = json.loads(self.score("--json", pairs=pairs))
+            self.near(report["log_probability"], sum(one["log_probability"] for one in apart), 1e-2)
+
+
 class Hypotheses(Case):
     ROWS = [("Go.", "Va !"), ("Run!", "Cours !"), ("Run!", "Courez !"), ("Go.", "Allez-y donc, mon ami !"),
             ("I know.", "Je le sais."), ("Run!", "Cours !")]

@@ -234,6 +234,15 @@ class Translate(Model):
         self.assertIn("TEXT:1: expected at most", self.refuse(3, "translate", "m.safetensors",
                                                               "ab" * most))
 
+    def test_a_model_that_gives_nan_is_named(self):
+        self.model.p["output.bias"][:] = np.nan
+        (self.dir / "nan.safetensors").write_bytes(self.model.file())
+        self.file("in.txt", "abc\n\ncab\n")
+        done = self.run_qkv("translate", "nan.safetensors", "in.txt")
+        self.assertEqual(done.out, "\n\n\n")
+        self.assertEqual(done.err, "qkv: in.txt: the model gives NaN, so there is no translation; "
+                                   "lines: 1, 3\n")
+
     def test_a_translation_that_is_cut_off_is_named(self):
         lengths = {line: len(tokens) for line in LINES if line
                    for tokens in [self.model.translate(line)[0]] if tokens[-1] == "</s>"}

@@ -102,6 +102,14 @@ TEST(OutputFile, ReplacesAFileAndFollowsALink) {
   EXPECT_EQ(directory.names(), (Texts{"a", "link"}));
 }
 
+// The temporary file beside it has a shorter name.
+TEST(OutputFile, MayHaveTheLongestName) {
+  const Directory directory;
+  const std::string name(255, 'b');
+  write_npy(directory / name, counted(DType::kFloat32, {1}).view());
+  EXPECT_EQ(directory.names(), (Texts{name}));
+}
+
 TEST(OutputFile, IsForAllThatTheMaskAllows) {
   const Directory directory;
   const mode_t old = ::umask(022);

@@ -168,6 +168,13 @@ TEST(PageFormats, StepsOfEverySize) {
   }
 }
 
+// Masked numbers may be larger than all others, which keep their precision.
+TEST(PageFormats, MaskedNumbersBeyondTheOthers) {
+  const MapCode code{NumberForm::kSteps, 0.5, 10, false};
+  const std::vector<double> numbers{1e30, 10, -3, 0.5};
+  expect_same(from_steps(page::coded(numbers, code), code, 7), {kInfinity, 10, -kInfinity, 0.5});
+}
+
 TEST(PageFormats, RoundedNumbers) {
   const MapCode code{NumberForm::kSteps, 0.01, kInfinity, false};
   const std::vector<double> got =

@@ -20,6 +20,7 @@
 #include "tests/app/translator/small_model.h"
 #include "tests/ranks/thread_ranks.h"
 #include "translator/data/tasks.h"
+#include "translator/training/training_settings.h"
 
 namespace qkv::app {
 namespace {
@@ -98,6 +99,50 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
     EXPECT_EQ(task.file("parts", name), task.file("whole", name)) << name;
   }
   EXPECT_EQ(task.log("parts"), task.log("whole"));
+}
+
+// The validation at a run's end may be the best one: a run that has nothing left to do keeps its
+// model, also if it is stopped at once.
+TEST(TranslationRun, AFinishedRunKeepsItsBestModel) {
+  Task task;
+  std::string pairs;  // so many that a validation looks at the flag
+  for (int n = 0; n < 80; ++n) pairs += test::read(task.options.valid);
+  task.options.valid = task.directory.write("many.tsv", pairs);
+  task.options.schedule = {.rate = 0.01, .warmup = 0};
+  task.train("run", "3u");  // validations after updates 2 and 3
+  ASSERT_NE(task.file("run", "train.jsonl").find(R"("end": "budget")"), std::string::npos);
+  const std::string best = task.file("run", "best.safetensors");
+  ASSERT_EQ(best, task.file("run", "model.safetensors"));
+  std::atomic<bool> stop{false};  // is set when something is first computed
+  const auto run = [](void* flag, Index count, Executor::Body body, void* state) {
+    *static_cast<std::atomic<bool>*>(flag) = true;
+    for (Index n = 0; n < count; ++n) body(state, n);
+  };
+  task.options.executor = Executor(run, &stop, 2);
+  TrainingHooks hooks;
+  hooks.stop = &stop;
+  EXPECT_EQ(task.train("run", "3u", hooks).end, TrainingEnd::kStopped);
+  EXPECT_EQ(task.file("run", "best.safetensors"), best);
+  // A run that goes on begins from the best of its state.
+  stop = false;
+  EXPECT_EQ(task.train("run", "4u", hooks).end, TrainingEnd::kStopped);
+  EXPECT_NE(task.file("run", "best.safetensors"), best);
+}
+
+// Settings and counters that no run writes are errors that name the file.
+TEST(TranslationRun, ColumnsOfItsSettingsAreChecked) {
+  Task task;
+  task.train("run", "1u");
+  std::string config = task.file("run", "config.json");
+  const std::string known = R"("source_column": 0)";
+  ASSERT_NE(config.find(known), config.npos);
+  config.replace(config.find(known), known.size(), R"("source_column": -1)");
+  task.directory.write("run/config.json", config);
+  EXPECT_NE(complaint<InputError>([&] {
+              const std::string path = task.directory / "run/config.json";
+              config_of(read_config(path), path);
+            }).find("config.json: source_column: expected a column from 0 to 1048575, got -1"),
+            std::string::npos);
 }
 
 // Trains on several ranks, one of which sees a flag that is set after each update.
