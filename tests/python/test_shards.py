@@ -152,8 +152,8 @@ def test_caches_and_memories_take_no_shard() -> None:
 
 
 def test_small_weights_of_a_part_keep_nan() -> None:
-    keys, values = np.array([[0.0], [-100.0]]), np.array([[1.0, 1.0], [np.nan, 1.0]])
-    q = np.array([[1.0]])
+    keys, values = np.float32([[0.0], [-100.0]]), np.float32([[1.0, 1.0], [np.nan, 1.0]])
+    q = np.float32([[1.0]])
     whole = qkv.attention(q, keys, values, scale=1.0)
     assert np.isnan(whole[0, 0])
     parts = [
@@ -164,5 +164,5 @@ def test_small_weights_of_a_part_keep_nan() -> None:
         out, _ = qkv.merge(*parts[first], *parts[second])
         np.testing.assert_array_equal(out, whole)
     # A part without unmasked keys may hold anything.
-    none = (np.full((1, 2), np.nan), np.array([-np.inf]))
+    none = (np.full((1, 2), np.nan, np.float32), np.float32([-np.inf]))
     np.testing.assert_array_equal(qkv.merge(*parts[0], *none)[0], parts[0].out)
