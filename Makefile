@@ -3,7 +3,10 @@
 .DEFAULT_GOAL := help
 .PHONY: run test bench quick check docs fuzz wheel deb help
 
+.NOTPARALLEL:  # commands share builds
+
 SECONDS = 60
+unexport SECONDS  # bash would count from it
 
 run: ## set up, build, and run the main job on its built-in example
 	@scripts/setup.sh run

@@ -7,8 +7,12 @@ set(package_dir ${PROJECT_SOURCE_DIR}/packaging/debian)
 set(package_out ${PROJECT_BINARY_DIR}/package)
 set(package_revision 1)
 set(package_maintainer "qkv <root@localhost>")
-if(DEFINED ENV{DEBEMAIL})  # as Debian's own tools read it
-  set(package_maintainer "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+if(NOT "$ENV{DEBEMAIL}" STREQUAL "")  # as Debian's own tools read it
+  set(package_name "$ENV{DEBFULLNAME}")
+  if(package_name STREQUAL "")
+    set(package_name qkv)
+  endif()
+  set(package_maintainer "${package_name} <$ENV{DEBEMAIL}>")
 endif()
 
 # Documents that Debian demands, under its names.

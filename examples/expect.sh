@@ -3,4 +3,4 @@
 # Usage: expect.sh PROGRAM FILE    fails if the program fails, or its output is not that of FILE
 set -euo pipefail
 # The licence line of the file is not part of the output.
-diff <(tail -n +2 "$2") <("$1")
+"$1" | diff <(tail -n +2 "$2") -

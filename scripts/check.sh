@@ -24,18 +24,19 @@ counted() {
   (($1 > 0))
 }
 
-# The project's files, one a line: everything except build output and downloads.
+# The project's files that are text with a licence line, one a line. A new file counts from
+# `git add` on.
 project_files() {
-  find . \( -path ./.git -o -path ./build -o -path "./.venv*" -o -path ./dist -o -name __pycache__ \) -prune \
-    -o -type f ! -name LICENSE ! -name NOTICE -print |
-    grep -vE '\.(npy|npz|safetensors|png|svg|html|tsv|vec|pyc)$|/data/|/bench/results/' | sort
+  git ls-files | grep -vE '(^|/)(LICENSE|NOTICE)$|\.(npy|npz|safetensors|png|svg|html|tsv|vec)$|^bench/results/' |
+    sort
 }
 
 cpp_files() { project_files | grep -E '\.(h|c|cc|cu)$'; }
 
 # The files that a preset compiles, one a line, relative to the root.
 compiled_files() {
-  sed -nE "s|^ *\"file\": \"$PWD/(.*)\",?\$|\1|p" "build/$1/compile_commands.json" | sort -u
+  awk -F'"' -v root="$PWD/" '$2 == "file" && index($4, root) == 1 { print substr($4, length(root) + 1) }' \
+    "build/$1/compile_commands.json" | sort -u
 }
 
 # ---- the text of the files ----------------------------------------------------------------------
@@ -170,7 +171,7 @@ step_wheel() {
 step_roots() {
   scripts/deb.sh
   scripts/deb/try.sh
-  compgen -G "dist/qkv-*.whl" >/dev/null || scripts/wheel.sh
+  scripts/wheel.sh
   scripts/wheel/try.sh
 }
 

@@ -32,6 +32,10 @@ fuzz() {
 export -f fuzz
 export seeds corpus found logs seconds largest_input
 
+if ((${#targets[@]} == 0)); then
+  echo "there are no targets to fuzz: $seeds is empty"
+  exit 1
+fi
 printf '%s\n' "${targets[@]}" |
-  xargs -P "$CMAKE_BUILD_PARALLEL_LEVEL" -I{} bash -c 'fuzz {}'
+  xargs -P "$CMAKE_BUILD_PARALLEL_LEVEL" -I{} bash -c 'fuzz {}' || exit 1
 echo "${#targets[@]} targets, ${seconds} s each, none broken"

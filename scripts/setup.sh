@@ -144,7 +144,7 @@ fi
 if [[ $level == pack ]]; then optional lintian "of the Debian package by lintian" lintian; fi
 
 # Makes a virtual environment that sees Debian's NumPy, without a package index.
-if [[ $level == test || $level == fuzz || $level == check ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
+if [[ $level =~ ^(test|fuzz|docs|aarch64|check)$ ]] && ! .venv/bin/python -c 'import numpy' 2>/dev/null; then
   echo "setup: making .venv" >&2
   /usr/bin/python3 -m venv --clear --system-site-packages .venv
   .venv/bin/python -c 'import numpy'

@@ -30,4 +30,5 @@ import json, sys
 recipes = json.load(sys.stdin)["Local Cache"]
 packages = [id for recipe in recipes.values() for revision in recipe["revisions"].values()
             for id in revision["packages"]]
-print(len(packages), "Conan packages of", *recipes)'
+print(len(packages), "Conan packages of", *recipes)
+sys.exit(not packages)'

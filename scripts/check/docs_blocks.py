@@ -28,9 +28,11 @@ Exit 1 on a failure, or when no block was run.
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -84,6 +86,17 @@ def read_blocks(text):
     return blocks
 
 
+@functools.cache
+def entries_of(root):
+    """The names of what the checkout has in its root, and of its builds."""
+    if not (root / ".git").exists():
+        return [entry.name for entry in root.iterdir() if not entry.name.startswith(".")]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, stdout=subprocess.PIPE, check=True)
+    names = {name.split("/")[0] for name in listed.stdout.decode().split("\0") if name}
+    return [name for name in sorted(names | {"build"})
+            if not name.startswith(".") and (root / name).exists()]
+
+
 class Runner:
     """Runs the blocks of one document in its temporary directory."""
 
@@ -93,9 +106,8 @@ class Runner:
         self.session = None  # the process that runs the python blocks
         self.imports = set()  # the packages of IMPORT that python blocks import
         self.unwritten = set()  # files that are named by python blocks that were not run
-        for entry in root.iterdir():
-            if not entry.name.startswith("."):
-                (self.directory / entry.name).symlink_to(entry)
+        for name in entries_of(root):  # not the user's own files, which blocks could overwrite
+            (self.directory / name).symlink_to(root / name)
         self.environment = dict(os.environ, LC_ALL="C.UTF-8",
                                 PATH=f"{compiler.build / 'bin'}:{os.environ['PATH']}")
 

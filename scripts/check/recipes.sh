@@ -23,7 +23,7 @@ build() {
   library=$(sed -n 's|^// links: ||p' "$program")
   cp "$tree/CMakeLists.plain" "$tree/CMakeLists.txt"
   cat >>"$tree/CMakeLists.txt" <<EOF
-add_executable(recipe $program)
+add_executable(recipe "$program")
 target_compile_features(recipe PRIVATE cxx_std_20)
 target_link_libraries(recipe PRIVATE ${library:-qkv})
 EOF

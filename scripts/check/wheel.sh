@@ -11,7 +11,7 @@ readonly pip=(-m pip --disable-pip-version-check --quiet)
 numpy=$(grep '^numpy==' python/requirements-test.txt)
 
 if ! compgen -G "$here/numpy/numpy-${numpy#numpy==}-*.whl" >/dev/null; then
-  .venv-python/bin/python "${pip[@]}" download --no-deps --dest "$here/numpy" "$numpy" 2>/dev/null
+  .venv-python/bin/python "${pip[@]}" download --no-deps --dest "$here/numpy" "$numpy"
 fi
 rm -rf "$here/venv" "$here/empty"
 mkdir -p "$here/empty"
@@ -38,7 +38,12 @@ readonly platform='linux-vdso|ld-linux-x86-64|lib(c|m|dl|rt|pthread|gcc_s|stdc\+
 objects=0
 for object in "$here"/venv/lib/python3*/site-packages/qkv/{_core.*.so,bin/qkv} \
   "$here"/venv/lib/python3*/site-packages/qkv.libs/*; do
-  if outside=$(ldd "$object" | grep -vE "^\s*(/lib64/)?($platform)\.so|=> $here/"); then
+  if [ ! -e "$object" ]; then
+    echo "the wheel has no $object"
+    exit 1
+  fi
+  needs=$(ldd "$object")
+  if outside=$(grep -vE "^\s*(/lib64/)?($platform)\.so|=> $here/" <<<"$needs"); then
     printf '%s needs what is not in the wheel:\n%s\n' "$object" "$outside"
     exit 1
   fi
