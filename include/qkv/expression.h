@@ -45,7 +45,8 @@ class QKV_API Expression {
       : node_(std::move(node)) {}
 
   Type type() const noexcept;
-  // The expression as it is written in Python, such as "s - slope[h] * abs(i - j)".
+  // The expression as it is written in Python, such as "s - slope[h] * abs(i - j)"; of a large one
+  // some parts are "...".
   std::string text() const;
   const detail::ExpressionNode& node() const noexcept { return *node_; }
   const std::shared_ptr<const detail::ExpressionNode>& shared_node() const noexcept {
@@ -58,8 +59,11 @@ class QKV_API Expression {
     if constexpr (std::same_as<N, bool>) {
       return of_truth(value);
     } else if constexpr (std::integral<N>) {
-      constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-      return of_integer(std::cmp_greater(value, kMost) ? kMost : static_cast<std::int64_t>(value));
+      constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+      if constexpr (std::unsigned_integral<N> && sizeof(N) >= sizeof(kMost)) {
+        if (value > static_cast<std::uint64_t>(kMost)) return of_integer(kMost);
+      }
+      return of_integer(static_cast<std::int64_t>(value));
     } else {
       return of_number(static_cast<double>(value));
     }

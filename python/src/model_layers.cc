@@ -204,7 +204,7 @@ AnyView with_one(const AnyView& x, int axis) {
 // Throws unless an array of a call whose x has no batch axis has 2 axes, or is absent.
 void expect_no_batch(const Name& name, const ConstView& array) {
   if (!array.given() || array.rank() == 2) return;
-  throw_value_error(name, "must have no batch axis, as x has none, got " + qkv::describe(array));
+  throw_value_error(name, "must have 2 axes, as x has no batch axis, got " + qkv::describe(array));
 }
 
 class BoundGru {

@@ -15,6 +15,7 @@
 #include "c/reader.h"
 #include "c/structs.h"
 #include "core/integers.h"
+#include "core/message.h"
 
 namespace qkv::c {
 namespace {
@@ -36,7 +37,10 @@ qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std:
   for (int axis = 0; axis < rank && bytes; ++axis) {
     bytes = core::checked_multiply(*bytes, std::max<Index>(sizes[axis], 1));
   }
-  if (!bytes) throw Error(kFunction, "sizes", "must take at most 2^63 - 1 bytes");
+  if (!bytes)
+    throw Error(kFunction, "sizes",
+                core::text("must take at most 2^63 - 1 bytes, got ",
+                           to_string(reader.view("", made).shape())));
   // With strides of 0 everything is checked but the extent in bytes.
   const Dims strides = contiguous_strides(reader.view("", made).shape());
   std::copy(strides.begin(), strides.end(), made.strides);

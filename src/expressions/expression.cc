@@ -35,8 +35,8 @@ const char* name_of(Type type) {
   __builtin_unreachable();
 }
 
-// The most operations that may be nested, since text() and the destructor of a node call themselves
-// for its operands.
+// The most operations that may be nested, since the destructor of a node calls itself for its
+// operands.
 constexpr int kDeepest = 4000;
 
 Expression make(Operation operation, Type type, std::vector<Node> operands = {},
@@ -44,8 +44,7 @@ Expression make(Operation operation, Type type, std::vector<Node> operands = {},
   int depth = 1;
   for (const Node& operand : operands) depth = std::max(depth, operand->depth + 1);
   if (depth > kDeepest) {
-    throw Error(kFunction, "operations",
-                text("must not be nested more than ", kDeepest, " deep: add terms in groups"));
+    throw Error(kFunction, "operations", text("must not be nested more than ", kDeepest, " deep"));
   }
   return Expression(std::make_shared<const ExpressionNode>(
       ExpressionNode{operation, type, std::move(operands), 0, std::move(array), depth}));
@@ -205,38 +204,62 @@ std::string constant_text(const ExpressionNode& node) {
   return written;
 }
 
-std::string list_of(const ExpressionNode& node);
+// Writes an expression as Python has it. Parts beyond the limits are "...": text shows a part as
+// often as it is used, and each level takes memory of the stack.
+class Writer {
+ public:
+  std::string text{};
 
-std::string text_of(const ExpressionNode& node, int outer) {
-  const auto [sign, binding] = spelling_of(node);
-  std::string written;
-  if (node.operation == Operation::kConstant) {
-    written = constant_text(node);
-    return written.starts_with('-') && outer > kSumBinds ? "(" + written + ")" : written;
+  void write(const ExpressionNode& node, int outer, int level = 0) {
+    if (level > kMostLevels || text.size() > kMostLetters) {
+      text += "...";
+      return;
+    }
+    const auto [sign, binding] = spelling_of(node);
+    if (node.operation == Operation::kConstant) {
+      const std::string written = constant_text(node);
+      const bool is_sum = written.starts_with('-') && outer > kSumBinds;
+      text += is_sum ? "(" + written + ")" : written;
+    } else if (node.operation == Operation::kElement) {
+      text += node.array->name + "[";
+      write_list(node, level);
+      text += "]";
+    } else if (node.operands.empty()) {
+      text += sign;
+    } else if (binding == kCallBinds) {
+      text += std::string(sign) + "(";
+      write_list(node, level);
+      text += ")";
+    } else {
+      if (binding < outer) text += "(";
+      write_operands(node, {sign, binding}, level);
+      if (binding < outer) text += ")";
+    }
   }
-  if (node.operation == Operation::kElement) {
-    return node.array->name + "[" + list_of(node) + "]";
-  }
-  if (node.operands.empty()) return sign;
-  if (binding == kCallBinds) return std::string(sign) + "(" + list_of(node) + ")";
-  if (node.operands.size() == 1) {
-    written = sign + text_of(*node.operands[0], binding);
-  } else {
-    // The right operand of an operation of equal binding is in brackets: a - (b - c).
-    // So is the left operand of a comparison, which Python would chain: (i < j) == k.
-    const int left = binding == kComparisonBinds ? binding + 1 : binding;
-    written = text_of(*node.operands[0], left) + sign + text_of(*node.operands[1], binding + 1);
-  }
-  return binding < outer ? "(" + written + ")" : written;
-}
 
-std::string list_of(const ExpressionNode& node) {
-  std::string all;
-  for (const Node& operand : node.operands) {
-    all += (all.empty() ? "" : ", ") + text_of(*operand, kOrBinds);
+ private:
+  static constexpr int kMostLevels = 200;
+  static constexpr std::size_t kMostLetters = 10'000;
+
+  void write_operands(const ExpressionNode& node, const Spelling& spelling, int level) {
+    const auto [sign, binding] = spelling;
+    if (node.operands.size() == 1) {
+      text += sign;
+      return write(*node.operands[0], binding, level + 1);
+    }
+    // The right operand of an operation of equal binding is in brackets: a - (b - c). So is the
+    // left operand of a comparison, which Python would chain: (i < j) == k.
+    write(*node.operands[0], binding == kComparisonBinds ? binding + 1 : binding, level + 1);
+    text += sign;
+    write(*node.operands[1], binding + 1, level + 1);
   }
-  return all;
-}
+  void write_list(const ExpressionNode& node, int level) {
+    for (std::size_t n = 0; n < node.operands.size(); ++n) {
+      if (n > 0) text += ", ";
+      write(*node.operands[n], kOrBinds, level + 1);
+    }
+  }
+};
 
 }  // namespace
 
@@ -255,7 +278,11 @@ Expression Expression::of_integer(std::int64_t value) {
 Expression Expression::of_number(double value) { return constant_of(Type::kNumber, value); }
 
 Expression::Type Expression::type() const noexcept { return node_->type; }
-std::string Expression::text() const { return text_of(*node_, kOrBinds); }
+std::string Expression::text() const {
+  Writer writer;
+  writer.write(*node_, kOrBinds);
+  return std::move(writer.text);
+}
 
 Symbols::Symbols()
     : s(make(Operation::kScore, Type::kNumber)),

@@ -191,6 +191,7 @@ class Solver {
     search_ = 0;
     key_ = -1;
     go_to(0);
+    splits_ = 0;
     known_.assign(2 * program_.steps().size(), std::nullopt);
     return where_is(static_cast<int>(program_.steps().size()) - 1, true);
   }
@@ -294,6 +295,8 @@ class Solver {
   // `is_right` tells whether the value is the right side of "less".
   template <class F>
   Solution split(const Side& x, bool is_right, const F& solve) {
+    // Splits of splits double the work each time.
+    if (++splits_ > kMostSplits) return unknown();
     const Step& from = step(x.step);
     const bool is_abs = from.operation == Operation::kAbs;
     if (!is_abs && from.operation != Operation::kMax && from.operation != Operation::kMin) {
@@ -365,12 +368,9 @@ class Solver {
   Index key_ = -1;              // for which the evaluation has the values
   std::vector<Index> answers_;  // of each search for the query before
   std::size_t search_ = 0;
+  static constexpr int kMostSplits = 256;
+  int splits_ = 0;  // for the query
 };
-
-bool reads(const Program& program, Operation place) {
-  return std::any_of(program.steps().begin(), program.steps().end(),
-                     [&](const Step& x) { return x.operation == place; });
-}
 
 }  // namespace
 
@@ -379,9 +379,9 @@ std::shared_ptr<const core::RowRanges> solved_for_keys(const Program& mask,
   auto found = std::make_shared<core::RowRanges>();
   found->Tq = p.Tq;
   found->exact = true;
-  const bool many_entries = p.packed() || p.paged() || reads(mask, Operation::kBatch);
+  const bool many_entries = p.packed() || p.paged() || mask.reads(Operation::kBatch);
   const Index entries = many_entries ? p.B : std::min(p.B, Index{1});
-  found->H = reads(mask, Operation::kHead) ? p.H : std::min(p.H, Index{1});
+  found->H = mask.reads(Operation::kHead) ? p.H : std::min(p.H, Index{1});
   Solver solver(mask, all_pairs(p));
   bool is_useful = false;
   Index queries = 0;
@@ -416,8 +416,8 @@ std::shared_ptr<const detail::TileClasses> classified_by_ranges(const Program& m
   auto found = std::make_shared<detail::TileClasses>();
   found->Tq = p.Tq;
   found->Tk = p.Tk;
-  found->B = reads(mask, Operation::kBatch) ? p.B : 1;
-  found->H = reads(mask, Operation::kHead) ? p.H : 1;
+  found->B = mask.reads(Operation::kBatch) ? p.B : 1;
+  found->H = mask.reads(Operation::kHead) ? p.H : 1;
   Ranges ranges("", "", mask);
   ranges.index_arrays();
   bool is_useful = false;

@@ -2,6 +2,7 @@
 #ifndef QKV_EXPRESSIONS_PROGRAM_H_
 #define QKV_EXPRESSIONS_PROGRAM_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -41,6 +42,10 @@ class Program {
 
   const std::vector<Step>& steps() const noexcept { return steps_; }
   const Step& result() const noexcept { return steps_.back(); }
+  // Whether a step is this leaf.
+  bool reads(Operation place) const noexcept {
+    return std::ranges::any_of(steps_, [&](const Step& x) { return x.operation == place; });
+  }
   // A number that no other program of this process has.
   std::uint64_t id() const noexcept { return id_; }
 

@@ -2,7 +2,9 @@
 #include "layers/attend.h"
 
 #include <string>
+#include <utility>
 
+#include "core/message.h"
 #include "core/shapes.h"
 #include "layers/checks.h"
 #include "layers/learned_key.h"
@@ -75,6 +77,11 @@ void ScoreLayer::forward(const LayerInputs& inputs, RunState& run, AttentionSave
   // attention() reports an out of rank 1.
   if (!out.given() || out.rank() < 1)
     throw Error(function, "out", "must be given, of rank 2 or more");
+  for (const auto& [argument, array] : {std::pair("k", inputs.k), {"v", inputs.v}}) {
+    if (array.dtype() != DType::kQ8) continue;
+    throw Error(function, argument, core::text("must not be q8, got ", describe(array)),
+                ErrorKind::kType);
+  }
   const Dropout drawn = dropout_of(dropout, run);
   attend({inputs.q, inputs.k, inputs.v}, options_of(score, inputs, drawn), outputs, saved.lse,
          core::sub_dims(out.shape(), 0, out.rank() - 1), context);

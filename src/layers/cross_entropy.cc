@@ -363,6 +363,12 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
                            ", one for each class weight, got ", describe(logits)));
   }
   if (class_weights_.given() && logits.dtype() == DType::kFloat32) {
+    const auto weights = class_weights_.values<double>();
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    if (label_smoothing_ > 0 && !std::isfinite(static_cast<float>(sum))) {
+      throw Error(function, "logits",
+                  core::text("are float32, which cannot hold the sum of the class weights, ", sum));
+    }
     for (const double w : class_weights_.values<double>()) {
       if (std::isfinite(static_cast<float>(w))) continue;
       throw Error(function, "logits",

@@ -3,6 +3,7 @@
 
 #include "core/message.h"
 #include "layers/checks.h"
+#include "layers/gru_parameters.h"
 
 namespace qkv {
 namespace {
@@ -120,6 +121,12 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
         kGruStackBackward, "gradients",
         core::text("must be those of ", layers_.size(), " layers, got ", gradients.layers.size()));
   }
+  for (Index n = 0; n < layers(); ++n) {
+    const auto place = static_cast<std::size_t>(n);
+    const Gru::Parameters& own = layers_[place].parameters();
+    layers::check_gradients(kGruStackBackward, gradients.layers[place].forward, own.forward);
+    layers::check_gradients(kGruStackBackward, gradients.layers[place].backward, own.backward);
+  }
   if (input_gradients.write != Write::kOverwrite) {
     throw Error(kGruStackBackward, "input_gradients.write", "must be kOverwrite");
   }
@@ -141,6 +148,12 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
   }
   check("output_gradients.state", output_gradients.state);
   check("input_gradients.state", input_gradients.state);
+  if (input_gradients.state.given()) {  // as a whole, since each layer sees only its own part
+    layers::check_apart(kGruStackBackward, {"input_gradients.state", input_gradients.state},
+                        {{"output_gradients.state", output_gradients.state},
+                         {"output_gradients.out", output_gradients.out},
+                         {"input_gradients.x", input_gradients.x}});
+  }
   Tensor dout;
   for (Index n = layers() - 1; n >= 0; --n) {
     const auto place = static_cast<std::size_t>(n);

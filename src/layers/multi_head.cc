@@ -289,7 +289,8 @@ void MultiHeadAttention::backward(const Saved& saved, const OutputGradients& out
   to.captured = captured.filled();
   attention_backward({split(saved.q), split_keys(saved.k), split_keys(saved.v)}, options,
                      {split(saved.heads), saved.lse}, inner, to, context);
-  // Gradients are written from here on, since all arguments have been checked.
+  // Parameters' gradients are written from here on, since attention_backward() has checked the
+  // rest.
   layers::linear_backward_parameters(kMultiHeadBackward, saved.heads, dout, gradients.o, d.write,
                                      context);
   captured.give();

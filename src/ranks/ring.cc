@@ -256,7 +256,7 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
       throw Error(function_, "sharding",
                   core::text("must have 0 to 2^40 zigzags, got ", sharding.zigzags));
     }
-    const Index size = sharding.zigzags < 1 ? 0 : lengths[0] / (2 * sharding.zigzags);
+    const Index size = lengths[0] / (2 * sharding.zigzags);
     if (std::ranges::any_of(lengths,
                             [&](Index rows) { return rows != 2 * sharding.zigzags * size; })) {
       std::string got;
@@ -266,7 +266,7 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
                              2 * sharding.zigzags, ", with zigzags = ", sharding.zigzags, ", got [",
                              got, "]"));
     }
-    for (Index n = 0; n < sharding.zigzags; ++n) {
+    for (Index n = 0; size > 0 && n < sharding.zigzags; ++n) {
       for (int r = 0; r < count; ++r) pieces.push_back({0, size, r, 2 * n * size});
       for (int r = count - 1; r >= 0; --r) pieces.push_back({0, size, r, (2 * n + 1) * size});
     }

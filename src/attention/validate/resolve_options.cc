@@ -258,9 +258,12 @@ core::ResolvedMask resolve_mask(const MaskMod& mask, std::string_view name, cons
   }
   check_mod_range(p, name);
   // precompute() has checked the indices of its own batch entries and heads.
-  const bool is_checked = mask.classes != nullptr && (mask.classes->B > 1 || p.B <= 1) &&
-                          (mask.classes->H > 1 || p.H <= 1);
-  if (mask.program != nullptr && !is_checked) {
+  const auto is_checked = [&](const expressions::Program& program) {
+    return mask.classes != nullptr &&
+           (mask.classes->B > 1 || p.B <= 1 || !program.reads(detail::Operation::kBatch)) &&
+           (mask.classes->H > 1 || p.H <= 1 || !program.reads(detail::Operation::kHead));
+  };
+  if (mask.program != nullptr && !is_checked(mask.program->program)) {
     expressions::check_indices(p.function, name, mask.program->program, expressions::all_pairs(p),
                                &p);
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "attention/validate/resolve.h"
 #include "attention/validate/shapes.h"
@@ -98,9 +97,10 @@ void resolve_rotary(const Rotary& rotary, Problem& p) {
   if (!(rotary.base > 0) || !std::isfinite(rotary.base)) {
     throw Error(p.function, "rotary.base", text("must be finite and above 0, got ", rotary.base));
   }
-  // Powers of smaller numbers may be infinite.
-  if (rotary.base < std::numeric_limits<double>::min()) {
-    throw Error(p.function, "rotary.base", text("must be at least 2^-1022, got ", rotary.base));
+  // With smaller ones, angles may be infinite: positions are below 2^53.
+  constexpr double kLeastBase = 1e-280;
+  if (rotary.base < kLeastBase) {
+    throw Error(p.function, "rotary.base", text("must be at least 1e-280, got ", rotary.base));
   }
   if (rotary.width == 0 && p.Dq != p.Dk) {
     throw Error(
