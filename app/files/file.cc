@@ -217,11 +217,6 @@ void OutputFile::create(const std::string& target) {
   mode_t mode = 0666;  // of a new file; the system applies the umask
   if (::stat(target_.c_str(), &status) == 0) {
     if (!S_ISREG(status.st_mode)) throw app::OutputError(name_, "it is not a regular file");
-    struct stat out {};
-    if (::fstat(STDOUT_FILENO, &out) == 0 && out.st_dev == status.st_dev &&
-        out.st_ino == status.st_ino) {
-      throw app::OutputError(name_, "it is this process's standard output");
-    }
     old_mode_ = status.st_mode & kPermissions;
     mode = *old_mode_ | S_IRUSR | S_IWUSR;  // the owner can write; no one else gains rights
   }

@@ -186,7 +186,7 @@ FileKind file_kind(const std::string& path, const std::atomic<bool>* stop) {
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   const bool foreign = std::any_of(std::begin(kForeign), std::end(kForeign),
                                    [text](const auto& f) { return text.starts_with(f.begin); });
-  if (text.empty() || foreign || end_of_text(head)) refuse(file.name(), text.empty() ? head : text);
+  if (text.empty() || foreign || end_of_text(head)) refuse(file.name(), foreign ? text : head);
   if (is_number_table(text)) return FileKind::kNumbers;
   if (is_vector_text(text)) return FileKind::kWordVectors;
   return take_line(text).find('\t') != text.npos ? FileKind::kColumns : FileKind::kText;

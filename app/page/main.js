@@ -83,7 +83,11 @@ function numbersAt(row, column) {
 // The stored number where another one is shown.
 function storedText(map, row, column) {
   const stored = map.stored.numbers[map.rows[row] * current().keys.size + map.columns[column]];
-  if (isMasked(map, row * map.columns.length + column)) return stored === 0 ? "" : `stored under the mask: ${exact(stored)}`;
+  if (isMasked(map, row * map.columns.length + column)) {
+    // Of rounded numbers, those beyond the others' range are not stored.
+    const text = page.code.form === "steps" && !isFinite(stored) ? "a larger number" : exact(stored);
+    return stored === 0 ? "" : `stored under the mask: ${text}`;
+  }
   return state.special === "renormalised" ? `renormalised, stored: ${exact(stored)}` : "";
 }
 

@@ -56,7 +56,10 @@ async function shownMap([example, source, layer, head]) {
 // One map minus another. A cell is masked where both are.
 function difference(a, b) {
   const known = (number) => (abs(number) === SMALL ? 0 : number);
-  const numbers = a.numbers.map((number, n) => known(number) - known(b.numbers[n]));
+  const numbers = a.numbers.map((number, n) => {
+    const [own, other] = [known(number), known(b.numbers[n])];
+    return own === other ? 0 : own - other;
+  });
   let allowed = null;
   if (a.allowed !== null && b.allowed !== null) allowed = a.allowed.map((open, n) => open | b.allowed[n]);
   return {rows: a.rows, columns: a.columns, numbers, allowed, name: "A \u2212 B", error: 2 * page.code.error, isDifference: true};
@@ -165,7 +168,7 @@ function cellText(map, row, column) {
   if (isMasked(map, cell)) return "masked";
   const number = map.numbers[cell];
   const isStored = !map.isDifference && state.special !== "renormalised";
-  if (abs(number) === SMALL) return exact(number);
+  if (abs(number) === SMALL) return isStored ? exact(number) : "small, not 0";
   if (!isStored) return brief(number, 7);
   const isRounded = map.error > 0 && number !== 0 && isFinite(number) && abs(number) !== SMALL;
   return exact(number) + (isRounded ? ` \u00b1 ${briefBound(map.error)}` : "");
@@ -177,7 +180,7 @@ function plural(count, noun) {
 
 // How much weight the shown rows of a map give to the hidden keys.
 function hiddenWeight({name, rows, stored}, {special, size}) {
-  const sums = rows.map((row) => special.reduce((sum, key) => sum + stored.numbers[row * size + key], 0));
+  const sums = rows.map((row) => special.reduce((sum, key) => sum + (isMasked(stored, row * size + key) ? 0 : stored.numbers[row * size + key]), 0));
   const [mean, most] = [sums.reduce((a, b) => a + b) / rows.length, max(...sums)].map((part) => `${brief(100 * part)} %`);
   return `${name ? `${name}: ` : ""}hidden ${page.columns} hold ${mean} of a row's weight on average, at most ${most}`;
 }

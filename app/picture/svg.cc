@@ -237,7 +237,9 @@ class Drawing {
 
   // Whether a number is not 0 but rounds to it.
   static bool is_faint(double value, int decimals) {
-    return decimals != kPowers && value != 0 && std::abs(value) <= 0.5 * std::pow(10.0, -decimals);
+    if (decimals == kPowers || value == 0) return false;
+    const std::string text = fmt::format("{:.{}f}", std::abs(value), decimals);
+    return text.find_first_not_of("0.") == text.npos;
   }
   static std::string number_text(double value, int decimals) {
     if (value == 0) return "0";

@@ -154,11 +154,11 @@ class Call {
     call_.origins["column_sums.rows"] = {"--column-rows", false, "column-rows"};
     if (options_.top) reserve_top();
     if (picture && !given(drawn_weights(options_))) {
-      results_.weights = reserve_apart(drawn_weights(options_));
+      results_.weights = reserve_apart(drawn_weights(options_), "-o", "a picture's weights");
     }
     const bool needs_masked = may_mask() && (picture || given("weights"));
     if (needs_masked && !outputs_.masked_scores.matrix.given()) {
-      masked_ = reserve_apart("masked");
+      masked_ = reserve_apart("masked", picture ? "-o" : "--save weights", "its mask");
     }
   }
   // True for each pair that is unmasked; absent if no pair is masked.
@@ -221,12 +221,12 @@ class Call {
     outputs_.top = {count, weights, results_.arrays.back().tensor};
   }
 
-  // Allocates and requests a matrix that the command line does not name.
-  Tensor reserve_apart(std::string_view name) {
+  // Allocates and requests a matrix that the command line does not name: `what` for `option`.
+  Tensor reserve_apart(std::string_view name, std::string_view option, std::string_view what) {
     const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
-    const std::string what = fmt::format("the {} of the picture", name);
-    call_.origins[std::string(kind.argument)] = {"-o", false, what};
-    Tensor tensor = room_.make(what, accumulator_, shape_for(kind, results_.shape, options_));
+    call_.origins[std::string(kind.argument)] = {std::string(option), false, std::string(what)};
+    Tensor tensor = room_.make(fmt::format("{}: {}", option, what), accumulator_,
+                               shape_for(kind, results_.shape, options_));
     bind(kind, tensor);
     return tensor;
   }

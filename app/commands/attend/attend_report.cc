@@ -255,7 +255,7 @@ ConstView one_map(const ConstView& all, Index batch, Index head) {
 
 qkv::app::Picture picture(const AttendOptions& options, const AttendCall& call,
                           const AttendResults& results) {
-  if (results.shape.queries == 0 || results.shape.keys == 0 || call.inputs.q.element_count() == 0) {
+  if (weights_of(options, results).element_count() == 0) {
     throw UsageError("a picture needs at least one query, key, head and batch entry");
   }
   qkv::app::Picture picture;

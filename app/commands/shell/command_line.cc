@@ -158,6 +158,7 @@ std::string Help::make_option_desc(const CLI::Option* option) const {
 std::vector<std::string> words_of(int argc, char** argv) {
   std::vector<std::string> words;
   bool options = true;  // whether this word is before "--"
+  bool ended = false;   // whether "--" has been read
   for (int n = 1; n < argc; ++n) {
     std::string word = argv[n];
     options = options && word != "--";
@@ -166,10 +167,10 @@ std::vector<std::string> words_of(int argc, char** argv) {
     if (has_no_value) word.pop_back();
     // After the first argument of a command, the parser takes "--" for the command's end, so that
     // one without need is left out.
-    const bool is_needed = std::any_of(argv + n, argv + argc, [](const char* later) {
-      return later[0] == '-' && std::string_view(later) != "--" && later[1] != '\0';
+    const bool is_needed = std::any_of(argv + n + 1, argv + argc, [](const char* later) {
+      return later[0] == '-' && later[1] != '\0';
     });
-    if (word == "--" && !is_needed) continue;
+    if (word == "--" && !std::exchange(ended, true) && !is_needed) continue;
     words.push_back(std::move(word));
     if (has_no_value) words.emplace_back();
   }

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>  // NOLINT(modernize-deprecated-headers): POSIX, for sigaction
 #include <unistd.h>
 
@@ -101,6 +102,11 @@ void print(std::string_view text) {
     const ssize_t put = ::write(STDOUT_FILENO, text.data(), text.size());
     if (put >= 0) {
       text.remove_prefix(static_cast<std::size_t>(put));
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {  // the reader is slow
+      struct pollfd out {
+        STDOUT_FILENO, POLLOUT, 0
+      };
+      ::poll(&out, 1, -1);
     } else if (errno == EPIPE) {
       throw ClosedPipe{};
     } else if (errno != EINTR) {

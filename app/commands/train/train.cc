@@ -317,7 +317,7 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
 }
 
 // Checks that memory suffices for the encoder and the decoder's cell, start and readout: their
-// parameters, gradients and Adam's two moments, as float32. The rest grows with --hidden only once.
+// parameters, gradients and Adam's two moments, as float32. Embeddings and attention take more.
 void check_memory(const qkv::app::TranslatorConfig& model) {
   constexpr double kBytes = 4 * sizeof(float);
   const auto H = static_cast<double>(model.hidden);
@@ -325,9 +325,12 @@ void check_memory(const qkv::app::TranslatorConfig& model) {
   const auto direction = [H](double input) { return 3 * H * (input + H); };
   const auto embedding = static_cast<double>(model.embedding);
   const double first = 2 * direction(embedding);
-  const double contexts = 2 * H;
+  const bool has_heads = model.attention == qkv::app::TranslatorAttention::kMultiHead;
+  const bool is_tied = model.tied_embeddings == qkv::app::TiedEmbeddings::kOutput;
+  const double contexts = has_heads ? H : 2 * H;
+  const double readout = is_tied ? embedding : H;
   const double decoder =
-      direction(embedding + contexts) + H * H + 2 * H * (H + contexts + embedding);
+      direction(embedding + contexts) + H * H + 2 * readout * (H + contexts + embedding);
   const double parameters = first + (layers - 1) * 2 * direction(2 * H) + decoder;
   const qkv::app::TranslatorConfig usual;
   const auto or_default = [](bool is_default) { return is_default ? " (the default)" : ""; };

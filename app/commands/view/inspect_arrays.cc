@@ -25,7 +25,8 @@ using qkv::app::Strings;
 struct NumberSummary {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = -std::numeric_limits<double>::infinity();
-  double mean = 0;
+  double sum = 0;
+  double running = 0;  // a mean that does not overflow, but rounds at each step
   Index finite = 0;
   Index nan = 0;
   Index infinite = 0;
@@ -40,8 +41,13 @@ struct NumberSummary {
       largest = std::max(largest, value);
       ++finite;
       const auto n = static_cast<double>(finite);
-      mean += value / n - mean / n;  // no sum that may overflow
+      sum += value;
+      running += value / n - running / n;
     }
+  }
+  double mean() const {
+    const bool overflows = finite > 0 && !std::isfinite(sum);
+    return overflows ? running : finite == 0 ? 0 : sum / static_cast<double>(finite);
   }
 };
 
@@ -119,9 +125,9 @@ Line describe_numbers(const qkv::Tensor& tensor, qkv::app::Storage storage, Json
   if (numbers.finite > 0) {
     json["min"] = numbers.smallest;
     json["max"] = numbers.largest;
-    json["mean"] = json_number(numbers.mean);
+    json["mean"] = json_number(numbers.mean());
     values = fmt::format("min {:.6g}, max {:.6g}, mean {:.6g}", numbers.smallest, numbers.largest,
-                         numbers.mean);
+                         numbers.mean());
   }
   json["nan"] = numbers.nan;
   json["inf"] = numbers.infinite;

@@ -132,8 +132,9 @@ struct Shown {
   qkv::Tensor allowed{};              // bool [L,H,Tq,Tk], false where masked; absent: no mask
   std::vector<std::string> layers{};  // titles such as "layer 2"; "": no such axis, or reduced
   std::vector<std::string> heads{};
-  qkv::app::Strings src{};   // the tokens of the keys; empty if the file has none
-  qkv::app::Strings tgt{};   // the tokens of the queries
+  qkv::app::Strings src{};           // the tokens of the keys; empty if the file has none
+  qkv::app::Strings tgt{};           // the tokens of the queries
+  qkv::app::Strings tgt_in_files{};  // texts of their indices, which files have if `tgt` is empty
   qkv::Tensor rows{};        // int64, the query indices if the file has `rows` and they ascend
   qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
   qkv::app::Strings line{};  // the example's sentence, [1]; no values: none

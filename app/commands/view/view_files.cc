@@ -26,7 +26,8 @@ qkv::ConstView attn_of(const Shown& shown) { return trimmed(shown.weights, shown
 std::vector<qkv::app::NamedView> arrays_of(const Shown& shown) {
   std::vector<qkv::app::NamedView> arrays{{shown.array, attn_of(shown)}};
   if (!shown.src.values.empty()) arrays.push_back({"src", &shown.src});
-  if (!shown.tgt.values.empty()) arrays.push_back({"tgt", &shown.tgt});
+  const qkv::app::Strings& tgt = shown.tgt.values.empty() ? shown.tgt_in_files : shown.tgt;
+  if (!tgt.values.empty()) arrays.push_back({"tgt", &tgt});
   if (shown.rows.given()) arrays.push_back({"rows", shown.rows.view()});
   if (!shown.axes.values.empty()) arrays.push_back({"axes", &shown.axes});
   if (!shown.line.values.empty()) arrays.push_back({"line", &shown.line});

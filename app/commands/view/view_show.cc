@@ -142,16 +142,20 @@ void name_queries(const AttentionFile& file, Shown& shown) {
   const std::vector<Index>& named = shown.selection.named;
   const bool ascends = std::is_sorted(named.begin(), named.end());
   const bool counts = ascends && named.back() == std::ssize(named) - 1;
-  if (ascends && (!counts || !file.rows.empty())) {
+  // Readers compare rows with the places of keys, so that keys must be there from the first on.
+  const std::vector<Index>& keys = shown.selection.keys;
+  const bool has_places =
+      std::is_sorted(keys.begin(), keys.end()) && keys.back() == std::ssize(keys) - 1;
+  if (ascends && (!file.rows.empty() || (!counts && has_places))) {
     shown.rows = qkv::Tensor(qkv::DType::kInt64, {std::ssize(named)});
     std::copy(named.begin(), named.end(), shown.rows.values<std::int64_t>().begin());
     return;
   }
   const bool would_be_keys =
       !shown.src.values.empty() && named.size() == shown.selection.keys.size();
-  if (!shown.tgt.values.empty() || (ascends && !would_be_keys)) return;
-  shown.tgt = {qkv::Dims(std::ssize(named)), {}};
-  for (const Index query : named) shown.tgt.values.push_back(fmt::format("{}", query));
+  if (!shown.tgt.values.empty() || (ascends && counts && !would_be_keys)) return;
+  shown.tgt_in_files = {qkv::Dims(std::ssize(named)), {}};
+  for (const Index query : named) shown.tgt_in_files.values.push_back(fmt::format("{}", query));
 }
 
 Shown part_of(const AttentionFile& file, const ViewOptions& options) {

@@ -222,8 +222,9 @@ class Contents {
     return value;
   }
   bool has(const std::string& name) const { return arrays_.contains(name); }
-  // The number of elements in all remaining arrays of numbers.
+  // The number of remaining arrays.
   Index array_count() const { return std::ssize(arrays_); }
+  // The number of elements in all remaining arrays of numbers.
   Index element_count() const {
     Index count = 0;
     for (const auto& [name, array] : arrays_) {
