@@ -38,7 +38,7 @@ def _round(x: Any, *, decimals: int = 0) -> Expression:
     y = expression_of(x)
     if _is_integer(y):
         return +y
-    below = _floor(y)  # exact, as is the rest: y + 0.5 may be rounded
+    below = _floor(y)  # y + 0.5 may be rounded; the rest only where both halves round to 0
     rest = y - below
     return below + ((rest > 0.5) | ((rest == 0.5) & (below % 2 != 0))).astype(float)
 

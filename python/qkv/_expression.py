@@ -486,7 +486,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Expression:
 
 
 def minimum(a: Operand, b: Operand) -> Expression:
-    """Returns the smaller of two values, as `np.minimum`.
+    """Returns the smaller of two values, as `np.minimum`, but a NaN in b is dropped.
 
     Args:
         a, b: expressions or numbers.
@@ -505,7 +505,7 @@ def minimum(a: Operand, b: Operand) -> Expression:
 
 
 def maximum(a: Operand, b: Operand) -> Expression:
-    """Returns the larger of two values, as `np.maximum`.
+    """Returns the larger of two values, as `np.maximum`, but a NaN in b is dropped.
 
     Args:
         a, b: expressions or numbers.
@@ -527,14 +527,7 @@ def _extreme(name: str, a: Operand, b: Operand) -> Expression:
     tape = tape_of((a, b))
     if tape is not None:
         return tape.step("qkv " + name, (a, b), {})  # type: ignore[no-any-return]
-    x, y = expression_of(a), expression_of(b)
-    extreme = _of_two(name, x, y)
-    # The operation drops a NaN of its second operand.
-    if _type(extreme) == "number" and isinstance(b, Expression) and _type(y) == "number":
-        if not isinstance(a, Expression):
-            return _of_two(name, y, x)  # a constant, which is no NaN
-        return where(y == y, extreme, y)
-    return extreme
+    return _of_two(name, a, b)
 
 
 def _clip(

@@ -219,6 +219,11 @@ def of_torch_name(name: str, inputs: Any, options: Dict[str, Any]) -> Any:
         ours = REDUCTIONS.get({"max": "amax", "min": "amin"}.get(name, name))
         if ours is not None:
             return ours(*inputs, **options)
+    if name in ("max", "min") and has_rows and isinstance(inputs[1], int):
+        raise TypeError(
+            f"torch.{name} of a row and an axis gives indices, too, which expressions do not have: "
+            f"write row.a{name}()"
+        )
     ours = ours or _KNOWN.get(name)
     if ours is None:
         start = f"torch.{name} does not take expressions; functions that do: "

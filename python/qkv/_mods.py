@@ -165,6 +165,8 @@ class ScoreMod:
         self._call, expression, read = _traced("score_mod", function, symbols, call, is_of_torch)
         self._mod = _core.ScoreMod(expression._of)
         named = ((self._mod.gradient_name(reader), array) for array, reader in read)
+        # All tensors that it reads; autograd keeps them, to notice changes before a backward pass.
+        self._read = [tensor_of(x) for x, _ in read if is_tensor(x)]
         # The tensors that may have a gradient, by the gradient's name.
         self._tensors = {name: tensor_of(x) for name, x in named if name and is_tensor(x)}
 
@@ -214,8 +216,8 @@ class MaskMod:
         self._call, expression, read = _traced(
             "mask_mod", function, (_places(call),), call, is_of_torch
         )
-        # The tensors that it reads; autograd keeps them, to notice changes before a backward pass.
-        self._tensors = [tensor_of(x) for x, _ in read if is_tensor(x)]
+        # All tensors that it reads; autograd keeps them, to notice changes before a backward pass.
+        self._read = [tensor_of(x) for x, _ in read if is_tensor(x)]
         self._of = _core.MaskMod(expression._of)
 
     def __call__(self, at: At) -> Any:

@@ -246,7 +246,7 @@ _EXTREMES = {"max": "amax", "min": "amin"}
 
 def _extreme(name: str, x: Row, *others: Any, **options: Any) -> Any:
     """x.max() or x.min() of a row; of a row and another value, the extremes of each two."""
-    if others and isinstance(others[0], int):  # the axis
+    if others and isinstance(others[0], (int, np.integer)):  # the axis
         return REDUCTIONS[_EXTREMES[name]](x, *others, **options)
     if others:
         return elementwise({"max": maximum, "min": minimum}[name], x, *others)

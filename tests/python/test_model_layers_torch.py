@@ -340,15 +340,15 @@ def test_layers_of_a_gru_start_unlike_each_other():
     with pytest.raises(ValueError, match="GRU: num_layers must be at least 1, got 0"):
         qkv.GRU(4, 4, num_layers=0)
     layer = qkv.GRU(3, 4, dtype="float64")
-    with pytest.raises(ValueError, match="state must have no batch axis, as x has none, got"):
+    with pytest.raises(ValueError, match="state must have 2 axes, as x has no batch axis, got"):
         layer.forward(np.zeros((5, 3)), None, np.zeros((1, 1, 4)))
     for wrong in (np.zeros((5, 4)), np.zeros(3)):
         with pytest.raises(ValueError, match=r"x must have the shape \[B,T,3\] or \[T,3\], got"):
             layer.forward(wrong)
     out, state = layer.forward(np.zeros((5, 3)))
-    with pytest.raises(ValueError, match="dout must have no batch axis, as x has none, got"):
+    with pytest.raises(ValueError, match="dout must have 2 axes, as x has no batch axis, got"):
         layer.backward(out[None])
-    with pytest.raises(ValueError, match="dstate must have no batch axis, as x has none, got"):
+    with pytest.raises(ValueError, match="dstate must have 2 axes, as x has no batch axis, got"):
         layer.backward(None, state[:, None])
 
 

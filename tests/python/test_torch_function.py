@@ -225,10 +225,15 @@ def test_what_was_changed_since_is_refused():
             out.sum().backward()
 
 
-def test_a_mask_function_must_not_change_before_the_backward_pass():
+@pytest.mark.parametrize("name", ["score_mod", "mask_mod"])
+def test_what_a_function_reads_must_not_change_before_the_backward_pass(name):
     q, k, v = qkv_of()
     limit = torch.tensor(TK - 1)
-    out = qkv.torch.attention(q, k, v, mask_mod=lambda at: at.j < limit)
+    mods = {
+        "score_mod": lambda s, at: torch.where(at.j < limit, s, -torch.inf),
+        "mask_mod": lambda at: at.j < limit,
+    }
+    out = qkv.torch.attention(q, k, v, **{name: mods[name]})
     limit.sub_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()

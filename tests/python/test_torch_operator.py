@@ -372,6 +372,16 @@ def test_vmap_gives_the_bits_of_single_calls(name, batched):
             torch.testing.assert_close(x, torch.stack(y), rtol=1e-14, atol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_lists_of_frequencies_have_the_bits_of_plain_calls(dtype):
+    tensors = inputs_of(dtype)
+    turned = {"rotary": "halves", "rotary_frequencies": [0.1, 0.3]}
+    want = attention(*tensors, **turned)
+    assert torch.equal(compiled(lambda *x: attention(*x, **turned))(*tensors), want)
+    got = torch.func.vmap(lambda *x: attention(*x, **turned))(*(x[None] for x in tensors))
+    assert torch.equal(got[0], want)
+
+
 def test_vmap_of_a_bias_has_its_gradient():
     q, k, v = inputs_of()
     biases = draw(3, H, TQ, TK, seed=4)

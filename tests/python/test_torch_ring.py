@@ -170,6 +170,11 @@ def test_a_process_alone(tmp_path: Path) -> None:
         (gradient,) = torch.autograd.grad(out.sum(), q, create_graph=True)
         with pytest.raises(RuntimeError, match="there is no second derivative of"):
             gradient.square().sum().backward()
+        limit = torch.tensor(600)
+        out = qkv.torch.ring_attention(q, q, q, mask_mod=lambda at: at.j < limit)
+        limit.sub_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
         wrong: list[tuple[Any, str]] = [
             (lambda: qkv.torch.ring_attention(q, q, q, sharding="zigzag"),
              "ring_attention: q must have parts that begin at multiples of 512 rows of the "

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, TypeVar
 import torch
 
 from .. import _functions
-from .._mods import MaskMod, ScoreMod, made_of_torch
+from .._mods import ScoreMod, made_of_torch
 from .._results import of_call, results
 from .._words import unknown_keyword
 from . import _cuda
@@ -65,7 +65,7 @@ class _Call:
         if isinstance(arguments["score_mod"], ScoreMod):
             arguments["score_mod"] = arguments["score_mod"]._detached()
         for name, tensor in zip(self.names, tensors):
-            if name.startswith(("captured.", "masked.")):
+            if name.startswith(("captured.", "read.")):
                 continue  # score_mod or mask_mod reads it
             if name.startswith("params."):
                 arguments["params"][name[len("params.") :]] = tensor.detach()
@@ -94,8 +94,10 @@ def _split(arguments: Dict[str, Any]) -> Tuple[_Call, Tuple[torch.Tensor, ...]]:
         tensors.update((f"params.{n}", x) for n, x in params.items() if n not in others["params"])
     if isinstance(others["score_mod"], ScoreMod):
         tensors.update((f"captured.{n}", x) for n, x in others["score_mod"]._tensors.items())
-    if isinstance(others["mask_mod"], MaskMod):
-        tensors.update((f"masked.{n}", x) for n, x in enumerate(others["mask_mod"]._tensors))
+    mods = [mod for mod in (others["score_mod"], others["mask_mod"]) if hasattr(mod, "_read")]
+    known = {id(x) for x in tensors.values()}
+    read = [x for mod in mods for x in mod._read if id(x) not in known and not x.is_inference()]
+    tensors.update((f"read.{n}", x) for n, x in enumerate(read))
     return _Call(tensors, others), tuple(tensors.values())
 
 
@@ -185,9 +187,9 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         options = {n: x for n, x in arguments.items() if not n.startswith(forward_only)}
         if dweights is None:
             options["rows"] = None
-        # Tensors that mask_mod reads have no gradient.
+        # Other tensors that functions read have no gradient.
         needed = tuple(
-            needs and not name.startswith("masked.") for name, needs in zip(call.names, needed)
+            needs and not name.startswith("read.") for name, needs in zip(call.names, needed)
         )
         options["wanted"] = [f"d{name}" for name, needs in zip(call.names, needed) if needs]
         on_gpu = _cuda.is_on_gpu(options["q"])

@@ -114,7 +114,7 @@ class _Look(ContextDecorator):
         looker = (own or self._inside)[-1]  # a generator may be closed by another thread
         self._inside.remove(looker)
         _leave(looker)
-        if looker.thread == thread:
+        if looker.thread == thread and not any(one.thread == thread for one in WATCHERS):
             del running()[looker.depth :]  # hooks do not take off modules that Ctrl-C ended
         if error is None:
             looker.check_layers()

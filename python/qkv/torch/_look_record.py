@@ -42,6 +42,12 @@ def record(
     """
     _refuse_without_values(name, (q, k))
     options = {n: x for n, x in options.items() if not n.startswith("return_") and n != "rows"}
+    sinks = options.get("sinks")
+    if isinstance(sinks, torch.Tensor) and sinks.dim() > 1:
+        raise TypeError(
+            f"look: layer {name!r} has sinks that differ by query, {list(sinks.shape)}, which are "
+            "not recorded: select other layers"
+        )
     H, Tq = _heads_and_queries(q, options)
     heads = _resolved("heads", asked.heads, H, name)
     rows = _resolved_rows("rows", asked.rows, Tq, name)

@@ -213,14 +213,8 @@ def _watched(function: Any, is_eager: bool) -> Any:
                 f"look: masks of {type(module).__name__} must be tensors, got "
                 f"{type(mask).__name__}: choose another attn_implementation"
             )
-        sinks = given.get("sinks")
-        if sinks is not None and sinks.dim() > 1:
-            raise TypeError(
-                f"look: {type(module).__name__} has sinks that differ by query, "
-                f"{list(sinks.shape)}, which are not recorded: select other layers"
-            )
-        if sinks is not None:
-            given["s_aux"] = sinks
+        if given.get("sinks") is not None:
+            given["s_aux"] = given["sinks"]
         if is_eager:
             given["is_causal"] = False
         probe(registered, **given)

@@ -36,13 +36,15 @@ class _RingAttention(torch.autograd.Function):  # type: ignore[misc]
         lse = torch.empty(q.shape[:-1], dtype=_wide(q), device="cpu")
         _core.ring_attention(qd, kd, vd, (out, lse), call.options, call.placed, call.threads)
         ctx.call = call
-        ctx.save_for_backward(q, k, v, out, lse, *shared)
+        ctx.save_for_backward(q, k, v, out, lse, *shared, *call.kept)
         ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Any, dlse: Any) -> Any:
-        return (None, *_RingGradient.apply(ctx.call, dout, dlse, *ctx.saved_tensors))
+        saved = ctx.saved_tensors  # raises if one of them was changed
+        of_call = saved[: len(saved) - len(ctx.call.kept)]
+        return (None, *_RingGradient.apply(ctx.call, dout, dlse, *of_call))
 
 
 class _RingGradient(torch.autograd.Function):  # type: ignore[misc]
@@ -77,6 +79,7 @@ class _Call(NamedTuple):
     placed: Tuple[Any, int]  # the ranks and the number of zigzags
     threads: Any
     shared: Tuple[str, ...]  # tensors of the options that get a gradient
+    kept: Tuple[torch.Tensor, ...]  # other tensors of the options, for autograd to notice changes
 
 
 @near_words
@@ -165,15 +168,21 @@ def ring_attention(
     error: Optional[Exception] = None
     options: Tuple[Any, ...] = ()
     zigzags = 0
+    kept: List[torch.Tensor] = []
     try:
         zigzags = zigzags_of(sharding)
         _check_tensors(q, k, v, return_lse)
-        options = options_of(_checked({**DEFAULTS, **arguments}, q))
+        checked = _checked({**DEFAULTS, **arguments}, q)
+        options = options_of(checked)
+        arrays = [arguments[name] for name in ("mask", "padding_mask", "key_lengths")]
+        kept += [x for x in arrays if isinstance(x, torch.Tensor)]
+        for name in ("score_mod", "mask_mod"):
+            kept += getattr(checked[name], "_read", [])
     except Exception as raised:  # of functions that are traced, too
         error = raised
     check_all(group, error)
     shared = _with_gradients(arguments)
-    call = _Call(options, (GroupRanks(group), zigzags), threads, tuple(shared))
+    call = _Call(options, (GroupRanks(group), zigzags), threads, tuple(shared), tuple(kept))
     out, lse = _RingAttention.apply(call, q, k, v, *shared.values())
     return (out, lse) if return_lse else out
 

@@ -119,8 +119,11 @@ def _as_tensor(name: str, value: Any, q: torch.Tensor) -> Optional[torch.Tensor]
             raise ValueError(f"attention: seed must be in 0 to 2^64-1, got int {value}")
         if value >= 2**63:
             value -= 2**64  # the same 64 bits
-    if name == "rotary_frequencies" and not isinstance(value, np.ndarray):
-        return _stacked(value, q.device if q.is_cuda else "cpu", torch.float64)
+    if name == "rotary_frequencies" and isinstance(value, (list, tuple)):  # as in a plain call
+        if any(isinstance(x, (bool, np.bool_)) for x in value):
+            raise TypeError(f"attention: {name} must be float32 or float64, got bool")
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        return _stacked(value, q.device if q.is_cuda else "cpu", wide)
     if name in ("bias", "alibi_slopes", "sinks"):  # lists of numbers take the type of the scores
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         return _stacked(value, q.device, wide)
@@ -424,13 +427,14 @@ def _is_asked(name: str, options: Dict[str, Any]) -> bool:
 
 
 def check_stages(scores: Any) -> None:
-    """Raises unless `return_scores` is None, a stage or a tuple of different ones."""
+    """Raises unless `return_scores` is a stage or several different ones."""
     several = list(scores) if isinstance(scores, (list, tuple)) else [scores]
     for n, one in enumerate(several):
         got = f"got {type(one).__name__} {one!r}"
-        if one not in _SCORES:
+        if not isinstance(one, str) or one not in _SCORES:
+            kind = ValueError if isinstance(one, str) else TypeError
             rule = 'must be None, "raw", "capped" or "masked"'
-            raise ValueError(f"attention: return_scores {rule}, {got}")
+            raise kind(f"attention: return_scores {rule}, {got}")
         if one in several[:n]:
             raise ValueError(f"attention: return_scores must name a stage once, {got} twice")
 
@@ -447,7 +451,7 @@ def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
     scores = options.get("return_scores")
     if isinstance(scores, str):
         fields += (("scores", _SCORES[scores]),)
-    elif scores:
+    elif scores is not None:
         check_stages(scores)
         fields += tuple((slot, slot) for kind, slot in _SCORES.items() if kind in scores)
     fields += tuple(

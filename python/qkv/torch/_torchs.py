@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own scaled dot product attention and its masks, in the versions that have them."""
 
+import os
 import threading
 from typing import Any, Tuple
 
@@ -15,8 +16,19 @@ except ImportError:  # before PyTorch 2.3
 
 from ._questions import is_compiling
 
-# sdpa_kernel() saves and restores flags of the process, which threads must not do in turns.
-_ONE_AT_A_TIME = threading.Lock()
+# sdpa_kernel() saves and restores flags of the process, which threads must not do in turns. A
+# thread may come here again, by a tensor class that calls PyTorch's function itself.
+_ONE_AT_A_TIME = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Makes a lock for the child, where the thread that holds the old one does not run."""
+    global _ONE_AT_A_TIME
+    _ONE_AT_A_TIME = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 NAME = "scaled_dot_product_attention"
 
