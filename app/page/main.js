@@ -85,7 +85,8 @@ function storedText(map, row, column) {
   const stored = map.stored.numbers[map.rows[row] * current().keys.size + map.columns[column]];
   if (isMasked(map, row * map.columns.length + column)) {
     // Of rounded numbers, those beyond the others' range are not stored.
-    const text = page.code.form === "steps" && !isFinite(stored) ? "a larger number" : exact(stored);
+    const isLost = page.code.form === "steps" && abs(stored) === Infinity;
+    const text = isLost ? "infinite, or out of the range of the others" : exact(stored);
     return stored === 0 ? "" : `stored under the mask: ${text}`;
   }
   return state.special === "renormalised" ? `renormalised, stored: ${exact(stored)}` : "";

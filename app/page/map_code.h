@@ -26,7 +26,7 @@ struct MapCode {
 
 // The codes of kSteps that are no multiples. A small number is one that would be rounded to 0: it
 // has a code of its own, so that it differs from an exact zero. Masked numbers beyond `most`, and
-// negative ones without `signs`, have the codes of infinity: the page says that it lacks them.
+// negative ones without `signs`, have the codes of infinity, and the page says that it lacks them.
 enum StepCode : unsigned {
   kCodeZero,
   kCodeSmall,

@@ -170,11 +170,19 @@ def test_a_process_alone(tmp_path: Path) -> None:
         (gradient,) = torch.autograd.grad(out.sum(), q, create_graph=True)
         with pytest.raises(RuntimeError, match="there is no second derivative of"):
             gradient.square().sum().backward()
-        limit = torch.tensor(600)
-        out = qkv.torch.ring_attention(q, q, q, mask_mod=lambda at: at.j < limit)
-        limit.sub_(1)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            out.sum().backward()
+        limit, bias, w = torch.tensor(600), torch.zeros(700, 700), torch.eye(8)
+        for changed, options in (
+            (limit, {"mask_mod": lambda at: at.j < limit}),
+            (bias, {"bias": bias}),
+            (w, {"score": "bilinear", "params": {"W": w}}),
+        ):
+            out = qkv.torch.ring_attention(q, q, q, **options)
+            changed.sub_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                out.sum().backward()
+        with torch.inference_mode():
+            few = torch.tensor(600)
+        qkv.torch.ring_attention(q, q, q, mask_mod=lambda at: at.j < few).sum().backward()
         wrong: list[tuple[Any, str]] = [
             (lambda: qkv.torch.ring_attention(q, q, q, sharding="zigzag"),
              "ring_attention: q must have parts that begin at multiples of 512 rows of the "

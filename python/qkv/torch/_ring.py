@@ -174,7 +174,8 @@ def ring_attention(
         _check_tensors(q, k, v, return_lse)
         checked = _checked({**DEFAULTS, **arguments}, q)
         options = options_of(checked)
-        arrays = [arguments[name] for name in ("mask", "padding_mask", "key_lengths")]
+        arrays = [arguments[n] for n in ("mask", "padding_mask", "key_lengths", *_SHARED)]
+        arrays += (params or {}).values()
         kept += [x for x in arrays if isinstance(x, torch.Tensor)]
         for name in ("score_mod", "mask_mod"):
             kept += getattr(checked[name], "_read", [])
@@ -182,6 +183,8 @@ def ring_attention(
         error = raised
     check_all(group, error)
     shared = _with_gradients(arguments)
+    own = {id(x) for x in shared.values()}
+    kept = [x for x in kept if id(x) not in own and not x.is_inference()]
     call = _Call(options, (GroupRanks(group), zigzags), threads, tuple(shared), tuple(kept))
     out, lse = _RingAttention.apply(call, q, k, v, *shared.values())
     return (out, lse) if return_lse else out
