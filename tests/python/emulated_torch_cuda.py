@@ -248,7 +248,7 @@ def test_gradients_that_no_kernel_computes(taken):
     floats = inputs(dtype=torch.float32)
     with pytest.raises(ValueError, match="float32 product scores have those of q, k, v only"):
         qkv.torch.attention(*floats, bias=wide_bias)
-    matrix = torch.eye(16, dtype=q.dtype, requires_grad=True)
+    matrix = torch.eye(16).to(q.dtype).requires_grad_()
     with pytest.raises(
         ValueError, match=r'attention: params\["W"\] requires a gradient, but for C'
     ):
