@@ -412,6 +412,30 @@ class AdditiveSums : public testing::TestWithParam<Place> {
   }
 };
 
+// Values are summed from zero in blocks of a tile's keys, which has 32 for more than 128 channels.
+TEST_P(AdditiveSums, OfValuesHaveBlocksOfATilesKeys) {
+  for (const Index E : {Index{1}, Index{70}, Index{128}, Index{200}}) {
+    const std::size_t block = E > 128 ? 32 : 64;
+    const Tensor q(DType::kFloat32, {1, 4}), k(DType::kFloat32, {66, 4});  // equal weights
+    Tensor v(DType::kFloat32, {66, E}), out(DType::kFloat32, {1, E});
+    const auto sum = [&](std::size_t large, std::size_t negative, std::size_t small) {
+      std::ranges::fill(v.values<float>(), 0.0F);
+      const auto row = v.values<float>().begin();
+      const auto fill = [&](std::size_t j, float x) {
+        std::fill_n(row + static_cast<std::ptrdiff_t>(j) * E, E, x);
+      };
+      fill(large, 0x1p14F);
+      fill(negative, -0x1p14F);
+      fill(small, 0x1p-12F);
+      attention_at(GetParam(), {q.view(), k.view(), v.view()}, {}, {.out = out.view()});
+      EXPECT_EQ(out.values<float>()[0], out.values<float>()[static_cast<std::size_t>(E) - 1]);
+      return out.values<float>()[0] * 66;
+    };
+    EXPECT_EQ(sum(0, block, block + 1), 0) << E;
+    EXPECT_FLOAT_EQ(sum(0, block - 1, block), 0x1p-12F) << E;
+  }
+}
+
 // A large number, its negative and a small one, in three batch entries or heads.
 TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
   constexpr Index kRows = 3;

@@ -89,33 +89,53 @@ QKV_DEVICE void store_weights(const ScoreTile<Shape>& p, std::uint32_t masked) {
   }
 }
 
-// o += weights v. kMasks: masked pairs, whose value may be infinite or NaN, add nothing. Else none
-// of this warp's is masked.
+// o += weights v, each a sum over the tile's keys. kMasks: masked pairs, whose value may be
+// infinite or NaN, add nothing. Else none of this warp's is masked. 64 channels at a time: their
+// sums take the registers of the tile's scores, which are no longer needed.
 template <class Shape, bool kMasks>
 QKV_DEVICE void add_values(RowState<Shape>& state) {
+  constexpr int kParts = 4;
+  static_assert(Shape::kWidth % (16 * kParts) == 0);
   const int lane = thread_index() % kLanes;
   const std::uint32_t first_row =
       Shape::kWeights + static_cast<std::uint32_t>(row_in_block<Shape>(0, 0) * Shape::kWeightPitch);
   const std::uint32_t first_value = Shape::kV + static_cast<std::uint32_t>(lane % 4 * 16);
-  QKV_ROLLED
-  for (int j0 = 0; j0 < Shape::kKeys; j0 += 4) {
-    const Words4 p[2] = {load_shared_words(first_row + static_cast<std::uint32_t>(j0 * 4)),
-                         load_shared_words(first_row + static_cast<std::uint32_t>(
-                                                           8 * Shape::kWeightPitch + j0 * 4))};
+  QKV_UNROLL
+  for (int from = 0; from < Shape::kWidth / 16; from += kParts) {
+    float sums[kParts][2][4];
     QKV_UNROLL
-    for (int j = 0; j < 4; ++j) {
+    for (int n = 0; n < kParts * 8; ++n) sums[n / 8][n / 4 % 2][n % 4] = -0.0F;  // -0 + x is x
+    QKV_ROLLED
+    for (int j0 = 0; j0 < Shape::kKeys; j0 += 4) {
+      const Words4 p[2] = {load_shared_words(first_row + static_cast<std::uint32_t>(j0 * 4)),
+                           load_shared_words(first_row + static_cast<std::uint32_t>(
+                                                             8 * Shape::kWeightPitch + j0 * 4))};
       QKV_UNROLL
-      for (int part = 0; part < Shape::kWidth / 16; ++part) {
-        const Words4 v = load_shared_words(
-            first_value + static_cast<std::uint32_t>((j0 + j) * Shape::kValuePitch + part * 64));
+      for (int j = 0; j < 4; ++j) {
         QKV_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          if (kMasks && p[half].w[j] == kMaskedWeight) continue;
+        for (int part = 0; part < kParts; ++part) {
+          const Words4 v = load_shared_words(
+              first_value +
+              static_cast<std::uint32_t>((j0 + j) * Shape::kValuePitch + (from + part) * 64));
           QKV_UNROLL
-          for (int n = 0; n < 4; ++n) {
-            float& o = state.o[0][part * 2 + n / 2][2 * half + n % 2];
-            o = fused(bits_to_float(p[half].w[j]), bits_to_float(v.w[n]), o);
+          for (int half = 0; half < 2; ++half) {
+            if (kMasks && p[half].w[j] == kMaskedWeight) continue;
+            QKV_UNROLL
+            for (int n = 0; n < 4; ++n) {
+              float& sum = sums[part][half][n];
+              sum = fused(bits_to_float(p[half].w[j]), bits_to_float(v.w[n]), sum);
+            }
           }
+        }
+      }
+    }
+    QKV_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      QKV_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        QKV_UNROLL
+        for (int n = 0; n < 4; ++n) {
+          state.o[0][(from + part) * 2 + n / 2][2 * half + n % 2] += sums[part][half][n];
         }
       }
     }
