@@ -215,15 +215,16 @@ def of_torch_name(name: str, inputs: Any, options: Dict[str, Any]) -> Any:
         raise TypeError(f"torch.{name} of an expression takes inplace False, got True")
     has_rows = any(isinstance(x, Row) for x in inputs)
     ours = _OPERATORS.get(name.strip("_")) if name.startswith("__") else None
-    if (has_rows and len(inputs) == 1) or name in ("dot", "matmul", "unsqueeze", "squeeze"):
-        ours = REDUCTIONS.get({"max": "amax", "min": "amin"}.get(name, name))
-        if ours is not None:
-            return ours(*inputs, **options)
-    if name in ("max", "min") and has_rows and isinstance(inputs[1], int):
+    has_axis = "dim" in options or (len(inputs) > 1 and isinstance(inputs[1], int))
+    if name in ("max", "min") and has_rows and has_axis:
         raise TypeError(
             f"torch.{name} of a row and an axis gives indices, too, which expressions do not have: "
             f"write row.a{name}()"
         )
+    if (has_rows and len(inputs) == 1) or name in ("dot", "matmul", "unsqueeze", "squeeze"):
+        ours = REDUCTIONS.get({"max": "amax", "min": "amin"}.get(name, name))
+        if ours is not None:
+            return ours(*inputs, **options)
     ours = ours or _KNOWN.get(name)
     if ours is None:
         start = f"torch.{name} does not take expressions; functions that do: "

@@ -33,16 +33,14 @@ qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std:
   // A rank that view() refuses is no number of sizes.
   if (rank >= 0 && rank <= kMaxRank) std::copy_n(sizes, rank, made.sizes);
   const Reader reader(kFunction);
-  std::optional<Index> bytes = static_cast<Index>(size_of(reader.view("", made).dtype()));
-  for (int axis = 0; axis < rank && bytes; ++axis) {
-    bytes = core::checked_multiply(*bytes, std::max<Index>(sizes[axis], 1));
-  }
-  if (!bytes)
-    throw Error(kFunction, "sizes",
-                core::text("must take at most 2^63 - 1 bytes, got ",
-                           to_string(reader.view("", made).shape())));
   // With strides of 0 everything is checked but the extent in bytes.
-  const Dims strides = contiguous_strides(reader.view("", made).shape());
+  const View checked = reader.view("", made);
+  const auto size = static_cast<Index>(size_of(checked.dtype()));
+  if (!core::checked_multiply(checked.element_count(), size)) {
+    throw Error(kFunction, "sizes",
+                core::text("must take at most 2^63 - 1 bytes, got ", describe(checked)));
+  }
+  const Dims strides = contiguous_strides(checked.shape());
   std::copy(strides.begin(), strides.end(), made.strides);
   reader.view("", made);
   return made;

@@ -295,8 +295,6 @@ class Solver {
   // `is_right` tells whether the value is the right side of "less".
   template <class F>
   Solution split(const Side& x, bool is_right, const F& solve) {
-    // Splits of splits double the work each time.
-    if (++splits_ > kMostSplits) return unknown();
     const Step& from = step(x.step);
     const bool is_abs = from.operation == Operation::kAbs;
     if (!is_abs && from.operation != Operation::kMax && from.operation != Operation::kMin) {
@@ -304,6 +302,8 @@ class Solver {
     }
     // abs of the least integer wraps around; the negative in 64 bits does not.
     if (is_abs && courses_.range(from.operands[0]).low == kLeastInteger) return unknown();
+    // Splits of splits double the work each time.
+    if (++splits_ > kMostSplits) return unknown();
     const Side first{from.operands[0], x.negative};
     const Side second{from.operands[is_abs ? 0 : 1], x.negative != is_abs};
     const Solution of_first = solve(first);

@@ -67,6 +67,11 @@ std::span<T> padded_row(const Rows<const T>& logits, Index n, Arena& arena) {
   return row;
 }
 
+double sum_of(const Tensor& class_weights) {
+  const auto values = class_weights.values<double>();
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 // The class weights as T, and their sum; w(v) = 1 if none are given.
 template <class T>
 struct ClassWeights {
@@ -77,7 +82,7 @@ struct ClassWeights {
     if (!given.given()) return;
     const auto values = given.values<double>();
     each.assign(values.begin(), values.end());
-    sum = static_cast<T>(std::accumulate(values.begin(), values.end(), 0.0));
+    sum = static_cast<T>(sum_of(given));
   }
   bool given() const { return !each.empty(); }
   T operator()(Index v) const { return given() ? each[static_cast<std::size_t>(v)] : T(1); }
@@ -362,18 +367,17 @@ void CrossEntropy::prepare(std::string_view function, const ConstView& logits,
                 core::text("must have V = ", class_weights_.size(0),
                            ", one for each class weight, got ", describe(logits)));
   }
-  if (class_weights_.given() && logits.dtype() == DType::kFloat32) {
-    const auto weights = class_weights_.values<double>();
-    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
-    if (label_smoothing_ > 0 && !std::isfinite(static_cast<float>(sum))) {
+  if (class_weights_.given()) {
+    const auto check = [&](std::string_view what, double x) {
+      const bool fits = std::isfinite(
+          logits.dtype() == DType::kFloat32 ? static_cast<double>(static_cast<float>(x)) : x);
+      if (fits) return;
       throw Error(function, "logits",
-                  core::text("are float32, which cannot hold the sum of the class weights, ", sum));
-    }
-    for (const double w : class_weights_.values<double>()) {
-      if (std::isfinite(static_cast<float>(w))) continue;
-      throw Error(function, "logits",
-                  core::text("are float32, which cannot hold the class weight ", w));
-    }
+                  core::text("are ", name_of(logits.dtype()), ", which cannot hold the ", what, x));
+    };
+    // The loss adds the weights only if labels are smoothed.
+    if (label_smoothing_ > 0) check("sum of the class weights, ", sum_of(class_weights_));
+    for (const double w : class_weights_.values<double>()) check("class weight ", w);
   }
   if (targets.given() && !(targets.shape() == Dims(N))) {
     throw Error(function, "targets",

@@ -199,7 +199,8 @@ TEST(TensorInC, IsInCOrder) {
 
 TEST(TensorInC, RefusesArguments) {
   double data[24];
-  const std::array<std::int64_t, 2> sizes{2, 3}, huge{std::int64_t{1} << 62, 4}, negative{2, -3};
+  const std::array<std::int64_t, 2> sizes{2, 3}, huge{std::int64_t{1} << 62, 4}, negative{2, -3},
+      many_bytes{std::int64_t{1} << 31, std::int64_t{1} << 30}, none{0, std::int64_t{1} << 62};
   qkv_tensor x{};
   EXPECT_EQ(refused(qkv_tensor_init(nullptr, data, QKV_FLOAT64, 2, sizes.data())),
             "qkv_tensor_init: tensor is a null pointer");
@@ -214,6 +215,11 @@ TEST(TensorInC, RefusesArguments) {
   EXPECT_EQ(refused(qkv_tensor_init(&x, data, QKV_FLOAT64, 2, huge.data())),
             "qkv_tensor_init: sizes may have at most 2^63 - 1 elements (sizes of 0 counted as 1), "
             "got [4611686018427387904,4]");
+  EXPECT_EQ(refused(qkv_tensor_init(&x, data, QKV_FLOAT64, 2, many_bytes.data())),
+            "qkv_tensor_init: sizes must take at most 2^63 - 1 bytes, got float64 "
+            "[2147483648,1073741824]");
+  EXPECT_EQ(qkv_tensor_init(&x, data, QKV_FLOAT32, 2, none.data()), QKV_OK);
+  x = {};
   EXPECT_EQ(qkv_tensor_init(&x, data, QKV_NONE, 2, sizes.data()), QKV_INVALID_TYPE);
   EXPECT_STREQ(qkv_last_error(), "qkv_tensor_init: dtype must be a qkv_dtype, got 0");
   EXPECT_EQ(qkv_tensor_init(&x, data, 15, 2, sizes.data()), QKV_INVALID_TYPE);

@@ -231,6 +231,12 @@ TEST(CrossEntropy, WeightsThatDoNotFitAreErrors) {
         Pass(CrossEntropy(0, std::nullopt, huge), random_tensor(DType::kFloat32, {1, 3}, 3), {0});
       }),
       "CrossEntropy::forward: logits are float32, which cannot hold the class weight 1e+39");
+  const std::vector<double> large{1e308, 1e308, 1};
+  const Tensor wide = random_tensor(DType::kFloat64, {1, 3}, 3);
+  EXPECT_EQ(error_of([&] { Pass(CrossEntropy(0.1, std::nullopt, large), wide, {0}); }),
+            "CrossEntropy::forward: logits are float64, which cannot hold the sum of the class "
+            "weights, inf");
+  EXPECT_EQ(error_of([&] { Pass(CrossEntropy(0, std::nullopt, large), wide, {0}); }), "");
 }
 
 // The sum of the weights may be infinite in the type of the logits.

@@ -58,6 +58,14 @@ def test_advice_is_in_words_of_pytorch(options):
         qkv.attention(x.detach(), x.detach(), x.detach(), **options)
 
 
+@pytest.mark.parametrize("largest", [lambda x: torch.max(x, 0), lambda x: torch.max(x, dim=0)])
+def test_largest_of_an_axis_would_have_an_index(largest):
+    x = draw(1, 1, 4, D)
+    table = torch.arange(12.0).reshape(4, 3)
+    with pytest.raises(TypeError, match=r"torch.max of a row and an axis .* write row.amax\(\)$"):
+        qkv.torch.attention(x, x, x, score_mod=lambda s, at: s + largest(table[at.i]))
+
+
 def test_advice_to_a_function_that_uses_pytorch():
     def score(s, at):
         return torch.tanh(s) if at.i > at.j else -s

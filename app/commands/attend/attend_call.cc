@@ -33,7 +33,7 @@ ConstView read_option(AttendCall& call, const std::string& spec, const std::stri
 
 ConstView read_input(const AttendOptions& options, const std::string& spec, const char* role,
                      AttendCall& call) {
-  ConstView view = call.store.get(spec, role);
+  ConstView view = call.store.get(spec, role, true);
   call.origins[role] = {shown_file(spec), true};
   if (options.layout == Layout::kBhtd) return view;
   if (view.rank() != 4) {

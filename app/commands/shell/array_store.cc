@@ -55,15 +55,15 @@ ArraySpec split_spec(const std::string& spec) {
   return {file, spec.substr(colon + 1)};
 }
 
-qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role) {
+qkv::ConstView ArrayStore::get(const std::string& spec, std::string_view role, bool is_input) {
   const ArraySpec parts = split_spec(spec);
   const NamedArray& array = pick(read(parts.file), parts, role);
   if (parts.file == "-" && array.name.empty()) {  // an .npy file
-    const auto is_main = [](std::string_view one) {
-      return one == "q" || one == "k" || one == "v";
-    };
-    if (stdin_role_.empty()) stdin_role_ = role;
-    if (stdin_role_ != role && (is_main(stdin_role_) || is_main(role))) {
+    if (stdin_role_.empty()) {
+      stdin_role_ = role;
+      stdin_is_input_ = is_input;
+    }
+    if (stdin_role_ != role && (stdin_is_input_ || is_input)) {
       throw UsageError(fmt::format("{} and {} cannot both be standard input", stdin_role_, role));
     }
   }

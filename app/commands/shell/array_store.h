@@ -30,8 +30,9 @@ class ArrayStore {
  public:
   // A view of the numbers that `spec` selects: FILE, or FILE:NAME for one of several arrays ("-" is
   // standard input). Without a name, this is the array called `role`, or the file's only array.
+  // `is_input`: it is q, k or v, which share an .npy file of standard input with no other role.
   // Throws InputError if there is no such array or it does not hold numbers.
-  qkv::ConstView get(const std::string& spec, std::string_view role);
+  qkv::ConstView get(const std::string& spec, std::string_view role, bool is_input = false);
   // Whether a file has an array of this name, numbers or text.
   bool has(const std::string& file, std::string_view name);
   // The array of this name in a file; empty if there is none or it holds text. Throws InputError if
@@ -50,7 +51,8 @@ class ArrayStore {
     std::vector<qkv::app::NamedArray> arrays;
   };
   std::string stdin_role_;  // of the only array of standard input, once it was read
-  std::list<File> files_;   // in the order of reading; views point into their arrays
+  bool stdin_is_input_ = false;
+  std::list<File> files_;  // in the order of reading; views point into their arrays
 };
 
 // The name that messages show for the file of a FILE[:NAME]: "<stdin>" for "-".

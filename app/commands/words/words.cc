@@ -58,9 +58,6 @@ void check_stdin(const WordsOptions& options) {
 
 void run(const WordsOptions& options, const Common& common) {
   check_stdin(options);
-  if (options.unknown != Unknown::kError && options.vectors.empty()) {
-    throw UsageError("--unknown requires --vectors");
-  }
   if (options.heads > 0 && !std::holds_alternative<qkv::ScaledDot>(options.score)) {
     throw UsageError("--heads requires --score scaled_dot");
   }
@@ -95,14 +92,15 @@ void add_words(const Command& program, const Common& common) {
   command.add_option("TEXT", options->text, "the words; - reads standard input")
       .type_name("")
       .required();
-  command
-      .add_option("--vectors", options->vectors,
-                  "word vectors, one word per line; - reads standard input")
-      .type_name("FILE");
+  Option vectors = command
+                       .add_option("--vectors", options->vectors,
+                                   "word vectors, one word per line; - reads standard input")
+                       .type_name("FILE");
   add_number(command, "--dim", options->width, Bounds<qkv::Index>{1, kLargestSize},
              "width of a word vector (default: that of the file; of spelling vectors 50)");
   add_choice(command, "--unknown", options->unknown, kUnknowns,
-             "what to do with a word without a vector (default error)");
+             "what to do with a word without a vector (default error)")
+      .needs(vectors);
   add_choice(command, "--score", options->score, kScores,
              "score of a query and a key (default scaled_dot)");
   Option heads = add_number(

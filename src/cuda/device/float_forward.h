@@ -135,7 +135,8 @@ QKV_DEVICE void add_values(RowState<Shape>& state) {
       for (int half = 0; half < 2; ++half) {
         QKV_UNROLL
         for (int n = 0; n < 4; ++n) {
-          state.o[0][(from + part) * 2 + n / 2][2 * half + n % 2] += sums[part][half][n];
+          float& o = state.o[0][(from + part) * 2 + n / 2][2 * half + n % 2];
+          o = rounded_sum(o, sums[part][half][n]);
         }
       }
     }

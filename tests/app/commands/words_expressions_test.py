@@ -197,6 +197,12 @@ class WordExpressions(Case):
             done = self.run_qkv("words", "a b", *score, stdin=file)
         self.assertIn("with a=-, score_mod s + float(a[0])", done.out)
 
+    def test_two_names_of_one_array(self):
+        with open(self.dir / "document.npy", "rb") as file:
+            done = self.run_qkv("words", "a b", "--score-mod", "s + q[i] - t[j]", "--with", "q=-",
+                                "--with", "t=-", stdin=file)
+        self.assertIn("with q=- t=-", done.out)
+
     def test_the_help_says_it(self):
         text = self.run_qkv("words", "--help").out
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
