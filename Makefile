@@ -28,7 +28,7 @@ quick: ## what a change must pass besides `make test`: format, rules, lint, addr
 	@scripts/setup.sh check
 	@scripts/check.sh --quick
 
-check: ## what a release must pass, two hours: both compilers, all repetitions, all sanitizers
+check: ## what a release must pass, hours: both compilers, all repetitions, all sanitizers
 	@QKV_CUDA=ON scripts/setup.sh check
 	@scripts/check.sh
 

@@ -52,10 +52,11 @@ case $kind in
   add_subdirectory)
     programs=(consumer)  # takes the library alone
     with_cmake add_subdirectory -DCMAKE_CXX_COMPILER="$cxx" \
-      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0  # how it is built, not how fast
+      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DQKV_CUDA=OFF  # it may be slow
     ;;
   add_subdirectory_object)
-    cmake -S "$here/add_subdirectory" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx"
+    cmake -S "$here/add_subdirectory" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
+      -DQKV_CUDA=OFF  # whose kernels would be compiled
     ninja -C "$work/build" -t commands qkv/libqkv.a >"$work/commands"
     if grep -e ' -c ' "$work/commands" | grep -v -e ' -O2 '; then
       echo "the files above are compiled without -O2: the project has no build type" >&2
