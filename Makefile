@@ -24,7 +24,7 @@ bench: ## set up, build, and measure: speed against the peak and other libraries
 	@scripts/setup.sh bench
 	@scripts/bench.sh
 
-quick: ## what a change must pass besides `make test`: format, rules, lint, address sanitizer
+quick: ## what a change must pass besides `make test`: format, rules, headers, address sanitizer
 	@scripts/setup.sh check
 	@scripts/check.sh --quick
 

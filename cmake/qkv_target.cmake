@@ -58,10 +58,8 @@ function(qkv_library target)
     target_compile_definitions(${target} PUBLIC QKV_SHARED)
   endif()
   if(QKV_SANITIZE_LIBRARIES)
-    # -O1 as well: unoptimised libraries would lose more time running than optimising takes; for
-    # programs and tests it is the reverse.
     target_compile_options(${target} PRIVATE
-      -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all -O1)
+      -fsanitize=${QKV_SANITIZE_LIBRARIES} -fno-sanitize-recover=all)
     target_link_options(${target} PUBLIC -fsanitize=${QKV_SANITIZE_LIBRARIES})
   endif()
   # The part of the version that changes with the interface: CHANGELOG.md, Versions.

@@ -3,12 +3,17 @@
 # Usage: scripts/build.sh PRESET [TARGET...]
 # Configures and builds a preset: everything with its tests, or only the named targets. The compiler
 # output is in build/logs (scripts/quietly.sh).
+# QKV_CUDA in the environment, ON or OFF, is that option of the preset "release".
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 preset=${1:?usage: scripts/build.sh PRESET [TARGET...]}
 shift
-configure() { scripts/quietly.sh "configure $preset" cmake --preset "$preset" "$@"; }
+options=()
+[[ $preset != release || -z ${QKV_CUDA:-} ]] || options+=("-DQKV_CUDA=$QKV_CUDA")
+configure() {
+  scripts/quietly.sh "configure $preset" cmake --preset "$preset" "${options[@]}" "$@"
+}
 
 if (($# == 0)); then
   configure -DQKV_TESTS=ON
