@@ -50,6 +50,14 @@ std::optional<app::ArrayFormat> claimed_format(std::string_view head) {
   return std::nullopt;
 }
 
+std::string array_extensions() {
+  std::string all;
+  for (const app::Format& format : app::kFormats) {
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", format.extension);
+  }
+  return all;
+}
+
 }  // namespace qkv::files
 
 namespace qkv::app {

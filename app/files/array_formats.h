@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,8 @@ bool is_npz(std::string_view head);
 bool is_safetensors(std::string_view head);
 // Returns the first format in the list that claims `head`, or none.
 std::optional<app::ArrayFormat> claimed_format(std::string_view head);
+// The extensions of all formats: ".npy, .npz, .safetensors".
+std::string array_extensions();
 
 // Throws InputError, naming `format`, unless `claims` accepts the head of the file. Reads only the
 // head, since a pipe may be endless.

@@ -146,10 +146,9 @@ FileKind array_kind(ArrayFormat format) {
   const std::string got = head.empty()                    ? "an empty file"
                           : foreign != std::end(kForeign) ? std::string(foreign->name)
                                                           : quoted(head.substr(0, 8));
-  throw InputError::at_byte(
-      file, 0,
-      fmt::format("expected arrays (.npy, .npz, .safetensors), word vectors or UTF-8 text, got {}",
-                  got));
+  throw InputError::at_byte(file, 0,
+                            fmt::format("expected arrays ({}), word vectors or UTF-8 text, got {}",
+                                        files::array_extensions(), got));
 }
 
 }  // namespace

@@ -99,6 +99,8 @@ class QKV_API Captured {
   }
   Expression at(std::span<const Expression> index) const;
 
+  const ConstView& view() const noexcept;
+  const std::string& name() const noexcept;
   // The description of the array that expressions share.
   const std::shared_ptr<const detail::CapturedArray>& shared_array() const noexcept {
     return array_;

@@ -246,7 +246,7 @@ def ring_attention_backward(
         k,
         v,
         (dout, out, lse, dlse),
-        (*gradients, None, None, None, {}),
+        (*gradients, None, None, None, {}, {}),
         options,
         placed,
         threads,

@@ -15,6 +15,7 @@
 #include "areas.h"
 #include "arguments.h"
 #include "call.h"
+#include "expressions.h"
 #include "gil.h"
 #include "options.h"
 
@@ -170,8 +171,22 @@ void add_parameters(RingCall& ring, const nb::dict& arrays, InputGradients& to) 
       [&](const char* side, auto, auto its) { to.qk_norm.*its = view(gain_name(side)); });
 }
 
+// The gradients of the arrays that score_mod reads: arrays to write to, in a dict by name.
+void add_captured(RingCall& ring, const nb::dict& arrays, InputGradients& to) {
+  captured_gradients(ring.call.captured, to.captured,
+                     [&](const std::string& name, const ConstView&, View& view) -> nb::object {
+                       if (!arrays.contains(name.c_str())) return nb::none();
+                       const nb::object array(arrays[name.c_str()]);
+                       const std::string argument = "dcaptured." + name;
+                       const Name whole{kRingBackward, argument.c_str()};
+                       view = writable_view(ring.call.hold(array_of(array, whole)), array, whole);
+                       return array;
+                     });
+}
+
 // `from` is (dout, out, lse, dlse), and `gradients` is (dq, dk, dv, dbias, dalibi_slopes, dsinks),
-// arrays to write to or None, and a dict of those of the parameters.
+// arrays to write to or None, and two dicts: of those of the parameters, and of those of the arrays
+// that score_mod reads.
 void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& from,
                         const nb::tuple& gradients, const nb::tuple& options,
                         const nb::tuple& placed, nb::handle threads) {
@@ -196,6 +211,7 @@ void ring_backward_call(nb::handle q, nb::handle k, nb::handle v, const nb::tupl
     to.alibi = ring->writable(gradients, 4, {kRingBackward, "dalibi_slopes"});
     to.sinks = ring->writable(gradients, 5, {kRingBackward, "dsinks"});
     add_parameters(*ring, nb::cast<nb::dict>(nb::object(gradients[6])), to);
+    add_captured(*ring, nb::cast<nb::dict>(nb::object(gradients[7])), to);
   });
   run_call(ring->threads, 3 * ring->work, [&](Context& context) {
     in_layout(ring->call, [&] {

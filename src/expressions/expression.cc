@@ -331,6 +331,9 @@ Captured::Captured(const ConstView& array, const std::string& name) {
   array_ = std::make_shared<const CapturedArray>(CapturedArray{array, name, type});
 }
 
+const ConstView& Captured::view() const noexcept { return array_->view; }
+const std::string& Captured::name() const noexcept { return array_->name; }
+
 Expression Captured::at(std::span<const Expression> index) const {
   const int rank = array_->view.rank();
   if (static_cast<int>(index.size()) != rank) {

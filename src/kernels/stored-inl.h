@@ -30,8 +30,8 @@ HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const BFloat16*) {
 template <class D, class U = hn::Vec<hn::RebindToUnsigned<D>>>
 HWY_INLINE hn::Vec<D> widen_lower(D d, U bits, const Float16*) {
   const hn::RebindToUnsigned<D> d32;
-#if HWY_TARGET == HWY_SSE4
-  // Highway's own conversion, without F16C, does not convert infinity correctly.
+#if HWY_ARCH_X86 && HWY_TARGET >= HWY_SSE4
+  // SSE4 and older targets have no F16C, and Highway's conversion without it is wrong for infinity.
   const hn::RebindToSigned<D> di;
   const auto sign = hn::ShiftLeft<16>(hn::And(bits, hn::Set(d32, 0x8000U)));
   const auto exponent = hn::And(bits, hn::Set(d32, 0x7C00U));

@@ -32,6 +32,64 @@ struct Equal {
   Index value;
 };
 
+// ---- what is known of each mask -------------------------------------------------------------
+
+// The last axes of an array: queries and keys, each of which may be broadcast, or one of the two.
+enum class Axes : std::uint8_t { kPairs, kKeys, kQueries };
+
+// Calls f(name, array, axes) for the array of a mask, if it has queries or keys as axes.
+template <class F>
+void visit_array(Causal&, const F&) {}
+template <class F>
+void visit_array(Window&, const F&) {}
+template <class F>
+void visit_array(MaskMod&, const F&) {}
+template <class F>
+void visit_array(Keep& mask, const F& f) {
+  f("keep", mask.keep, Axes::kPairs);
+}
+template <class F>
+void visit_array(Padding& mask, const F& f) {
+  f("padding", mask.padding, Axes::kKeys);
+}
+template <class F>
+void visit_array(KeyLengths& mask, const F& f) {
+  if (mask.lengths.rank() == 2) f("lengths", mask.lengths, Axes::kQueries);
+}
+
+// Adds the numbers of a mask.
+void add_numbers(const Causal&, std::vector<Equal>&) {}
+void add_numbers(const Keep&, std::vector<Equal>&) {}
+void add_numbers(const Padding&, std::vector<Equal>&) {}
+void add_numbers(const KeyLengths&, std::vector<Equal>&) {}
+void add_numbers(const MaskMod&, std::vector<Equal>&) {}
+void add_numbers(const Window& mask, std::vector<Equal>& all) {
+  all.push_back({"window.left", mask.left});
+  all.push_back({"window.right", mask.right});
+}
+
+// How many keys before and after its diagonal a query may attend to, where a mask limits them.
+struct Reach {
+  std::optional<Index> before{};
+  std::optional<Index> after{};
+};
+
+constexpr Index kLargest = Index{1} << 53;  // of offsets and windows; calls refuse larger ones
+
+Reach reach_of(const Keep&) { return {}; }
+Reach reach_of(const Padding&) { return {}; }
+Reach reach_of(const KeyLengths&) { return {}; }
+Reach reach_of(const MaskMod&) { return {}; }
+Reach reach_of(const Causal&) { return {.after = 0}; }
+Reach reach_of(const Window& mask) {
+  const auto limit = [](Index keys) {
+    return keys >= 0 && keys <= kLargest ? std::optional(keys) : std::nullopt;
+  };
+  return {limit(mask.left), limit(mask.right)};
+}
+
+// ---- numbers that are equal on all ranks ----------------------------------------------------
+
 std::vector<Equal> equal_numbers(const Inputs& in, const Options& o, Sharding sharding) {
   std::vector<Equal> all{
       {"B", in.q.size(0)},
@@ -63,10 +121,7 @@ std::vector<Equal> equal_numbers(const Inputs& in, const Options& o, Sharding sh
   };
   for (const Mask& mask : o.masks) {
     all.push_back({"masks", static_cast<Index>(mask.index())});
-    if (const auto* window = std::get_if<Window>(&mask)) {
-      all.push_back({"window.left", window->left});
-      all.push_back({"window.right", window->right});
-    }
+    std::visit([&](const auto& of_kind) { add_numbers(of_kind, all); }, mask);
   }
   return all;
 }
@@ -108,6 +163,12 @@ void add(const View& sums, const ConstView& terms) {
       sums.as<T>()[static_cast<Index>(n) * step] += values[n];
     }
   });
+}
+
+Error of_function(const Error& error, std::string_view function) {
+  const std::string_view text = error.what();
+  const std::size_t rule = error.function().size() + 2 + error.argument().size() + 1;
+  return {function, error.argument(), text.substr(std::min(rule, text.size())), error.kind()};
 }
 
 // ---- the parts ------------------------------------------------------------------------------
@@ -189,32 +250,22 @@ void Ring::check_sizes() const {
     check_axis(name, x, 1, total_, "all keys of the sequence on the last axis", true);
   };
   check_pairs("bias", options_.bias);
-  for (const Mask& mask : options_.masks) {
-    struct Visit {
-      const decltype(check_axis)& axis;
-      const decltype(check_pairs)& pairs;
-      Index t;
-      Index total;
-      void operator()(const Causal&) const {}
-      void operator()(const Window&) const {}
-      void operator()(const MaskMod&) const {}
-      void operator()(const Keep& x) const { pairs("keep", x.keep); }
-      void operator()(const Padding& x) const {
-        axis("padding", x.padding, 1, total, "all keys of the sequence on the last axis");
-      }
-      void operator()(const KeyLengths& x) const {
-        if (x.lengths.rank() == 2) {
-          axis("lengths", x.lengths, 1, t, "the queries of this rank on the last axis");
-        }
-      }
-    };
-    std::visit(Visit{check_axis, check_pairs, t, total_}, mask);
+  const auto check_array = [&](const char* name, const ConstView& x, Axes axes) {
+    switch (axes) {
+      case Axes::kPairs:
+        return check_pairs(name, x);
+      case Axes::kKeys:
+        return check_axis(name, x, 1, total_, "all keys of the sequence on the last axis");
+      case Axes::kQueries:
+        return check_axis(name, x, 1, t, "the queries of this rank on the last axis");
+    }
+  };
+  for (Mask mask : options_.masks) {
+    std::visit([&](auto& of_kind) { visit_array(of_kind, check_array); }, mask);
   }
   if (options_.rotary) {
-    check_axis("q_positions", options_.rotary->q_positions, 1, t,
-               "the queries of this rank on the last axis");
-    check_axis("k_positions", options_.rotary->k_positions, 1, total_,
-               "all keys of the sequence on the last axis");
+    check_array("q_positions", options_.rotary->q_positions, Axes::kQueries);
+    check_array("k_positions", options_.rotary->k_positions, Axes::kKeys);
   }
   // Tries one query with the keys of a part, and the queries of a part with one key: an error that
   // a part's call would find while other ranks wait for this one is found here.
@@ -238,10 +289,7 @@ void Ring::try_call(const Part& queries, const Part& keys) const {
     attention_step(inputs(queries, rows(inputs_.k, keys), rows(inputs_.v, keys), keys),
                    options(queries, keys), {max, sum, acc}, {}, context_);
   } catch (const Error& error) {
-    const std::string_view text = error.what();
-    const std::size_t rule = error.function().size() + 2 + error.argument().size() + 1;
-    throw Error(function_, error.argument(), text.substr(std::min(rule, text.size())),
-                error.kind());
+    throw of_function(error, function_);
   }
 }
 
@@ -286,18 +334,14 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
   Index offset = 0;
   if (const auto* given = std::get_if<Offset>(&options_.diagonal)) offset = given->o;
   if (std::holds_alternative<Offsets>(options_.diagonal)) return;
-  constexpr Index kLargest = Index{1} << 53;  // of offsets and windows; calls refuse larger ones
   if (offset < -kLargest || offset > kLargest) return;
-  const auto narrow = [](std::optional<Index>& limit, Index to) {
-    limit = limit ? std::min(*limit, to) : to;
+  const auto narrow = [](std::optional<Index>& limit, std::optional<Index> to, Index shift) {
+    if (to) limit = limit ? std::min(*limit, *to + shift) : *to + shift;
   };
   for (const Mask& mask : options_.masks) {
-    if (std::holds_alternative<Causal>(mask)) narrow(after_, offset);
-    if (const auto* window = std::get_if<Window>(&mask)) {
-      const auto is_limit = [](Index reach) { return reach >= 0 && reach <= kLargest; };
-      if (is_limit(window->right)) narrow(after_, window->right + offset);
-      if (is_limit(window->left)) narrow(before_, window->left - offset);
-    }
+    const Reach reach = std::visit([](const auto& of_kind) { return reach_of(of_kind); }, mask);
+    narrow(before_, reach.before, -offset);
+    narrow(after_, reach.after, offset);
   }
 }
 
@@ -369,13 +413,21 @@ Options Ring::options(const Part& queries, const Part& keys) const {
     options.rotary->q_positions = of_queries(options.rotary->q_positions);
     options.rotary->k_positions = of_keys(options.rotary->k_positions);
   }
-  for (Mask& mask : options.masks) {
-    if (auto* keep = std::get_if<Keep>(&mask)) keep->keep = pairs(keep->keep, queries, keys);
-    if (auto* padding = std::get_if<Padding>(&mask)) padding->padding = of_keys(padding->padding);
-    if (auto* lengths = std::get_if<KeyLengths>(&mask);
-        lengths != nullptr && lengths->lengths.rank() == 2) {
-      lengths->lengths = of_queries(lengths->lengths);
+  const auto take_part = [&](const char*, ConstView& x, Axes axes) {
+    switch (axes) {
+      case Axes::kPairs:
+        x = pairs(x, queries, keys);
+        return;
+      case Axes::kKeys:
+        x = of_keys(x);
+        return;
+      case Axes::kQueries:
+        x = of_queries(x);
+        return;
     }
+  };
+  for (Mask& mask : options.masks) {
+    std::visit([&](auto& of_kind) { visit_array(of_kind, take_part); }, mask);
   }
   return options;
 }
@@ -393,8 +445,11 @@ void Ring::take_heads(Inputs& inputs, Options& options, Index first, Index step)
   take(options.alibi, 1);
   take(options.sinks, 1);
   take(options.bias, 3);
+  const auto take_of_mask = [&](const char*, ConstView& x, Axes axes) {
+    if (axes == Axes::kPairs) take(x, 3);
+  };
   for (Mask& mask : options.masks) {
-    if (auto* keep = std::get_if<Keep>(&mask)) take(keep->keep, 3);
+    std::visit([&](auto& of_kind) { visit_array(of_kind, take_of_mask); }, mask);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include <qkv/error.h>
 #include <qkv/ring.h>
 #include <qkv/tensor.h>
 
@@ -113,6 +114,9 @@ inline void wait_for(std::span<const std::unique_ptr<Transfer>> transfers) {
     if (transfer != nullptr) transfer->wait();
   }
 }
+
+// The error of a call on parts as one of the function that was called.
+Error of_function(const Error& error, std::string_view function);
 
 // Adds numbers of any real type to those of the accumulator's; shapes are equal.
 void add(const View& sums, const ConstView& terms);

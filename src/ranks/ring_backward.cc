@@ -42,8 +42,8 @@ struct Call {
   Tensor zeros_like(const ConstView& x) const { return {wide(), x.shape()}; }
 };
 
-// Calls f(name, buffer, source) for each gradient that all queries share but that of bias, and what
-// it is the gradient of.
+// Calls f(name, buffer, source) for each gradient that all queries share, except that of bias, with
+// the array of which it is the gradient.
 template <class F>
 void for_each_shared(InputGradients& wanted, const Options& options, const F& f) {
   const QkNorm norm = options.qk_norm.value_or(QkNorm{});
@@ -61,6 +61,10 @@ void for_each_shared(InputGradients& wanted, const Options& options, const F& f)
         });
       },
       options.score);
+  for (CapturedGradient& one : wanted.captured) {
+    const std::string name = core::text("input_gradients.captured of ", one.of.name());
+    f(name, one.to, one.of.view());
+  }
 }
 
 bool is_dot(const Score& score) {
@@ -502,6 +506,23 @@ class Pipeline {
   std::deque<Last> last_{};
 };
 
+// Tries the gradients of captured arrays with one pair of this rank's rows: an error that the first
+// call would find while other ranks wait for this one is found here.
+void try_captured(const Ring& ring, const Call& call) {
+  if (call.wanted.captured.empty() || ring.own().empty()) return;
+  Part one = ring.own().front();
+  one.end = one.begin + 1;
+  const auto row = [&](const ConstView& x) { return ranks::rows(x, one); };
+  try {
+    attention_backward(ring.inputs(one, row(call.inputs.k), row(call.inputs.v), one),
+                       ring.options(one, one), {row(call.saved.out), row(call.saved.lse)},
+                       {row(call.outputs.out), row(call.outputs.lse), {}},
+                       {.captured = call.wanted.captured}, call.context);
+  } catch (const Error& error) {
+    throw ranks::of_function(error, kBackward);
+  }
+}
+
 void check(const Call& call) {
   const auto check_like = [](const char* name, const ConstView& x, DType dtype, const Dims& shape) {
     if (x.given() && (x.dtype() != dtype || x.shape() != shape)) {
@@ -549,9 +570,6 @@ void check(const Call& call) {
       call.options.score);
   if (!is_of_score) {
     throw Error(kBackward, "input_gradients.score", "must be those of the call's score");
-  }
-  if (!call.wanted.captured.empty()) {
-    throw Error(kBackward, "input_gradients.captured", "must be empty with several ranks");
   }
   if (call.wanted.write != Write::kOverwrite) {
     throw Error(kBackward, "input_gradients.write", "must be kOverwrite");
@@ -602,7 +620,10 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
   requested.numbers.push_back(output_gradients.lse.given() ? 1 : 0);
   Ring ring(kBackward, inputs, options, ranks, sharding, requested.numbers, context);
   const Call call{inputs, options, saved, output_gradients, input_gradients, context};
-  ranks::agreed(ranks, [&] { check(call); });
+  ranks::agreed(ranks, [&] {
+    check(call);
+    try_captured(ring, call);
+  });
   if (requested.rows_alone && requested.has_rows && continues_sums(call)) {
     Pipeline(ring, call).run();
   } else {

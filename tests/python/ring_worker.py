@@ -37,6 +37,7 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
                                                "mask_mod": lambda at: at.i // 700 == at.j // 700}),
         "maps": ("zigzag", [1024, 1024], {"causal": True, "rotary": "halves", "qk_norm": True}),
         "learned": ("zigzag", [1024, 1024], CAUSAL),
+        "table": ("zigzag", [1024, 1024], CAUSAL),
         "masks": ("contiguous", [512, 700], {"causal": True}),
         "additive": ("contiguous", [512, 100], {"score": "additive", "causal": True}),
         "float64": ("zigzag", [1024, 1024], CAUSAL),
@@ -48,7 +49,8 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
         "zigzag": ("zigzag", [1024, 1024, 1024], CAUSAL),
     },
 }  # fmt: skip
-LEARNED = ("learned", "additive")  # cases in which tensors of the options get a gradient
+# Cases in which tensors of the options, or that score_mod reads, get a gradient.
+LEARNED = ("learned", "additive", "table")
 DTYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16}
 
 
@@ -73,6 +75,8 @@ def whole(name: str, rows: list[int], options: dict[str, Any]) -> tuple[Any, dic
         options.update(alibi_slopes=draw(H).abs().to(wide), sinks=draw(H).to(wide),
                        params={name: draw(D).to(dtype) for name in ("norm_q", "norm_k")},
                        bias=draw(H, T, T).to(dtype), qk_norm=1e-5)  # fmt: skip
+    if name == "table":
+        options["read"] = {"table": draw(H, 40).to(wide), "slope": draw(1).to(wide)}
     if name == "masks":
         options.update(mask=draw(H, T, T) > -1, padding_mask=draw(B, T) > -1)
     if options.get("score") == "additive":
@@ -96,13 +100,19 @@ def results_of(
 ) -> dict[str, torch.Tensor]:
     """out, lse, the gradients of q, k and v and, if learned, those of tensors of the options."""
     q, k, v = (x.clone().requires_grad_() for x in arrays[:3])
+    given = dict(given)
     params = dict(given.get("params", {}))
+    read = given.pop("read", {})
     tensors = {n: given[n] for n in ("alibi_slopes", "sinks", "bias") if n in given and learned}
     tensors.update({f"params.{name}": x for name, x in params.items() if learned})
+    tensors.update({f"read.{name}": x for name, x in read.items()})
     tensors = {name: x.clone().requires_grad_() for name, x in tensors.items()}
     options = {**given, **{n: x for n, x in tensors.items() if "." not in n}}
     if params:
         options["params"] = {name: tensors.get(f"params.{name}", x) for name, x in params.items()}
+    if read:
+        table, slope = tensors["read.table"], tensors["read.slope"]
+        options["score_mod"] = lambda s, at: s + table[at.h, (at.i - at.j) % 40] * slope[0]
     out, lse = call(q, k, v, **options)
     loss = (out * arrays[3]).sum() + ((lse * arrays[4]).sum() if dlse else 0)
     loss.backward()

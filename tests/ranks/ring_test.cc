@@ -355,6 +355,43 @@ TEST(Ring, GradientsOfASharedBiasAddUp) {
   });
 }
 
+// The gradients of a table and of a slope for each head, which expressions read.
+TEST(Ring, GradientsOfCapturedArraysAddUp) {
+  for (const Division& division : {contiguous_parts({512, 0, 512, 100}), zigzag_parts(2, 512)}) {
+    const Whole x(division.total(), division.total(), DType::kFloat64);
+    const Tensor slopes = normal({x.H}, 9, DType::kFloat64);
+    const Captured table(x.relative, "table"), slope(slopes, "slope");
+    const Symbols at;
+    const Options options{.mods = {score_mod(at.s + table(at.h, at.j - at.i + (x.Tq - 1)) -
+                                             slope(at.h) * at.s * at.j / at.Tk)},
+                          .masks = {Causal{}}};
+    const Forward whole = run_whole(x, options);
+    struct Sums {
+      Tensor table, slope;
+    };
+    const auto like = [&] {
+      return Sums{Tensor(x.relative.dtype(), x.relative.shape()),
+                  Tensor(slopes.dtype(), slopes.shape())};
+    };
+    Sums want = like();
+    attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout},
+                       {.captured = {{table, want.table}, {slope, want.slope}}});
+    ThreadRanks::run(division.ranks(), [&](Ranks& ranks) {
+      const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+      const Local local(x.inputs(), options, parts);
+      const Tensor out = rows_of(whole.out.view(), 2, parts);
+      const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+      const Tensor dout = rows_of(x.dout.view(), 2, parts);
+      Sums got = like();
+      ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout},
+                              {.captured = {{table, got.table}, {slope, got.slope}}}, ranks,
+                              division.sharding);
+      EXPECT_LE(relative_error(got.table, want.table), 1e-12) << ranks.rank();
+      EXPECT_LE(relative_error(got.slope, want.slope), 1e-12) << ranks.rank();
+    });
+  }
+}
+
 // ---- errors ---------------------------------------------------------------------------------
 
 // The errors of the ranks in a call whose arguments `change` spoils on some.
@@ -449,6 +486,41 @@ TEST(Ring, ErrorsAreThoseOfTheRankThatHasThem) {
             "ring_attention: q must have the same number of rows on every rank, a multiple of 2, "
             "with zigzags = 1, got [1024,512]");
   EXPECT_EQ(errors_of({512, 512}, kContiguous, nothing), (Errors{"", ""}));
+}
+
+TEST(Ring, ErrorsOfCapturedGradientsAreThoseOfTheRankThatHasThem) {
+  const Tensor x = normal({1, 2, 512, 8}, 1);
+  const Tensor lse(DType::kFloat32, {1, 2, 512});
+  const Tensor table = normal({2, 3}, 2);
+  const Captured is_read(table, "table"), other(table, "other");
+  const Symbols at;
+  const Options options{.mods = {score_mod(at.s + is_read(at.h, 0))}};
+  const auto errors_of_request = [&](const Dims& shape, const Captured& of) {
+    std::vector<std::string> errors(2);
+    ThreadRanks::run(2, [&](Ranks& ranks) {
+      const bool is_wrong = ranks.rank() == 1;
+      Tensor gradient(DType::kFloat32, is_wrong ? shape : table.shape());
+      try {
+        ring_attention_backward({x, x, x}, options, {x, lse}, {.out = x},
+                                {.captured = {{is_wrong ? of : is_read, gradient}}}, ranks);
+      } catch (const OtherRankFailed& error) {
+        errors[static_cast<std::size_t>(ranks.rank())] = error.what();
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(ranks.rank())] = error.what();
+      }
+    });
+    return errors;
+  };
+  using Errors = std::vector<std::string>;
+  EXPECT_EQ(errors_of_request({2, 3}, is_read), (Errors{"", ""}));
+  EXPECT_EQ(
+      errors_of_request({2, 3}, other),
+      (Errors{"rank 1 has failed",
+              "ring_attention_backward: input_gradients.captured of other is of an array that "
+              "no score in mods reads"}));
+  EXPECT_EQ(errors_of_request({3, 2}, is_read)[1],
+            "ring_attention_backward: the arguments must be equal on all ranks, but differs on "
+            "ranks 0 and 1");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ import torch
 
 from .. import _core
 from .._functions import DEFAULTS, Numbers, Window, options_of
-from .._mods import MaskFunction, ScoreFunction, made_of_torch
+from .._mods import MaskFunction, ScoreFunction, ScoreMod, made_of_torch
 from .._ring import WORD, mask_mod_of, score_mod_of, zigzags_of
 from .._words import near_words
 from ._kinds import FLAG, SIZE, check_kinds
@@ -17,6 +17,7 @@ from ._schema import refuse_gradients
 __all__ = ["ring_attention"]
 
 _PARAMS = "params."
+_CAPTURED = "captured."
 _SHARED = ("bias", "alibi_slopes", "sinks")  # the options beside params that get a gradient
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -56,8 +57,12 @@ class _RingGradient(torch.autograd.Function):  # type: ignore[misc]
         dout, dlse, q, k, v, out, lse, *shared = detached
         grads = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v, *shared)]
         of_shared = dict(zip(call.shared, grads[3:]))
-        params = {n[len(_PARAMS) :]: x for n, x in of_shared.items() if n.startswith(_PARAMS)}
-        given = (*grads[:3], *(of_shared.get(name) for name in _SHARED), params)
+
+        def named(prefix: str) -> Dict[str, Any]:
+            return {n[len(prefix) :]: x for n, x in of_shared.items() if n.startswith(prefix)}
+
+        by_name = (named(_PARAMS), named(_CAPTURED))
+        given = (*grads[:3], *(of_shared.get(name) for name in _SHARED), *by_name)
         _core.ring_attention_backward(
             q, k, v, (dout, out, lse, dlse), given, call.options, call.placed, call.threads
         )
@@ -119,8 +124,9 @@ def ring_attention(
     sequence. out and lse are bit-identical to `attention` of the whole sequence, for any number of
     processes, and so are the gradients of q, k and v for dot products, if no others are required.
     Other gradients are sums of the processes' terms in a fixed order, which differ from those of
-    one process by rounding. Those of alibi_slopes, sinks and params are, as those of any parameter
-    that all processes have, to be added over processes: the first one has them, the others zeros.
+    one process by rounding. Those of alibi_slopes, sinks, params and the tensors that score_mod
+    reads are, as those of any parameter that all processes have, to be added over processes: the
+    first one has them, the others zeros.
     A process holds its own rows, two parts of other processes' keys and values, and what is being
     sent.
 
@@ -139,7 +145,8 @@ def ring_attention(
         padding_mask: for the keys of the whole sequence.
         key_lengths: [B], or [B,T] for this process's rows; they count keys of the whole sequence.
         threads: number of threads of this process, as in `attention`.
-        others: as in `attention`. Arrays that score_mod reads have no gradients.
+        score_mod, mask_mod: as in `attention`; they read whole arrays.
+        others: as in `attention`.
 
     Returns:
         out [B,H,T,E], this process's rows; with return_lse, (out, lse [B,H,T]).
@@ -167,13 +174,15 @@ def ring_attention(
     }  # fmt: skip
     error: Optional[Exception] = None
     options: Tuple[Any, ...] = ()
+    checked: Dict[str, Any] = {}
     zigzags = 0
     kept: List[torch.Tensor] = []
     try:
         zigzags = zigzags_of(sharding)
         _check_tensors(q, k, v, return_lse)
         checked = _checked({**DEFAULTS, **arguments}, q)
-        options = options_of(checked)
+        mod = checked["score_mod"]
+        options = options_of({**checked, "score_mod": mod and mod._detached()})
         arrays = [arguments[n] for n in ("mask", "padding_mask", "key_lengths", *_SHARED)]
         arrays += (params or {}).values()
         kept += [x for x in arrays if isinstance(x, torch.Tensor)]
@@ -182,7 +191,7 @@ def ring_attention(
     except Exception as raised:  # of functions that are traced, too
         error = raised
     check_all(group, error)
-    shared = _with_gradients(arguments)
+    shared = _with_gradients(arguments, checked.get("score_mod"))
     own = {id(x) for x in shared.values()}
     kept = [x for x in kept if id(x) not in own and not x.is_inference()]
     call = _Call(options, (GroupRanks(group), zigzags), threads, tuple(shared), tuple(kept))
@@ -249,12 +258,19 @@ def _detached(x: Any) -> Any:
     return x.detach() if isinstance(x, torch.Tensor) else x
 
 
-def _with_gradients(options: Dict[str, Any]) -> Dict[str, torch.Tensor]:
-    """The tensors of options that require a gradient, by name; params as "params.W"."""
+def _with_gradients(
+    options: Dict[str, Any], score_mod: Optional[ScoreMod]
+) -> Dict[str, torch.Tensor]:
+    """The tensors of options that require a gradient, by name: "sinks", "params.W".
+
+    Those that score_mod reads have names like "captured.table".
+    """
     if not torch.is_grad_enabled():
         return {}
     given = {name: options[name] for name in _SHARED}
     given.update((_PARAMS + name, x) for name, x in (options["params"] or {}).items())
+    if score_mod is not None:
+        given.update((_CAPTURED + name, x) for name, x in score_mod._tensors.items())
     return {n: x for n, x in given.items() if isinstance(x, torch.Tensor) and x.requires_grad}
 
 
@@ -269,11 +285,3 @@ def _refuse_gradients(options: Dict[str, Any], rows: int) -> None:
             f"{WORD}: bias must have a row for each of this process's {rows} queries to have a "
             f"gradient, got {list(bias.shape)}"
         )
-    if options["score_mod"] is None:
-        return
-    for name, x in options["score_mod"]._tensors.items():
-        if isinstance(x, torch.Tensor) and x.requires_grad:
-            raise ValueError(
-                f"{WORD}: score_mod's {name} requires a gradient, but arrays that functions read "
-                "get none"
-            )

@@ -22,7 +22,9 @@ from train_runs import ENDLESS, SIZES, TrainCase
 MODULES = ("lib/qkv/qkv_ranks.so", "lib64/qkv/qkv_ranks.so")
 HAS_MODULE = any((pathlib.Path(PROGRAM).parents[1] / module).exists() for module in MODULES)
 HAS_MPIRUN = shutil.which("mpirun") is not None
-HOSTS = pathlib.Path(__file__).parents[3] / "scripts" / "measure" / "two_hosts.sh"
+MEASURE = pathlib.Path(__file__).parents[3] / "scripts" / "measure"
+HOSTS = MEASURE / "two_hosts.sh"
+NODES = MEASURE / "slurm_nodes.sh"
 MORE = (*SIZES, "--batch-tokens", "1000", "--valid", "valid.tsv", "--valid-freq", "3u", "--dropout",
         "0.2")
 
@@ -131,6 +133,17 @@ class TrainRanks(TrainCase):
     def test_two_hosts(self):
         self.whole("3u")
         words = [HOSTS, "1gbit", "mpirun", "--host", "one:1,two:1", PROGRAM, "train", "data.tsv",
+                 "-o", "RUN", *MORE, "--after", "3u", "--progress", "never"]
+        done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
+        if done.returncode == 77:
+            self.skipTest(done.stderr)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.same_run("RUN", "WHOLE")
+
+    def test_slurm(self):
+        self.whole("3u")
+        words = [NODES, "srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodes", "2",
+                 "--ntasks-per-node", "1", "--cpus-per-task", "1", PROGRAM, "train", "data.tsv",
                  "-o", "RUN", *MORE, "--after", "3u", "--progress", "never"]
         done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
         if done.returncode == 77:
