@@ -237,7 +237,7 @@ def teraflops(r, row, peer=None):
         return f"{rate * 1e-12:.0f}"
     seconds = r.value("", row, f"peers/{peer}")
     own = r.value("", row, "seconds")
-    return "none" if seconds is None else f"{rate * own / seconds * 1e-12:.0f}"
+    return "refused" if seconds is None else f"{rate * own / seconds * 1e-12:.0f}"
 
 
 def gpu_forward(r):

@@ -37,7 +37,7 @@ inline std::optional<char32_t> next_code_point(std::string_view text, std::size_
 // True for C0, delete and C1, the characters that a terminal acts on.
 constexpr bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7F && c <= 0x9F); }
 
-// True for marks that end a line or change the direction of the following text, and for other
+// True for marks that end a line or change the direction of the following text, and for some other
 // invisible ones. The two joiners, U+200C and U+200D, belong to words and to emoji, and are not
 // included.
 constexpr bool is_unseen(char32_t c) {
@@ -45,9 +45,9 @@ constexpr bool is_unseen(char32_t c) {
          (c >= 0x2028 && c <= 0x202E) || c == 0x2060 || (c >= 0x2066 && c <= 0x2069) || c == 0xFEFF;
 }
 
-// Returns the text on one line that is safe on a terminal: control characters and bytes that are
-// not UTF-8 become \xNN, invisible marks become \uNNNN, and "..." replaces the text after `limit`
-// code points. Without a limit, a second call leaves the line unchanged.
+// Returns the text on one line that is safe on a terminal: control characters, bytes that are
+// not UTF-8 and invisible marks become \xNN, or \uNNNN from U+0100 on, and "..." replaces the text
+// after `limit` code points. Without a limit, a second call leaves the line unchanged.
 inline std::string on_one_line(std::string_view text,
                                std::size_t limit = std::numeric_limits<std::size_t>::max()) {
   std::string line;

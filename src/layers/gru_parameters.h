@@ -11,8 +11,8 @@
 
 namespace qkv::layers {
 
-// Checks `config` and returns zero parameters for one direction. Throws Error that names
-// `function`, a constructor.
+// Checks `config` and returns zero parameters for one direction, whose names end in `suffix`.
+// Throws Error that names `function`, the constructor that was called.
 GruParameters gru_parameters(std::string_view function, const GruConfig& config,
                              std::string suffix);
 

@@ -131,10 +131,10 @@ struct Call::Run {
   }
 };
 
-void Call::run_on_workers(Index bodies, Index tasks, Task task, const void* state) {
-  Run run{.call = *this, .bodies = bodies, .tasks = tasks, .task = task, .state = state};
+void Call::run_on_workers(Index workers, Index tasks, Task task, const void* state) {
+  Run run{.call = *this, .bodies = workers, .tasks = tasks, .task = task, .state = state};
   std::fegetenv(&run.environment);
-  state_.executor.run(bodies, &Run::body, &run);
+  state_.executor.run(workers, &Run::body, &run);
   if (run.error != nullptr) std::rethrow_exception(run.error);
   // One body would have run all tasks, so this executor has called none.
   if (run.next.load(std::memory_order_relaxed) < tasks) {

@@ -37,7 +37,7 @@ class QKV_API Call {
   // resets shared(). Throws std::bad_alloc.
   void reserve(std::size_t shared, std::size_t per_worker);
 
-  // The memory that all tasks of this call share; it lives until the call ends.
+  // The memory that all tasks of this call share, until the next reserve() or the call's end.
   Arena& shared() noexcept { return shared_; }
 
   // The maximum number of concurrent tasks.
@@ -71,16 +71,16 @@ class QKV_API Call {
 
   void run(Index tasks, Task task, const void* state);
   void run_serially(Index tasks, Task task, const void* state) const;
-  void run_on_workers(Index bodies, Index tasks, Task task, const void* state);
+  void run_on_workers(Index workers, Index tasks, Task task, const void* state);
   detail::ContextState& state_;
   std::string_view function_;
   Arena shared_;
   std::atomic<bool> failed_{false};
 };
 
-// Memory borrowed from a context, for results of one call that later calls read. The context gets
-// it back for the next BorrowedMemory. If the context is in use or its memory is already borrowed,
-// this object allocates its own. Throws std::bad_alloc.
+// Memory borrowed from a context, for results of one call that later calls read. The destructor
+// returns it for the next BorrowedMemory, unless a call then uses the context. If the context is in
+// use or its memory is already borrowed, this object allocates its own. Throws std::bad_alloc.
 class QKV_API BorrowedMemory {
  public:
   BorrowedMemory(Context& context, std::size_t bytes);

@@ -58,6 +58,7 @@ struct Entry {
 
 ConstView entry_of(const ConstView& x, Index n) { return slice(x, 0, n, n + 1); }
 
+// A cache, and the keys and values of each entry in one piece.
 struct Both {
   KvCache cache;
   std::vector<Entry> flat;
@@ -194,8 +195,9 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
     }
     x.append({0, 1}, 1500);  // most of them are never stored
     x.expect_equal(4, path);
-    EXPECT_LE(most, 2 * 5);  // 53 keys reach into at most 5 pages
-    EXPECT_EQ(x.cache.first_key(0), 1584);
+    // The window's 50 keys and queries - 1 = 3 more reach into at most 5 pages.
+    EXPECT_LE(most, 2 * 5);
+    EXPECT_EQ(x.cache.first_key(0), 99 * 16);  // of 1660 keys in 104 pages, the last 5 are kept
     x.reorder({1, 1});
     x.append({0}, 1);
     x.expect_equal(2, path);
@@ -203,7 +205,8 @@ TEST(KvCache, WindowKeepsTheLastKeysOnEveryPath) {
 }
 
 // With a window, truncate() succeeds exactly if the query at the last remaining key still has all
-// keys that it attends to. The last `queries` keys can always be removed.
+// keys that it attends to. A length of at least L - queries is always valid, where L is the longest
+// length that the entry has had.
 TEST(KvCache, TakesBackWhatLeavesTheLastKeyItsWindow) {
   std::mt19937 random(5);
   const auto below = [&](Index n) {
@@ -264,8 +267,8 @@ TEST(KvCache, RejectsWrongSizes) {
             "bytes");
 }
 
-// In an entry that has dropped no key, no query needs a dropped one, however many queries there
-// are: the error is that of attention().
+// An entry that has dropped no keys accepts any number of queries. Therefore attention() rejects
+// this call, not the cache.
 TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
   const KvCache cache({.B = 1, .G = 1, .D = 1, .E = 1, .page = 16, .window = 20});
   float x = 0;
@@ -292,8 +295,9 @@ TEST(KvCache, RejectedCallsChangeNothing) {
             "KvCache::append: entries must be different, got 1 twice");
   EXPECT_EQ(message_of([&] { cache.append(k, v, outside); }),
             "KvCache::append: entries must be in 0 to B-1 = 1, got 2");
-  const ConstView own = permute(slice(cache.inputs(k).k, 0, 0, 2), {0, 2, 1, 3});
-  EXPECT_EQ(message_of([&] { cache.append(slice(own, 2, 0, 1), v); }),
+  // Two pages of the cache itself, as [n,G,T,D].
+  const ConstView in_cache = permute(slice(cache.inputs(k).k, 0, 0, 2), {0, 2, 1, 3});
+  EXPECT_EQ(message_of([&] { cache.append(slice(in_cache, 2, 0, 1), v); }),
             "KvCache::append: k must not lie in the cache");
   EXPECT_EQ(message_of([&] { cache.truncate(1, 4); }),
             "KvCache::truncate: length must be in 0 to 3, the keys of entry 1, got 4");

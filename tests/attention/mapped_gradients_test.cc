@@ -17,21 +17,21 @@
 
 // In the backward pass transformed rows of a large batch and their gradients are computed for some
 // entries at a time, as in the forward pass (mapped_entries_test.cc). Gradients of an entry's own
-// arrays are bit-identical with those that it has alone; sums over the batch continue from some
-// entries to the next, and are bit-identical with those of all entries at once.
+// arrays are bit-identical with those that it has alone; a sum over the batch is continued
+// from one group of entries to the next, and is bit-identical with that on any number of threads.
 namespace qkv::test {
 namespace {
 
 constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
-// The number of entries that are transformed at a time grows with the threads: two to five on one
-// thread, four to ten on two, and all on kThreadsForAll.
+// The number of entries that are transformed at a time grows with the threads. On kMostThreads they
+// are all transformed at once, except in kWide: there six are.
 constexpr int kThreads[] = {1, 2};
-constexpr int kThreadsForAll = 6;
+constexpr int kMostThreads = 6;
 
-// Kinds of calls with input transforms, with enough rows in each entry. kWide has so many units
-// that there is memory for eight entries only, of which one to six are transformed at a time.
+// Kinds of calls with input transforms, so large that not all entries are transformed at once on
+// one thread. kWide has so many units that there is memory for eight entries only.
 enum class Maps { kAdditive, kWide, kBilinear, kNormAndRotary };
 // Whether each entry has keys and values of its own, or all entries share them.
 enum class Keys { kOwn, kShared };
@@ -64,7 +64,8 @@ struct Batch {
     lengths.view().at<std::int32_t>({9}) = 0;
     q.view().at<float>({9, 1, 30, 2}) = NAN;
     if (!is_additive()) return;
-    // In one entry the exponentials of a query need separate powers, in another those of a key.
+    // Makes the exponentials of a query of one entry and of a key of another so large that their
+    // powers of two are stored separately.
     q.view().at<float>({5, 1, 48, 0}) = 1e3F;
     if (!shares_keys) k.view().at<float>({10, 0, 20, 0}) = 1e3F;
   }
@@ -122,8 +123,9 @@ void for_each_batch(const F& test) {
   for (const Maps maps : {Maps::kAdditive, Maps::kWide, Maps::kBilinear, Maps::kNormAndRotary}) {
     if (is_brief() && maps > Maps::kWide) return;
     for (const Keys keys : {Keys::kOwn, Keys::kShared}) {
-      const bool shared_is_enough = maps == Maps::kWide || maps == Maps::kBilinear;
-      if (!is_thorough() && (keys == Keys::kShared) != shared_is_enough) continue;
+      // Unless the run is thorough, each kind of call has one kind of keys.
+      const bool is_shared = maps == Maps::kWide || maps == Maps::kBilinear;
+      if (!is_thorough() && keys != (is_shared ? Keys::kShared : Keys::kOwn)) continue;
       const Batch batch(maps, keys);
       for (const std::string& path : fast_backward_paths(batch.kind())) {
         SCOPED_TRACE(path + ", maps " + std::to_string(static_cast<int>(maps)) +
@@ -136,9 +138,9 @@ void for_each_batch(const F& test) {
 
 TEST(MappedGradients, HaveTheSameBitsHoweverManyEntriesAreMappedAtATime) {
   for_each_batch([](const Batch& batch, const std::string& path) {
-    // Sums that are added to gradients have memory of their own.
+    // With kAccumulate, sums are computed in memory of their own and then added to the gradients.
     const Write write = batch.maps == Maps::kWide ? Write::kAccumulate : Write::kOverwrite;
-    const PathResults want = batch.all(path, kThreadsForAll, write);
+    const PathResults want = batch.all(path, kMostThreads, write);
     for (const int threads : kThreads) {
       if (threads > 1 && !is_thorough()) break;
       expect_same(want, batch.all(path, threads, write), std::to_string(threads) + " threads");
@@ -165,6 +167,7 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
         std::ranges::transform(sum, values_of(one), sum.begin(), std::plus());
       }
     }
+    // The bias, the sinks and the parameters: wq, wk, v and b, or at least one.
     EXPECT_GE(sums.size(), batch.is_additive() ? 6U : 3U);
     for (const auto& [name, sum] : sums) {
       EXPECT_TRUE(compare(name, all.at(name), sum, {1e-4, 1e-4}, path));
@@ -180,11 +183,11 @@ TEST(MappedGradients, OfAnAdditiveMemoryToo) {
     const Inputs inputs = batch.inputs(0, kEntries);
     const Options options = batch.options(0, kEntries);
     const auto& score = std::get<Additive>(options.score);
-    // A memory is made for the batch of its calls.
+    // The keys of a memory must have the batch size of its calls, so shared keys are repeated.
     const ConstView k = broadcast_to(inputs.k, {kEntries, 1, kRows, batch.width});
     for (const std::string& path : fast_backward_paths(ScoreKind::kAdditive)) {
       SCOPED_TRACE(path);
-      const PathResults want = batch.all(path, kThreadsForAll);
+      const PathResults want = batch.all(path, kMostThreads);
       Context context = context_on(path);
       AdditiveMemory memory(k, score, context);
       const auto like = [&](const char* name) {

@@ -16,12 +16,12 @@
 #include "tests/attention/edge_calls.h"
 
 // The edge cases of docs/semantics.md on every path, forward and backward. The oracle's cases check
-// numbers, these tests check rules: first those of values, then those of empty and very long axes.
+// numbers; these tests check rules. PathEdges has special values, PathSizes empty and long axes.
 namespace qkv::test {
 namespace {
 
-// Each walk (a path, a score and a dtype) takes both passes, none is missing, and each path has at
-// least one.
+// Each walk, that is a path, a score and a dtype, really runs on its path, forward and backward,
+// and every path that this CPU and QKV_TARGET allow has at least one walk.
 TEST(PathEdges, WalkEveryPath) {
   for (const auto& [reason, count] : walks().left) {
     std::printf("edges: %d combinations left out: %s\n", count, reason.c_str());
@@ -65,7 +65,7 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
     const ScoreMod plus_one = score_mod([](auto s, At) { return s + 1; });
     same("-inf in the bias masks", {.bias = by_column(0, 0), .masks = {two}},
          {.bias = by_column(0, -kInf)});
-    same("and leaks no NaN slope from a function", {.masks = {two}},
+    same("-inf from a function masks, and its NaN derivative is not used", {.masks = {two}},
          {.mods = {score_mod(
               [](auto s, At at) { return select(at.j < 2, s, decltype(s)(-INFINITY) * s * s); })}});
     same("an offset alone switches nothing on", {}, {.diagonal = Offset{-3}});
@@ -108,7 +108,8 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
             const auto half = s * 0 + 0.5;
             return select(s > 0.5, half, select(s < -0.5, -half, s));
           })}});
-    // A double constant rounds alike in both passes: the only key of a query has the weight 1.
+    // Both passes round the constant 0.1 alike. If they did not, the weight exp(s - lse) of a
+    // query's only key would not be exactly 1, and dv would change.
     const ScoreMod tenth = score_mod([](auto s, At) { return s * 0.1; });
     const Options one{.masks = {x.lengths(1, 1)}}, changed{.mods = {tenth}, .masks = one.masks};
     EXPECT_TRUE(same_bits(x.run(x.inputs(), one, x.sources()).at("dv"),
@@ -122,8 +123,9 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
   });
 }
 
-// Whatever a mask hides, all results are those of zeros there, including sums of values, which
-// multiply by no value that no query attends to.
+// Results do not depend on what masked positions hold: NaN and infinities give the results of
+// zeros. This includes value_sums, which skip values that no query attends to, since 0 * NaN would
+// be NaN.
 TEST(PathEdges, WhatIsMaskedIsZero) {
   for_each_call([](EdgeCall& x) {
     const auto results = [&](double hidden) {
@@ -184,15 +186,16 @@ std::vector<std::pair<const char*, Options>> emptied(EdgeCall& x) {
       {"mask_mod", {.masks = {mask_mod([](At) { return false; })}}},
       {"bias", {.bias = minus}},
       {"function", {.mods = {score_mod(nowhere)}}}};
-  // -inf plus an infinite or NaN slope is NaN, but the pair is masked all the same.
+  // -inf plus an infinite or NaN slope may be NaN, but the pair is masked all the same.
   for (const double slope : {kInf, -kInf, kNaN}) {
     ways.push_back({"bias and slope", {.bias = minus, .alibi = x.numbers(slope, Dims(2))}});
   }
   return ways;
 }
 
-// Expects that all results are 0 except those of the sink, which is neither scaled, capped, masked
-// nor dropped: lse and its gradient.
+// Expects the results of empty rows: lse and row_max are the sink (neither scaled, capped, masked
+// nor dropped), or -inf without one; dsinks is the sum of dlse; masked scores are -inf, top keys
+// -1, and all others 0. Raw and capped scores are not checked.
 void expect_empty(const EdgeCall& x, const PathResults& results, bool sinks,
                   const std::string& what) {
   for (const auto& [name, result] : results) {
@@ -231,15 +234,16 @@ TEST(PathEdges, ARowWithoutALiveKeyIsZero) {
       options.dropout = {0.9, 1};
       expect_empty(x, x.run(x.inputs(), options, sources), true, way);
     }
-    // Scores may also be -inf by themselves, where the score has such values.
+    // A dot product of finite q with k = -inf is itself -inf. Other scores need not be.
     if (x.walk.kind != ScoreKind::kDot) return;
     const Inputs inputs{x.numbers(1, x.q.shape()), x.numbers(-kInf, x.k.shape()), x.v};
     expect_empty(x, x.run(inputs, {}, sources), false, "scores");
   });
 }
 
-// One row attends to no key, the others to one key, which has their whole weight: dq and dk are
-// exactly 0, as gradients of the weights of a query listed twice are added first.
+// One row attends to no key, the others to one key, which has their whole weight, so dq and dk are
+// exactly 0. This holds for the last query only if the gradients of its weights, which x.rows lists
+// twice, are added before delta is subtracted. `pooled` has 6 x 9 cells.
 TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
   for_each_call([](EdgeCall& x) {
     const PathResults got = x.run(x.inputs(), {.masks = {x.lengths(0, 1)}},
@@ -258,8 +262,8 @@ TEST(PathEdges, AnEmptyRowAddsNothingAndCountsInMeans) {
     expect("entropy", [](Index, Index, Index) { return 0.0; });
     expect("column_sums", [&](Index, Index j, Index) { return j == 0 ? double(x.Tq - 1) : 0.0; });
     expect("pooled", [&](Index, Index m, Index n) {
-      const bool any = m == 0 || (m * x.Tq + 5) / 6 < ((m + 1) * x.Tq + 5) / 6;
-      return n > 0 || !any ? 0.0 : m == 0 ? 1.0 - 1.0 / double(of_cell) : 1.0;
+      const bool has_queries = m == 0 || (m * x.Tq + 5) / 6 < ((m + 1) * x.Tq + 5) / 6;
+      return n > 0 || !has_queries ? 0.0 : m == 0 ? 1.0 - 1.0 / double(of_cell) : 1.0;
     });
     for (const char* name : {"dq", "dk"})
       expect(
@@ -317,6 +321,7 @@ TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
     }
     // With other scores an infinity in k may give a finite score, or -inf.
     if (x.walk.kind != ScoreKind::kDot) return;
+    // A positive q makes the score +inf, not -inf.
     const Tensor one_q = with(x.q, 0, 1), far_k = with(x.k, 1, kInf);
     check("+inf in k", {one_q, far_k, x.v}, {});
   });
@@ -324,8 +329,9 @@ TEST(PathEdges, ALiveNaNOrInfinityMakesItsRowNaN) {
 
 // ---- sinks ----------------------------------------------------------------------------------
 
-// All scores are 0: the sink has its share of the weight, and is part of lse and the maximum, but
-// not of the entropy of the keys. Squares of the values would overflow, or be 0.
+// All scores are 0. With small values there is a sink: it has its share of the weight, and is part
+// of lse and the maximum, but not of the entropy of the keys. value_sums are norms of values whose
+// squares underflow, overflow or are infinite.
 TEST(PathEdges, ASinkTakesWeightAndNothingElse) {
   for_each_call([](EdgeCall& x) {
     const bool wide = x.walk.dtype == DType::kFloat64, narrow = size_of(x.walk.dtype) < 4;
@@ -423,9 +429,9 @@ TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
 
 // ---- empty axes -------------------------------------------------------------------------------
 
-// There are no batch entries, heads, queries or keys, or none of a shared input; or key heads that
-// no query head reads. Results do not depend on the contents of scratch memory, and arrays without
-// elements need no memory.
+// Sizes without any pair: no batch entries (in both inputs, or only in one while the other would be
+// broadcast), no heads, no queries or no keys. In some, key heads have no query heads. Results do
+// not depend on the contents of scratch memory, and arrays without elements need no memory.
 TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   constexpr std::array<Index, 6> kSizes[] = {
       // B of q and k, H, G, Tq, Tk
@@ -468,8 +474,8 @@ TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   });
 }
 
-// Whichever axis is empty, and however many units the other axes give, no memory is reserved for
-// keys that no query attends to, and gradients of the sinks are 0 or the previous contents.
+// If one axis is empty, a call takes no time or scratch memory for the others, even 2^40 of them.
+// dsinks is then 0, or unchanged if gradients are accumulated.
 TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   constexpr Index kMany = Index{1} << 40;
   const float one = 1;

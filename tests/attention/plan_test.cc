@@ -139,6 +139,7 @@ TEST(Plan, IsNotDisturbedByACallThatComesWhileItRuns) {
         ++refused;
       }
     };
+    other.q = normal({2, 4, 70, 8}, 6);  // other queries: a call that ran would change results
     const Inputs shorter{other.q, slice(other.k, 2, 0, 60), slice(other.v, 2, 0, 60)};
     Options options = x.options();
     options.masks.emplace_back(mask_mod([&](At at) {
@@ -159,10 +160,9 @@ TEST(Plan, IsNotDisturbedByACallThatComesWhileItRuns) {
       return std::array{contiguous(x.out.view()), contiguous(x.dq.view()), contiguous(x.dk.view())};
     };
     const std::array<Tensor, 3> alone = outs();
-    other.q = normal({2, 4, 70, 8}, 6);
     running = &plan;
     const std::array<Tensor, 3> disturbed = outs();
-    EXPECT_GE(refused, 6);
+    EXPECT_GE(refused, 2 * 3);  // passes that evaluate the mask, with three calls each
     for (std::size_t n = 0; n < alone.size(); ++n) {
       EXPECT_TRUE(same_bits(alone[n], disturbed[n])) << threads << " threads, result " << n;
     }
@@ -185,39 +185,41 @@ TEST(Context, AStopFlagCancels) {
   }
 }
 
-// The mask sets the flag when it is evaluated for query 1, key 1, in the first task of a sweep. The
-// task then ends after its current row.
+// The mask sets the stop flag at query 1 and key 1 of the first head, in the chosen one of the
+// passes over all pairs, of which the reference's backward pass makes two: by queries, then by
+// keys. A task of the reference then ends after its row, a fused one after its block: the mask is
+// evaluated for few more pairs.
 TEST(Context, AStopFlagEndsALongTask) {
   Problem x;
   std::atomic<bool> stop{false};
-  std::atomic<int> asked_after{0};
-  int sweep = 0, to_stop = 0;
-  const MaskMod setting = mask_mod([&](At at) {
-    if (at.b == 0 && at.h == 0 && at.i == 1 && at.j == 1 && ++sweep == to_stop) stop = true;
-    if (stop) ++asked_after;
+  std::atomic<int> calls_after_stop{0};
+  int pass = 0, pass_to_stop = 0;
+  const MaskMod stopping = mask_mod([&](At at) {
+    if (at.b == 0 && at.h == 0 && at.i == 1 && at.j == 1 && ++pass == pass_to_stop) stop = true;
+    if (stop) ++calls_after_stop;
     return true;
   });
   Context context = context_on("reference");
   context.set_stop_flag(&stop);
-  const auto asked = [&](int sweeps, const auto& call) {
+  const auto calls_after_stop_in = [&](int chosen, const auto& call) {
     stop = false;
-    asked_after = sweep = 0;
-    to_stop = sweeps;
+    calls_after_stop = pass = 0;
+    pass_to_stop = chosen;
     EXPECT_THROW(call(), Cancelled);
-    return asked_after.load();
+    return calls_after_stop.load();
   };
-  const Options options{.masks = {setting}};
+  const Options options{.masks = {stopping}};
   const auto forward = [&] { attention(x.inputs(), options, {.out = x.out}, context); };
   const auto backward = [&] {
     attention_backward(x.inputs(), options, {x.out, x.lse}, {.out = x.dout}, {.k = x.dk}, context);
   };
-  EXPECT_LT(asked(1, forward), 130);   // of 32 queries by 130 keys
-  EXPECT_LT(asked(1, backward), 130);  // of 32 queries by 130 keys
-  EXPECT_LT(asked(2, backward), 130);  // of 2 heads by 70 queries
+  EXPECT_LT(calls_after_stop_in(1, forward), 130);   // of the 32 x 130 pairs of a task
+  EXPECT_LT(calls_after_stop_in(1, backward), 130);  // of 32 x 130
+  EXPECT_LT(calls_after_stop_in(2, backward), 130);  // of 2 heads x 70 queries x 130 keys
   context.force_path("");
   x.k = normal({2, 2, 2000, 8}, 2);
   x.v = normal({2, 2, 2000, 8}, 3);
-  EXPECT_LT(asked(1, forward), 70 * 2 * 512);  // of 70 queries of 2 heads by 2,000 keys
+  EXPECT_LT(calls_after_stop_in(1, forward), 70 * 2 * 512);  // of 70 queries x 2 heads x 2,000 keys
 }
 
 TEST(Context, AnUnknownPathIsAnErrorThatListsThePaths) {

@@ -88,8 +88,9 @@ void for_each_call(Index queries, Index keys, const F& test) {
   }
 }
 
-// True if the tests run once more for a named CPU target, but not with everything.
-bool is_short_run() { return std::getenv("QKV_TARGET") != nullptr && !is_thorough(); }
+// True if QKV_TARGET is set, so that these tests repeat those of another run, and the scale is not
+// 100 percent.
+bool is_reduced_rerun() { return std::getenv("QKV_TARGET") != nullptr && !is_thorough(); }
 
 TEST(Shards, QueriesAreRowsOfTheWholeCall) {
   int compared = 0;
@@ -107,12 +108,12 @@ TEST(Shards, QueriesAreRowsOfTheWholeCall) {
   EXPECT_GT(compared, 50);
 }
 
-// The options, but with sinks only in the part of the keys that begins at `first`: merge() requires
-// that one part has them.
-OptionsOf without_sinks_after(const OptionsOf& options, Index first) {
-  return [options, first](const Whole& x, const Part& i, const Part& j) {
+// The options, but with sinks only in the first part of the keys: merge() requires that exactly one
+// part has them.
+OptionsOf with_sinks_in_first_part(const OptionsOf& options) {
+  return [options](const Whole& x, const Part& i, const Part& j) {
     Options of_part = options(x, i, j);
-    if (j.begin != first) of_part.sinks = {};
+    if (j.begin != 0) of_part.sinks = {};
     return of_part;
   };
 }
@@ -134,10 +135,12 @@ TEST(Shards, PartsOfTheKeysMergeAnywhere) {
         const bool drops = options(x, x.queries(), x.keys()).dropout.p > 0;
         for (const std::vector<Index>& cuts :
              {std::vector<Index>{0, 1, 300, 777, 900}, std::vector<Index>{0, 4, 512, 772, 900}}) {
+          // With dropout, parts begin at multiples of 4, as those of the second list do.
           if (drops && cuts[1] % 4 != 0) continue;
-          Rows merged = run(x, without_sinks_after(options, 0), x.queries(), {0, cuts[1]}, context);
+          Rows merged =
+              run(x, with_sinks_in_first_part(options), x.queries(), {0, cuts[1]}, context);
           for (std::size_t n = 1; n + 1 < cuts.size(); ++n) {
-            const Rows more = run(x, without_sinks_after(options, 0), x.queries(),
+            const Rows more = run(x, with_sinks_in_first_part(options), x.queries(),
                                   {cuts[n], cuts[n + 1]}, context);
             merge(merged.out, merged.lse, more.out, more.lse);
           }
@@ -188,7 +191,7 @@ void expect_same_rows(const Rows& all, const Part& i, const Rows& some) {
 TEST(Shards, StepsAreOneCallBitForBit) {
   for (const Index queries : {2, 20, 130}) {
     if (is_brief() && queries != 20) continue;
-    if (is_short_run() && queries == 130) continue;
+    if (is_reduced_rerun() && queries == 130) continue;
     for_each_call(
         queries, 1300,
         [&](const Whole& x, const std::string&, const OptionsOf& options, Context& context) {
@@ -341,7 +344,8 @@ TEST(Shards, IndicesAreCheckedAtTheirPositions) {
   }
 }
 
-// A call on every second head, from head 1 on, drops and computes what the whole call does there.
+// A call on heads 1 and 3 alone has the dropout and the results that these heads have in the whole
+// call.
 TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
   const Whole x(300, 700, DType::kFloat32, ScoreKind::kDot, 17, 4);
   const auto odd = [](const Tensor& all, int axis = 1) {
@@ -383,6 +387,7 @@ TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
       gradients(inputs, out, lse, odd(x.dout), got, got_table);
       EXPECT_TRUE(same_bits(odd(want), got.view()));
       EXPECT_LE(largest_error(odd(want_table, 0), odd(got_table, 0)), 1e-4);
+      // Heads 0 and 2 get no gradient.
       EXPECT_EQ(largest_error(slice(got_table.view(), 0, 0, 4, 2),
                               Tensor(DType::kFloat32, {2, x.Tq + x.Tk})),
                 0);
@@ -390,7 +395,7 @@ TEST(Shards, SomeHeadsAreThoseOfTheWholeCall) {
   }
 }
 
-TEST(Shards, NumbersOfHeadsAreChecked) {
+TEST(Shards, HeadIndicesAreChecked) {
   const Whole x(4, 640, DType::kFloat32, ScoreKind::kDot, 17, 4);
   const Tensor table = normal({6}, 1);
   const Symbols at;
@@ -486,6 +491,8 @@ void check_gradient_steps(const Whole& x, const OptionsOf& options, Context& con
   EXPECT_TRUE(same_bits(dv.view(), convert(v.view(), x.dtype).view())) << "dv";
 }
 
+// The first path takes all options with G = 4, and three with G = 2; other paths take "alibi", or
+// if thorough these three. A reduced rerun takes one for each G. Input transforms have no steps.
 TEST(Shards, StepsOfGradientsAreOneCallBitForBit) {
   int large = 0;
   for (const std::string& path : all_backward_paths()) {
@@ -494,9 +501,9 @@ TEST(Shards, StepsOfGradientsAreOneCallBitForBit) {
     for (const Index key_heads : {4, 2}) {
       const Whole x(640, 1100, DType::kFloat32, ScoreKind::kDot, 17, key_heads);
       for (const auto& [name, options] : options_by_name()) {
-        const bool is_short = name == "alibi" || name == "sinks" || name == "window";
-        if ((!is_first || key_heads == 2) && !is_short) continue;
-        if (is_short_run() && name != (key_heads == 4 ? "alibi" : "window")) continue;
+        const bool runs_everywhere = name == "alibi" || name == "sinks" || name == "window";
+        if ((!is_first || key_heads == 2) && !runs_everywhere) continue;
+        if (is_reduced_rerun() && name != (key_heads == 4 ? "alibi" : "window")) continue;
         if (!is_first && !is_thorough() && name != "alibi") continue;
         const Options of_all = options(x, x.queries(), x.keys());
         if (of_all.rotary || of_all.qk_norm) continue;
@@ -511,8 +518,11 @@ TEST(Shards, StepsOfGradientsAreOneCallBitForBit) {
   for (const std::string& path : bfloat16_paths()) {
     SCOPED_TRACE(path);
     Context context = context_on(path);
-    check_gradient_steps(Whole(640, 1100, DType::kBFloat16, ScoreKind::kDot, 64, 4),
-                         options_by_name()[1].second, context);
+    const auto causal = [](const Whole&, const Part&, const Part&) {
+      return Options{.masks = {Causal{}}};
+    };
+    check_gradient_steps(Whole(640, 1100, DType::kBFloat16, ScoreKind::kDot, 64, 4), causal,
+                         context);
   }
 }
 

@@ -16,7 +16,7 @@
 #include "tests/attention/paths.h"
 #include "tests/support/asked_target.h"
 
-// The tests of this program run once per CPU target, with QKV_TARGET in the environment.
+// CTest runs this program without QKV_TARGET, and many of its tests again for other targets.
 namespace qkv::test {
 namespace {
 
@@ -37,27 +37,28 @@ TEST(Target, IsTheOneAsked) {
   }
 }
 
-// Whatever target is requested, the list of targets is in order and ends with the reference, and
-// each of them is a path.
+// Whatever target is requested, the list of targets is in order and ends with the reference.
 TEST(Target, AreListedBestFirst) {
   const auto targets = cpu_targets();
   ASSERT_FALSE(targets.empty());
   EXPECT_EQ(targets.back(), "reference");
   std::vector<std::string> order{"amx",  "avx512bf16", "avx512",       "avx2",
                                  "sse4", "neon",       "amx-emulated", "reference"};
-  // Where dot2 is slow.
+  // Where VDPBF16PS is slow, avx512bf16 comes after avx512.
   const auto avx512 = std::find(targets.begin(), targets.end(), "avx512");
   if (std::find(targets.begin(), avx512, "avx512bf16") == avx512) std::swap(order[1], order[2]);
   auto at = order.begin();
   for (const std::string_view target : targets) {
     at = std::find(at, order.end(), target);
-    ASSERT_NE(at++, order.end()) << target << " is unknown or out of order";
+    ASSERT_NE(at, order.end()) << target << " is unknown or out of order";
+    ++at;
   }
 }
 
 #if defined(__x86_64__)
-// A CPU whose VDPBF16PS is slow computes bfloat16 with avx512; the others keep their order.
-TEST(Target, AvxBf16ComesSecondWhereItIsSlow) {
+// Where VDPBF16PS is slow, avx512 is preferred to avx512bf16. The order of the other targets does
+// not change.
+TEST(Target, Avx512ComesBeforeAvx512Bf16WhereThatIsSlow) {
   using kernels::Target;
   const kernels::TargetOrder fast{Target::kAmx,  Target::kAvx512Bf16, Target::kAvx512,
                                   Target::kAvx2, Target::kSse4,       Target::kEmulatedAmx};

@@ -7,9 +7,9 @@
 
 namespace qkv::test {
 
-// Runs a kernel of src/cuda/device in the emulator, given as to the driver: by its name, with its
-// one parameter: ForwardArguments, AdditiveArguments or GradientArguments. Throws std::logic_error
-// for an unknown name.
+// Runs a kernel of src/cuda/device in the emulator. As in a call of the CUDA driver, the kernel is
+// chosen by name and gets one pointer: `arguments` points to the struct that this kernel takes,
+// such as ForwardArguments. Throws std::logic_error for an unknown name.
 void emulate_kernel(const char* name, std::int64_t blocks, int threads, std::size_t shared_bytes,
                     const void* arguments, std::uint32_t seed = 1);
 

@@ -37,9 +37,10 @@ def _bound(dtype: torch.dtype) -> str:
 _SECTIONS = {
     "equal": (
         "Equal",
-        "Outputs, gradients, weights and generated text agree with `eager`'s, as far as `eager` "
-        f"has them, within {_bound(torch.float64)} of each tensor's largest number, or of 1 "
-        f"(float32: {_bound(torch.float32)}).",
+        "Outputs, gradients, weights and generated text differ from `eager`'s, where it has them "
+        f"and they are finite, by at most {_bound(torch.float64)} (float32: "
+        f"{_bound(torch.float32)}) of max(1, the tensor's largest number); rows of padding are not "
+        "compared.",
     ),
     "refused": (
         "Refused",
@@ -102,7 +103,7 @@ def reason(result: Result) -> str:
         if option:
             return f"passes `{option[1]}` to attention"
         if text.startswith("changed: "):
-            return "a part has its own attention: refused if switched, `eager` if constructed"
+            return "a part has its own attention and stays `eager`; switching is refused"
         return re.sub(r'.*attn_implementation="qkv": \w+ (.*?)(; use.*|$)', r"\1", text)
     package = re.search(r"requires the (\w+) library|No module named '(\w+)'", text)
     if package:
@@ -150,13 +151,13 @@ def rendered(results: List[Result]) -> str:
         "# The models of Transformers, one by one",
         "",
         f"Transformers {transformers.__version__}: {len({r.name for r in results})} configurations "
-        f"with {len(results)} classes (the model and, if any, the class that generates text; a "
-        "configuration without a class counts as one). Numbers in parentheses count "
+        f"with {len(results)} classes: each one's model and, if any, its text generator. A "
+        "configuration without a class counts as one class; numbers in parentheses count "
         "configurations. `tests/python/models_page.py` writes this page.",
         "",
         "Models are small and in float64, or float32 if they require it. Their random parameters "
-        "are large enough for attention to affect the results. Where the classes of a "
-        "configuration differ, each is named in parentheses.",
+        "are large enough for attention to affect the results. Where classes of a "
+        "configuration fare differently, each is named in parentheses.",
         "",
     ]
     for state, (title, text) in _SECTIONS.items():

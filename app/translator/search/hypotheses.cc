@@ -64,11 +64,11 @@ void Hypotheses::advance(std::span<const Continuation> best, std::span<const flo
   const bool full = !live_.empty() && live_.front().tokens >= most_tokens_;
   if (nodes_.size() >= 2 * most_kept_nodes_) forget_dead_ends();
   done_ = live_.empty() || full ||
-          (static_cast<Index>(ended_.size()) >= options_.beam && is_ended_best());
+          (static_cast<Index>(ended_.size()) >= options_.beam && best_has_ended());
 }
 
 // Whether no live hypothesis has a higher score than the best that has ended.
-bool Hypotheses::is_ended_best() const {
+bool Hypotheses::best_has_ended() const {
   const auto by_score = [this](const Hypothesis& one, const Hypothesis& other) {
     return score(one) < score(other);
   };

@@ -29,13 +29,14 @@ class Hypotheses {
 
   double log_probability(Index hypothesis) const;
 
-  // The number of continuations that a step needs. With twice the beam, `beam` hypotheses stay
-  // live although each may also end.
+  // The number of continuations that a step needs: twice the beam, since each hypothesis has one
+  // continuation that ends it, so that at least `beam` others remain. With beam 1 it is one: if it
+  // ends, the search is over.
   static Index continuations(const SearchOptions& options) noexcept;
   // Takes one step with the `best` continuations, at most continuations() of them, best first. Row
-  // k of `attention` [live,Ts] belongs to hypothesis k. It may be absent unless the options request
-  // attention, or request the sources of unknown tokens and one of the tokens is
-  // Vocabulary::kUnknown.
+  // k of `attention` [live,Ts] belongs to the live hypothesis k before the step. `attention` must
+  // be given if the options request attention, or if they request the sources of unknown tokens and
+  // a continuation's token is Vocabulary::kUnknown; otherwise it may be empty.
   void advance(std::span<const Continuation> best, std::span<const float> attention, Index Ts);
 
   // The translation, once done(), with `Ts` attention weights per token if the options request
@@ -47,7 +48,8 @@ class Hypotheses {
   struct Node {
     Index before = -1;
     std::int32_t token = 0;
-    std::int32_t looked_at = 0;  // source token with the largest attention weight
+    // The position of the source token with the largest weight, the end token excepted.
+    std::int32_t looked_at = 0;
     std::vector<float> attention{};
   };
   struct Hypothesis {
@@ -59,14 +61,14 @@ class Hypotheses {
   // Removes nodes that no hypothesis reaches.
   void forget_dead_ends();
   double score(const Hypothesis& hypothesis) const;
-  bool is_ended_best() const;
+  bool best_has_ended() const;
 
   SearchOptions options_;
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  // The most nodes that a removal of unreachable nodes has kept, at least 1024. Twice as many
-  // nodes start the next removal.
+  // forget_dead_ends() runs when there are twice as many nodes as this: the most that it has kept
+  // so far, or 1024.
   std::size_t most_kept_nodes_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;

@@ -64,9 +64,11 @@ void Training::begin() {
     remove_checkpoints_after(*folder_, *resumed_);
     const bool goes_on =
         !is_spent(options_.after, state_.counts.spent) && !state_.stopping.is_over();
-    const std::vector<CurvePoint> points = curve_that_ends_with_the_best();
-    state_.write_models(*folder_, goes_on || points.empty() || !folder_->holds(kBestFile));
-    if (goes_on && !points.empty()) tell_of_discarded(points);
+    const std::vector<CurvePoint> points = curve_if_end_was_best();
+    // A run that goes on ignores the validation at the previous run's end; else its model stays.
+    const bool disk_has_better = !points.empty() && folder_->holds(kBestFile);
+    state_.write_models(*folder_, goes_on || !disk_has_better);
+    if (goes_on && !points.empty()) warn_of_ignored_validation(points);
   } else {
     check_nothing_is_lost();
     initialise(state_.model.translator, options_.seed);
@@ -74,9 +76,10 @@ void Training::begin() {
   }
 }
 
-// The points of train.jsonl if the last is a validation at the run's end that was the best, whose
-// parameters the state does not have as the best ones; otherwise none.
-std::vector<CurvePoint> Training::curve_that_ends_with_the_best() const {
+// report() writes the parameters of a run's end to best.safetensors if they are the best so far,
+// but not to the state. If the last line of train.jsonl is such a validation, returns all points of
+// the file; otherwise none.
+std::vector<CurvePoint> Training::curve_if_end_was_best() const {
   if (state_.log.empty()) return {};
   try {
     std::vector<CurvePoint> points = read_training_curve(folder_->file(kLogFile));
@@ -87,8 +90,9 @@ std::vector<CurvePoint> Training::curve_that_ends_with_the_best() const {
   return {};
 }
 
-// Warns that the best parameters are again those that the state holds, since the run goes on.
-void Training::tell_of_discarded(std::vector<CurvePoint> points) const {
+// Warns that the validation at the end of the previous run no longer counts, and says which
+// parameters are the best instead.
+void Training::warn_of_ignored_validation(std::vector<CurvePoint> points) const {
   if (!hooks_.warning) return;
   const CurvePoint end = points.back();
   std::string best = "best.safetensors holds the latest parameters until the next validation";
@@ -105,7 +109,7 @@ void Training::tell_of_discarded(std::vector<CurvePoint> points) const {
 
 void Training::share() {
   state_.share(ranks_);
-  is_saved_ = true;
+  is_saved_ = true;  // begin() has saved or restored this state
   saved_update_ = state_.counts.spent.updates;
   saved_seconds_ = state_.counts.spent.seconds;
   pace_.start(saved_seconds_);
@@ -133,8 +137,8 @@ void Training::run() {
   finish();
 }
 
-// Validates and saves at the end of a run. An uninterrupted run would not have stopped here, so
-// this changes train.jsonl, but nothing that a resumed run computes with.
+// Validates and saves at the end of a run. A run with a larger budget would not validate here, so
+// this must not affect what a resumed run computes; it adds a line to train.jsonl.
 void Training::finish() {
   if (!is_stopped_) look_at_flag();
   bool validated = false;
@@ -147,8 +151,8 @@ void Training::finish() {
   if (!is_saved_) save();
 }
 
-// Writes the line that marks the run's end, unless this update already has a line. If `validated`,
-// only a line with a validation counts.
+// Writes the line that marks the run's end. It is left out if the update already has a line (with a
+// validation, if `validated`), or if a line is still due, which the resumed run will write.
 void Training::write_end_line(bool validated) {
   Counts& counts = state_.counts;
   const Index kind = validated ? kValidation : kLine;
@@ -169,8 +173,8 @@ void Training::loop() {
   }
 }
 
-// Whether a signal has arrived at any rank. All ranks look at the same places, so that all stop
-// there.
+// Sets is_stopped_ if the stop flag is set on any rank. All ranks call this at the same points, so
+// that all stop at the same one.
 void Training::look_at_flag() {
   is_stopped_ =
       ranks::any(ranks_, hooks_.stop != nullptr && hooks_.stop->load(std::memory_order_relaxed));
@@ -226,7 +230,7 @@ void Training::update() {
     ++counts.spent.epochs;
   }
   counts.spent.seconds = seconds();
-  ask_for_line();
+  schedule_line();
 }
 
 // Takes one step of Adam on a batch's gradients. Throws Diverged before anything changes.
@@ -264,17 +268,19 @@ void Training::fail(const std::string& what, Index update) const {
       what, update, folder_ == nullptr ? "the folder" : folder_->path(), saved_update_));
 }
 
-void Training::ask_for_line() {
+// Decides which line this update needs. If a validation is due, also writes a checkpoint, even
+// without validation data.
+void Training::schedule_line() {
   Counts& counts = state_.counts;
   const bool due = is_validation_due();
   const bool validate = due && !options_.valid.empty();
   counts.line_due = validate ? kValidation : counts.batch == 0 ? kLine : 0;
-  if (due) keep();
+  if (due) write_checkpoint();
   if (due && !validate) counts.valid_seconds = counts.spent.seconds;
 }
 
 // Writes a checkpoint. It is called before the validation, which may be interrupted.
-void Training::keep() {
+void Training::write_checkpoint() {
   if (options_.keep == 0) return;
   check_finite();
   if (folder_ == nullptr) return;
@@ -298,7 +304,8 @@ void Training::write_line() {
   counts.line_seconds = counts.spent.seconds;
 }
 
-// Adds a line to train.jsonl. `is_best` is given if there was a validation, which is then reported.
+// Adds a line of train.jsonl to the state, whose save writes it. `is_best` is given if there was a
+// validation, which is then reported.
 void Training::add_line(const char* end, std::optional<bool> is_best) {
   state_.counts.spent.seconds = seconds();
   const Counts& counts = state_.counts;
@@ -343,8 +350,8 @@ void Training::save() {
   saved_seconds_ = state_.counts.spent.seconds;
 }
 
-// The validation of the current parameters. Its time counts as the run's, but not in the training
-// speed.
+// The validation of the current parameters. Its time is part of the run's time, but is left out of
+// the training speed.
 const ValidationScore& Training::score() {
   if (score_) return *score_;
   const double start = seconds();

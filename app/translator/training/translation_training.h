@@ -48,8 +48,8 @@ class Training {
   void make_batches();
   void update();
   void learn_from(const TranslationLoss& loss);
-  void ask_for_line();
-  void keep();
+  void schedule_line();
+  void write_checkpoint();
   void write_line();
   void finish();
   void write_end_line(bool validated);
@@ -61,8 +61,8 @@ class Training {
   const ValidationScore& score();
   Quality quality();
   void tell() const;
-  std::vector<CurvePoint> curve_that_ends_with_the_best() const;
-  void tell_of_discarded(std::vector<CurvePoint> points) const;
+  std::vector<CurvePoint> curve_if_end_was_best() const;
+  void warn_of_ignored_validation(std::vector<CurvePoint> points) const;
   void check_nothing_is_lost() const;
   [[noreturn]] void fail(const std::string& what, Index update) const;
 

@@ -23,37 +23,39 @@ constexpr Index kBatchTokens = 4096;
 
 constexpr Index kNotTranslated = -1;
 
-// For each sentence pair the index of the sentence that it represents, or kNotTranslated.
-std::vector<Index> places_of(const EncodedPairs& pairs) {
-  std::vector<Index> places(pairs.source.size(), kNotTranslated);
+// For each sentence pair, the index in pairs.sentences of the sentence whose first pair it is, else
+// kNotTranslated.
+std::vector<Index> sentences_of_pairs(const EncodedPairs& pairs) {
+  std::vector<Index> sentences(pairs.source.size(), kNotTranslated);
   for (std::size_t n = 0; n < pairs.sentences.size(); ++n) {
-    places[static_cast<std::size_t>(pairs.sentences[n].pair)] = static_cast<Index>(n);
+    sentences[static_cast<std::size_t>(pairs.sentences[n].pair)] = static_cast<Index>(n);
   }
-  return places;
+  return sentences;
 }
 
-// Computes the loss of a batch of sentence pairs, and writes the translation of each sentence that
-// they represent to its index in `translations`.
+// Computes the loss of a batch of sentence pairs, and writes the translation of each sentence whose
+// first pair is among them to its index in `translations`.
 TranslationLoss validate_batch(const TranslationModel& model, const EncodedPairs& pairs,
-                               std::span<const Index> batch, std::span<const Index> all_places,
-                               Context& context, std::span<std::string> translations) {
+                               std::span<const Index> batch,
+                               std::span<const Index> sentence_of_pair, Context& context,
+                               std::span<std::string> translations) {
   std::vector<TokenPair> all;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> indices;
   std::vector<std::string> sources;
   for (const Index n : batch) {
     all.push_back(pairs.pair(n));
-    const Index place = all_places[static_cast<std::size_t>(n)];
-    if (place == kNotTranslated) continue;
-    places.push_back(static_cast<std::size_t>(place));
-    sources.push_back(pairs.sentences[places.back()].text.source);
+    const Index sentence = sentence_of_pair[static_cast<std::size_t>(n)];
+    if (sentence == kNotTranslated) continue;
+    indices.push_back(static_cast<std::size_t>(sentence));
+    sources.push_back(pairs.sentences[indices.back()].text.source);
   }
   RunState run{Mode::kEvaluate};
   const TranslationLoss loss = model.translator.loss(all, run, context);
   if (sources.empty()) return loss;
   const SearchOptions search{.attention = false, .scores = SearchScores::kIfCompared};
   auto translated = translate(model, sources, search, context);
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    translations[places[i]] = std::move(translated[i].text);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    translations[indices[i]] = std::move(translated[i].text);
   }
   return loss;
 }
@@ -77,8 +79,8 @@ bool has_bleu(std::span<const TranslatedSentence> sentences) {
   });
 }
 
-// Merges what the ranks computed: each has the losses of its batches, and the others are zero, and
-// the translations of their sentences, and the others are empty.
+// Gives every rank the results of all. Before, a rank has the losses and translations of its own
+// batches; its other losses are zero and its other translations empty.
 void share(Ranks& ranks, std::vector<TranslationLoss>& losses,
            std::vector<std::string>& translations) {
   if (ranks.count() == 1) return;
@@ -98,9 +100,9 @@ void share(Ranks& ranks, std::vector<TranslationLoss>& losses,
   }
 }
 
-// The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4):
-// updates at which validations occur are multiples of one number, and still show different
-// sentences.
+// The sentence shown after an update, by multiplicative hashing (Knuth, volume 3, section 6.4).
+// Validations often occur at multiples of some number of updates; update % count could then show
+// the same few sentences.
 std::size_t sample_of(Index update, std::size_t count) {
   return ((static_cast<std::uint64_t>(update) * 0x9E3779B97F4A7C15U) >> 32U) % count;
 }
@@ -111,7 +113,7 @@ ValidationScore validate(const TranslationModel& model, const EncodedPairs& pair
                          const Executor& executor, const std::atomic<bool>* stop, Ranks& ranks) {
   const auto batches = sorted_batches(pairs.lengths(), kBatchTokens);
   std::vector<TranslationLoss> losses(batches.size());
-  const std::vector<Index> places = places_of(pairs);
+  const std::vector<Index> sentence_of_pair = sentences_of_pairs(pairs);
   std::vector<std::string> translations(pairs.sentences.size());
   // Batches are in the order of length: every rank gets short and long ones.
   std::vector<Index> mine;
@@ -122,12 +124,13 @@ ValidationScore validate(const TranslationModel& model, const EncodedPairs& pair
       Context context;
       context.set_stop_flag(stop);
       const auto n = static_cast<std::size_t>(mine[static_cast<std::size_t>(task)]);
-      losses[n] = validate_batch(model, pairs, batches[n], places, context, translations);
+      losses[n] = validate_batch(model, pairs, batches[n], sentence_of_pair, context, translations);
     });
   } catch (const Cancelled&) {
     is_cancelled = true;
   }
-  // A rank without a batch has not looked at its flag.
+  // A rank without a batch has not looked at its flag. A single rank that has finished keeps its
+  // result even if the flag is set now.
   is_cancelled |= ranks.count() > 1 && stop != nullptr && stop->load(std::memory_order_relaxed);
   if (ranks::any(ranks, is_cancelled)) throw Cancelled("validate");
   share(ranks, losses, translations);

@@ -21,8 +21,8 @@ enum class LeadingAxis { kExamples, kLayers, kHeads };
 // Options that say how the array `attn` of a file is read.
 struct AttentionFileOptions {
   // The meaning of the axes before queries and keys, in the file's order, none twice. If empty, the
-  // axes are the last ones of examples, layers, heads. {kLayers, kExamples, kHeads} reads a stack
-  // of one array [examples, heads, queries, keys] per layer.
+  // axes are the last ones of examples, layers, heads. {kLayers, kExamples, kHeads} is for arrays
+  // [examples, heads, queries, keys], one per layer, that are stacked along a new first axis.
   std::vector<LeadingAxis> order{};
   // The name of the array that is read as `attn`; the one array of a .npy file needs none.
   std::string name = "attn";
@@ -33,19 +33,21 @@ struct AttentionFileOptions {
 struct AttentionFile {
   ConstView attn{};  // [N,L,H,Tq,Tk]; a real dtype, as stored
   ConstView mask{};  // bool [N,L,H,Tq,Tk], false where masked; absent if the file has none
-  // The entropies in nats of the T rows that pooled maps had before pooling, float64 [N,L,H,1,T];
-  // absent if the file lacks them, and if its maps are not pooled.
+  // If maps are pooled: the entropies, in nats, of their T rows before pooling, float64
+  // [N,L,H,1,T]. Absent if the file has none or its maps are not pooled.
   ConstView row_entropy{};
   std::vector<LeadingAxis> order{};  // the axes that the file has before queries and keys
   std::vector<Tokens> src{};         // tokens of the keys: none, or N lists of Tk
   std::vector<Tokens> tgt{};         // tokens of the queries: none, or N lists of Tq
-  bool same_tokens = false;          // true if `tgt` is a copy of `src`
-  std::vector<Index> rows{};  // query index of each row, Tq ascending; empty: row i is query i
+  bool same_tokens = false;          // true if `tgt` is a copy of `src`, or both are absent
+  std::vector<Index> rows{};  // the query of each row, Tq ascending; empty if row i is query i
   std::vector<std::string> axes{};  // names of the rows and of the columns: none or two
   Strings line{};                   // the sentence of each example, [N]; without values if absent
   Strings translation{};            // the translation of each example's sentence, [N]
-  std::string quantity{};           // the name of the numbers, such as "score"; "": none is stored
-  Tensor attn_memory{};             // memory of the views; both move with the struct
+  // The name of the numbers, such as "score"; "" if none is stored or another array is read as
+  // `attn`.
+  std::string quantity{};
+  Tensor attn_memory{};  // the memory of the views above, which stay valid when the struct is moved
   Tensor mask_memory{};
   Tensor entropy_memory{};
 
@@ -60,12 +62,13 @@ QKV_API bool has_attention(std::span<const NamedArray> arrays);
 // Reads attention weights from an .npz file, a .safetensors file, or a .npy file that is `attn`
 // alone ("-": standard input). `attn` has 2 to 5 axes: [examples, layers, heads,] queries, keys.
 // `src` and `tgt` are text of shape [Tk] and [Tq], or [N,Tk] and [N,Tq]; `src` alone serves both
-// where Tq = Tk. `mask` (bool or integers, 0 = masked) broadcasts to `attn` by NumPy's rules, with
-// its axes as in the file. `axes` is text [2]: the names of rows and columns. `rows`, ascending
-// integers [Tq] from 0 or more, are the query indices of a file that does not hold all queries.
-// `line` and `translation` are text [N]. `quantity`, text [1], is the name of the numbers in `attn`
-// if they are not weights. `entropy`, with more rows than `attn` has, says that attn's rows are
-// pooled. Other arrays are ignored. Throws InputError that names the file, the array and the rule.
+// if Tq = Tk and the file has all queries. `mask` (bool or integers, 0 = masked) broadcasts to
+// `attn` by NumPy's rules, with its axes as in the file. `axes` is text [2]: the names of rows and
+// columns. `rows`, ascending integers [Tq] from 0 or more, are the query indices of a file that
+// does not hold all queries. `line` and `translation` are text [N]. `quantity`, text [1], is the
+// name of the numbers in `attn` if they are not weights. `entropy`, with more rows than `attn` has,
+// says that attn's rows are pooled. Other arrays are ignored. Throws InputError that names the
+// file, the array and the rule, and Error for an axis that is twice in options.order.
 QKV_API AttentionFile read_attention_file(const std::string& path,
                                           const AttentionFileOptions& options = {});
 

@@ -5,7 +5,7 @@
 #include "cuda/device/arguments.h"
 #include "cuda/device/words.h"
 
-// Single numbers of arrays of any type, for options. Rows of q, k and v are read in tiles.
+// Reads single numbers of arrays of any type, and says where the rows of a head lie.
 namespace qkv::cuda {
 
 QKV_DEVICE float minus_infinity() { return bits_to_float(0xFF800000U); }
@@ -41,11 +41,13 @@ QKV_DEVICE std::int64_t integer_at(Element type, const void* data, std::int64_t 
     case Element::kUInt32:
       return number<std::uint32_t>(data, offset);
     default:
-      return number<std::int64_t>(data, offset);  // uint64: a number above 2^63 is negative
+      return number<std::int64_t>(data, offset);  // uint64: a number from 2^63 on is negative
   }
 }
 
-// The offset of head h of flat batch entry b, where b counts the batch axes in row-major order.
+// The offset of head h of flat batch entry b, where b counts the batch axes in row-major order. An
+// array has either one stride for all batch axes (`entry`) or one for each (`batch`); the others
+// are 0.
 QKV_DEVICE std::int64_t offset_of(const ForwardArguments& a, const DeviceArray& x, int b, int h) {
   std::int64_t offset = b * x.entry + h * x.head;
   auto rest = static_cast<unsigned>(b);
@@ -57,8 +59,7 @@ QKV_DEVICE std::int64_t offset_of(const ForwardArguments& a, const DeviceArray& 
   return offset;
 }
 
-// Numbers of 8 bytes in shared memory: what is needed once in a tile of keys need not stay in
-// registers.
+// Stores and loads a number of 8 bytes in shared memory.
 QKV_DEVICE void store_long(std::uint32_t to, std::uint64_t x) {
   store_shared(to, static_cast<std::uint32_t>(x));
   store_shared(to + 4, static_cast<std::uint32_t>(x >> 32));
@@ -71,7 +72,8 @@ struct alignas(16) FourFloats {
   float x[4];
 };
 
-// Rows of 16-bit numbers of one head.
+// Rows of 16-bit numbers of one head: the first, strides in numbers, and `vectors` as in
+// DeviceArray.
 struct DeviceRows {
   const std::uint16_t* data;
   std::int64_t row;

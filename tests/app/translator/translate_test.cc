@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests properties that a translation of any model has.
+// Tests properties that a translation of any model has, and the search by models made for it.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -162,6 +162,7 @@ TEST(Translate, UnknownTokensComeFromWhatWasLookedAtMost) {
           if (looked[n].tokens[i] != app::Vocabulary::kUnknown) continue;
           if (attention == TranslatorAttention::kNone) continue;
           const auto row = looked[n].attention.values<float>().subspan(i * sources[n].size());
+          // The source's end token does not count, unless it is the only token.
           const auto end = row.begin() + std::max<std::ptrdiff_t>(std::ssize(sources[n]) - 1, 1);
           want.push_back(
               static_cast<std::int32_t>(std::max_element(row.begin(), end) - row.begin()));
@@ -197,7 +198,8 @@ TEST(Translate, LanesHaveTheCallersPathAndStop) {
 
 // ---- how long a translation is --------------------------------------------------------------
 
-// A translator that gives each token the probability softmax(scores), whatever precedes it.
+// A translator that gives each token the probability softmax(scores), whatever precedes it. The
+// tokens are padding, start, end, unknown, then words from 4 on.
 Translator constant_translator(const std::vector<double>& scores) {
   auto config = small_config(TranslatorAttention::kAdditive);
   config.target_tokens = static_cast<Index>(scores.size());
@@ -224,7 +226,7 @@ TEST(Translate, NeitherPaddingNorTheStartIsAToken) {
   const Translator translator = constant_translator({9, 8, 0, 1, 2});
   EXPECT_EQ(translate(translator, {{3, 2}}, {.most_tokens = 2})[0].tokens, Tokens({4, 4}));
   EXPECT_EQ(translate(translator, {{3, 2}}, {.beam = 9, .most_tokens = 2})[0].tokens,
-            Tokens({4, 2}));  // the hypothesis that ends
+            Tokens({4, 2}));  // it has ended, {4, 4} has not
 }
 
 // With p(end) = 0.3 and p(4) = 0.6, ending at once is better in total, and repeated 4s are better
