@@ -15,7 +15,9 @@
 //   p = Wq s        e_j = v . tanh(p + Wk k_j)        w = softmax(e)        out = sum_j w_j value_j
 // The projections of the keys are computed once. A backward step completes only the gradient of s,
 // which the step before needs; it keeps the factors of all other gradients, whose products over all
-// steps follow at the end. Results equal those of AdditiveMemory, but are not bit-identical.
+// steps follow at the end. Results equal those of AdditiveMemory, but are not bit-identical; with
+// it instead, `qkv train` takes 1.7 times as long with 64 units and 1.2 times with 256 (CPU
+// seconds, one thread, sentences of Tatoeba).
 namespace qkv::layers {
 
 // The arrays of a batch of source sequences. Rows have contiguous channels and the layer's dtype,
