@@ -12,7 +12,6 @@
 #include "ranks/collective.h"
 #include "translator/data/batches.h"
 #include "translator/training/kept_checkpoints.h"
-#include "translator/training/training_curve.h"
 #include "translator/training/training_log.h"
 #include "translator/training/validation.h"
 

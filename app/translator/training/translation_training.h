@@ -9,6 +9,7 @@
 
 #include "files/locked_folder.h"
 #include "translator/training/batch_gradients.h"
+#include "translator/training/training_curve.h"
 #include "translator/training/training_pace.h"
 #include "translator/training/training_state.h"
 #include "translator/training/translation_data.h"
