@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "commands/attend/attend.h"
+#include "commands/shell/exit_codes.h"
 #include "commands/shell/json_values.h"
 #include "commands/shell/terminal.h"
 
