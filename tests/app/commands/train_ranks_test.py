@@ -129,27 +129,24 @@ class TrainRanks(TrainCase):
             got = done.stdout.splitlines()
             self.assertEqual([want[0], *want[2:]], [got[0], *got[2:]])
 
-    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("orted"), "no root, or no Open MPI")
-    def test_two_hosts(self):
+    def expect_same_run(self, *launcher):
+        """Trains on two hosts of this machine; skips the test if `launcher` ends with code 77."""
         self.whole("3u")
-        words = [HOSTS, "1gbit", "mpirun", "--host", "one:1,two:1", PROGRAM, "train", "data.tsv",
-                 "-o", "RUN", *MORE, "--after", "3u", "--progress", "never"]
+        words = [*launcher, PROGRAM, "train", "data.tsv", "-o", "RUN", *MORE, "--after", "3u",
+                 "--progress", "never"]
         done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
         if done.returncode == 77:
             self.skipTest(done.stderr)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.same_run("RUN", "WHOLE")
 
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("orted"), "no root, or no Open MPI")
+    def test_two_hosts(self):
+        self.expect_same_run(HOSTS, "1gbit", "mpirun", "--host", "one:1,two:1")
+
     def test_slurm(self):
-        self.whole("3u")
-        words = [NODES, "srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodes", "2",
-                 "--ntasks-per-node", "1", "--cpus-per-task", "1", PROGRAM, "train", "data.tsv",
-                 "-o", "RUN", *MORE, "--after", "3u", "--progress", "never"]
-        done = subprocess.run(words, capture_output=True, cwd=self.dir, timeout=PATIENCE, text=True)
-        if done.returncode == 77:
-            self.skipTest(done.stderr)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.same_run("RUN", "WHOLE")
+        self.expect_same_run(NODES, "srun", "--mpi=pmix", "--kill-on-bad-exit=1", "--nodes", "2",
+                             "--ntasks-per-node", "1", "--cpus-per-task", "1")
 
     def test_resumed_by_other_numbers(self):
         self.whole("9u")
