@@ -30,7 +30,7 @@ printf '127.0.0.1 localhost %s n1 n2\n' "$host" > "$folder/hosts"
 mount --bind "$folder/hosts" /etc/hosts
 head -c 1024 /dev/urandom > "$folder/key"
 chmod 600 "$folder/key"
-readonly port=$((20000 + $$ % 10000 * 4))
+readonly port=$((20000 + RANDOM % 3000 * 4))
 export SLURM_CONF="$folder/slurm.conf"
 cat > "$SLURM_CONF" << END
 ClusterName=test

@@ -108,8 +108,8 @@ TEST(PathEdges, WhatMeansTheSameHasTheSameBits) {
             const auto half = s * 0 + 0.5;
             return select(s > 0.5, half, select(s < -0.5, -half, s));
           })}});
-    // Both passes round the constant 0.1 alike. If they did not, the weight exp(s - lse) of a
-    // query's only key would not be exactly 1, and dv would change.
+    // The constant 0.1 is rounded alike in the two passes: the weight exp(s - lse) of a query's
+    // only key would otherwise not be exactly 1, and dv would change.
     const ScoreMod tenth = score_mod([](auto s, At) { return s * 0.1; });
     const Options one{.masks = {x.lengths(1, 1)}}, changed{.mods = {tenth}, .masks = one.masks};
     EXPECT_TRUE(same_bits(x.run(x.inputs(), one, x.sources()).at("dv"),
