@@ -121,9 +121,10 @@ def test_blocks_of_documents_run(tmp_path: Path, page: str, number: int) -> None
         pytest.importorskip("transformers")
     file = tmp_path / "block.py"
     file.write_text(block)
+    # The processes find each other by the machine's name, which may have no address here.
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         str(file)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local_addr", "127.0.0.1",
+         "--nproc_per_node", "2", str(file)],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
