@@ -42,13 +42,13 @@ QKV_API void ring_attention(const Inputs& inputs, const Options& options, const 
                             Ranks& ranks, Sharding sharding, Context& context);
 
 // Writes gradients of this rank's rows, given its rows of the results and of their gradients.
-// Collective: all ranks request the same gradients. If they are those of q, k and v, all three and
-// no others, and the score is a dot product without QK-norm and rotary positions, then they have
-// the bits of attention_backward() of the whole sequence. All others are sums of the ranks' terms
-// in a fixed order, which differ from those of one process by rounding: those of parameters, bias,
-// slopes and sinks, which are complete on every rank, but for the gradient of bias, which has this
-// rank's rows. There are no gradients of arrays that functions read. `write` must be
-// Write::kOverwrite.
+// Collective: all ranks request the same gradients. Those of q, k and v have the bits of
+// attention_backward() of the whole sequence if the score is a dot product without QK-norm and
+// rotary positions. All others are sums of terms of kShardKeys queries and as many keys: they
+// differ from those of attention_backward() by rounding, but have the same bits for any number of
+// ranks and any sharding. Gradients of parameters, slopes, sinks and arrays that expressions read
+// are complete on every rank; that of bias has this rank's rows, unless all queries share it.
+// `write` must be Write::kOverwrite.
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,
                                      const InputGradients& input_gradients, Ranks& ranks,

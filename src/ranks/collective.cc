@@ -125,6 +125,20 @@ std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine) {
   return split(frames);
 }
 
+void combine(Ranks& ranks, std::span<std::byte> mine,
+             const std::function<void(std::span<const std::byte>)>& add) {
+  if (mine.empty()) return;
+  const int top = distance_up(ranks);
+  std::vector<std::byte> other(top > 1 ? mine.size() : 0);
+  for (int distance = 1; distance < top; distance *= 2) {
+    if (ranks.rank() + distance >= ranks.count()) continue;
+    receive(ranks, other, ranks.rank() + distance);
+    add(other);
+  }
+  if (ranks.rank() != 0) send(ranks, mine, ranks.rank() - top);
+  broadcast(ranks, mine);
+}
+
 bool any(Ranks& ranks, bool mine) {
   return std::ranges::any_of(all_texts(ranks, mine ? "1" : ""),
                              [](const std::string& text) { return !text.empty(); });

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,11 @@ QKV_API std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine);
 // Texts as one, and back.
 QKV_API std::string joined(std::span<const std::string> texts);
 QKV_API std::vector<std::string> split(std::string_view joined);
+
+// Combines arrays of equal sizes, in no particular order, on every rank: add() takes those of other
+// ranks into `mine`.
+QKV_API void combine(Ranks& ranks, std::span<std::byte> mine,
+                     const std::function<void(std::span<const std::byte>)>& add);
 
 // True if it is on any rank.
 QKV_API bool any(Ranks& ranks, bool mine);

@@ -156,6 +156,14 @@ void add(const View& sums, const ConstView& terms) {
     return;
   }
   core::dispatch(sums.dtype(), [&]<class T>() {
+    const bool is_one_row = sums.rank() == 1 && (sums.size(0) < 2 || sums.stride(0) == 1) &&
+                            (terms.size(0) < 2 || terms.stride(0) == 1);
+    if (is_one_row && terms.dtype() == sums.dtype()) {  // the usual case
+      T* const to = sums.as<T>();
+      const T* const from = terms.as<T>();
+      for (Index n = 0; n < sums.size(0); ++n) to[n] += from[n];
+      return;
+    }
     const Tensor wide = convert(terms, sums.dtype());
     const std::span<const T> values = wide.values<T>();
     const Index step = sums.rank() == 0 ? 0 : sums.stride(0);

@@ -3,7 +3,9 @@
 #include <cmath>
 #include <deque>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -18,6 +20,7 @@
 #include "core/order.h"
 #include "core/storage.h"
 #include "ranks/collective.h"
+#include "ranks/exact_sums.h"
 #include "ranks/ring.h"
 
 namespace qkv {
@@ -78,161 +81,217 @@ bool is_dot(const Score& score) {
   return std::visit(Visit{}, score);
 }
 
-// Whether the gradients can have the bits of one process.
+// Whether the gradients of q, k and v are sums that attention_backward_step() continues.
 bool continues_sums(const Call& call) {
   const Options& o = call.options;
-  return call.inputs.q.size(1) > 0 && call.inputs.k.size(1) > 0 && is_dot(o.score) && !o.qk_norm &&
-         !o.rotary;
+  return is_dot(o.score) && !o.qk_norm && !o.rotary;
 }
+
+// The gradients that are requested.
+struct Requested {
+  std::vector<Index> numbers{};  // equal on all ranks: which ones, and the shapes of shared ones
+  bool rows = false;             // one of q, k and v
+  bool others = false;
+
+  Requested(InputGradients wanted, const Options& options) {
+    for (const View* view : {&wanted.q, &wanted.k, &wanted.v}) {
+      numbers.push_back(view->given() ? 1 : 0);
+      rows = rows || view->given();
+    }
+    const auto add = [&](const ConstView& buffer, int axes) {
+      numbers.push_back(buffer.given() ? buffer.rank() : -1);
+      if (!buffer.given()) return;
+      others = true;
+      for (int axis = 0; axis < axes; ++axis) numbers.push_back(buffer.size(axis));
+    };
+    add(wanted.bias, std::max(wanted.bias.rank() - 2, 0));
+    for_each_shared(wanted, options, [&](std::string_view, const View& buffer, const ConstView&) {
+      add(buffer, buffer.rank());
+    });
+  }
+};
 
 // ---- sums of terms --------------------------------------------------------------------------
 
-// A gradient that all queries share, summed over the calls of this rank and then over ranks. Its
-// dtype is that of `to`; sums are in float64.
-struct SharedSum {
-  View to;
-  Tensor sum;
-  Tensor term;
-};
+// Terms are those of kShardKeys queries and kShardKeys keys, at multiples of these: they are the
+// same for any division of the sequence.
+std::vector<Part> blocks_of(const Part& part) {
+  std::vector<Part> blocks;
+  for (Index begin = part.begin; begin < part.end; begin += kShardKeys) {
+    blocks.push_back({begin, std::min(begin + kShardKeys, part.end), part.rank,
+                      part.local + begin - part.begin});
+  }
+  return blocks;
+}
 
-// A list of the gradients that all queries share.
-class SharedSums {
+// Arrays converted to the accumulators' dtype.
+class WideArrays {
  public:
-  // `buffer` is replaced by the memory of a call's term.
-  void add(View& buffer) {
-    if (!buffer.given()) return;
-    SharedSum& one = sums_.emplace_back(SharedSum{buffer, Tensor(DType::kFloat64, buffer.shape()),
-                                                  Tensor(buffer.dtype(), buffer.shape())});
-    buffer = one.term.view();
+  explicit WideArrays(DType wide) : wide_(wide) {}
+
+  ConstView of(const ConstView& x) {
+    if (!x.given() || x.dtype() == wide_) return x;
+    return copies_.emplace_back(convert(x, wide_)).view();
   }
-  void add_terms() {
-    for (SharedSum& one : sums_) ranks::add(one.sum.view(), one.term);
-  }
-  // Sums over ranks in ascending order, on every rank.
-  void finish(Ranks& ranks) {
-    for (SharedSum& one : sums_) {
-      const auto bytes = ranks::bytes_of(ConstView(one.sum.view()));
-      const std::vector<std::string> all =
-          ranks::all_texts(ranks, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-      Tensor total(DType::kFloat64, one.to.shape());
-      for (const std::string& text : all) {
-        Tensor of_rank(DType::kFloat64, one.to.shape());
-        if (text.size() != bytes.size()) {
-          throw std::logic_error("ranks have shared gradients of other sizes");
-        }
-        std::ranges::copy(std::as_bytes(std::span(text.data(), text.size())),
-                          ranks::bytes_of(of_rank.view()).begin());
-        ranks::add(total.view(), of_rank);
-      }
-      copy(total, one.to);
-    }
+  Options of(Options options) {
+    for (ConstView* array : {&options.bias, &options.alibi, &options.sinks}) *array = of(*array);
+    const auto widen = [&]<class S>(S& with_parameters) {
+      S::for_each_parameter([&](const char*, auto parameter, auto) {
+        with_parameters.*parameter = of(with_parameters.*parameter);
+      });
+    };
+    if (options.qk_norm) widen(*options.qk_norm);
+    std::visit(widen, options.score);
+    return options;
   }
 
  private:
-  std::deque<SharedSum> sums_{};
+  DType wide_;
+  std::deque<Tensor> copies_{};
 };
 
-// Adds up, over parts of the keys and over ranks in ascending order, each call's gradients.
-void sum_terms(Ring& ring, const Call& call) {
-  const Inputs& in = call.inputs;
-  Tensor dq = call.zeros_like(in.q);
-  Tensor dk = call.zeros_like(in.k);
-  Tensor dv = call.zeros_like(in.v);
-  const bool has_values = call.outputs.out.given();
-  SharedSums shared;
-  SharedSums sinks;  // complete in the call of one part of the keys
-  InputGradients per_call = call.wanted;
-  for_each_shared(per_call, call.options, [&](std::string_view name, View& buffer, ConstView) {
-    (name == "sinks" ? sinks : shared).add(buffer);
-  });
-  const View sinks_term = per_call.sinks;
-  // A bias that has rows of its own for the queries of a rank, or is shared by all.
-  std::optional<Tensor> bias;
-  if (call.wanted.bias.given()) bias = Tensor(DType::kFloat64, call.wanted.bias.shape());
-  std::vector<Part> with_sinks;
-  ring.for_each_keys(in.k, in.v, [&](const Part& keys, const ConstView& k, const ConstView& v) {
-    const bool is_own = keys.rank == ring.ranks().rank();
-    auto dk_part = std::make_shared<Tensor>(call.zeros_like(k));
-    auto dv_part = std::make_shared<Tensor>(call.zeros_like(v));
-    for (const Part& queries : ring.own()) {
-      if (!ring.meets(queries, keys)) continue;
-      const auto of_rows = [&](const ConstView& x) { return ranks::rows(x, queries); };
-      InputGradients terms = per_call;
-      Tensor q_term(in.q.dtype(), of_rows(in.q).shape());
-      Tensor k_term(k.dtype(), k.shape());
-      Tensor v_term(v.dtype(), v.shape());
-      terms.q = q_term;
-      terms.k = k_term;
-      terms.v = has_values ? v_term.view() : View();
-      const bool takes_sinks = std::ranges::none_of(
-          with_sinks, [&](const Part& part) { return part.begin == queries.begin; });
-      if (takes_sinks) with_sinks.push_back(queries);
-      terms.sinks = takes_sinks ? sinks_term : View();
-      Tensor bias_term;
-      if (bias) {
-        const View part = ring.pairs(bias->view(), queries, keys);
-        bias_term = Tensor(call.wanted.bias.dtype(), part.shape());
-        terms.bias = bias_term;
-      }
-      attention_backward(ring.inputs(queries, k, v, keys), ring.options(queries, keys),
-                         {of_rows(call.saved.out), of_rows(call.saved.lse)},
-                         {of_rows(call.outputs.out), of_rows(call.outputs.lse), {}}, terms,
-                         call.context);
-      ring.forget_sent();
-      ranks::add(ranks::rows(dq.view(), queries), q_term);
-      ranks::add(dk_part->view(), k_term);
-      if (has_values) ranks::add(dv_part->view(), v_term);
-      if (bias) ranks::add(ring.pairs(bias->view(), queries, keys), bias_term);
-      shared.add_terms();
-      if (takes_sinks) sinks.add_terms();
-    }
-    if (!is_own) {
-      ring.send(dk_part, keys.rank, Channel::kSums);
-      ring.send(dv_part, keys.rank, Channel::kSums);
+// A gradient that all queries share: the terms of one block, and the sum over blocks and ranks.
+struct SharedSum {
+  View to;
+  Tensor term;
+  ranks::ExactSums sum;
+
+  SharedSum(const View& gradient, DType dtype)
+      : to(gradient), term(dtype, gradient.shape()), sum(dtype, term.element_count()) {}
+
+  // Collective.
+  void finish(Ranks& ranks) {
+    sum.add_ranks(ranks);
+    Tensor total(DType::kFloat64, to.shape());
+    const std::span<double> values = total.values<double>();
+    for (Index n = 0; n < sum.count(); ++n) values[static_cast<std::size_t>(n)] = sum[n];
+    copy(total, to);
+  }
+};
+
+// The sums of the gradients of some queries, and of some keys and values.
+struct RowSums {
+  View q;
+  View k;
+  View v;
+};
+
+// The gradients of blocks, which are added in orders that do not depend on the ranks: those of a
+// query by ascending keys, those of a key by ascending queries, and all others exactly.
+class BlockGradients {
+ public:
+  // Collective. `others`: whether to compute the gradients besides those of q, k and v.
+  BlockGradients(const Ring& ring, const Call& call, bool others) : ring_(ring), call_(call) {
+    if (!others) return;
+    terms_ = call.wanted;
+    terms_.q = terms_.k = terms_.v = View();
+    terms_.bias = terms_.sinks = View();
+    for_each_shared(terms_, call.options, [&](std::string_view, View& buffer, const ConstView&) {
+      if (!buffer.given()) return;
+      const bool is_captured = std::ranges::any_of(
+          terms_.captured, [&](const CapturedGradient& one) { return &one.to == &buffer; });
+      const DType dtype = is_captured ? buffer.dtype() : call.wide();
+      buffer = shared_.emplace_back(buffer, dtype).term.view();
+    });
+    if (call.wanted.sinks.given()) sinks_.emplace(call.wanted.sinks, call.wide());
+    const View& bias = call.wanted.bias;
+    if (!bias.given()) return;
+    // Shared by all queries unless a rank has rows of its own.
+    if (ranks::any(ring.ranks(), bias.rank() >= 2 && bias.size(bias.rank() - 2) > 1)) {
+      bias_ = Tensor(DType::kFloat64, bias.shape());
       return;
     }
-    for (const int rank : ring.ranks_of(keys)) {
-      if (rank != keys.rank) {
-        auto dk_other = Tensor(call.wide(), k.shape());
-        auto dv_other = Tensor(call.wide(), v.shape());
-        const std::unique_ptr<Transfer> transfers[] = {
-            ring.receive(dk_other, rank, Channel::kSums),
-            ring.receive(dv_other, rank, Channel::kSums)};
-        ranks::wait_for(transfers);
-        ranks::add(ranks::rows(dk.view(), keys), dk_other);
-        ranks::add(ranks::rows(dv.view(), keys), dv_other);
-      } else {
-        ranks::add(ranks::rows(dk.view(), keys), *dk_part);
-        ranks::add(ranks::rows(dv.view(), keys), *dv_part);
+    shared_bias_.emplace(bias, call.wide());
+    numbers_ = Tensor(DType::kInt64, bias.shape());
+    const std::span<Index> numbers = numbers_.values<Index>();
+    std::iota(numbers.begin(), numbers.end(), Index{0});
+  }
+
+  // Whether the gradients besides those of q, k and v need the keys of other parts.
+  bool need_all_keys() const { return !shared_.empty() || call_.wanted.bias.given(); }
+
+  // Adds the terms of a part of the queries and one of the keys; those of q, k and v to `rows`,
+  // unless it is null.
+  void add(const Part& queries, const Part& keys, const ConstView& k, const ConstView& v,
+           const RowSums* rows) {
+    for (const Part& some : blocks_of(queries)) {
+      const auto of_queries = [&](const View& x) {
+        return slice(x, 2, some.begin - queries.begin, some.end - queries.begin);
+      };
+      for (const Part& others : blocks_of(keys)) {
+        const auto of_keys = [&](const auto& x) {
+          return slice(x, 2, others.begin - keys.begin, others.end - keys.begin);
+        };
+        if (!ring_.meets(some, others)) continue;
+        if (rows == nullptr) {
+          add_block(some, others, of_keys(k), of_keys(v), nullptr);
+          continue;
+        }
+        const RowSums of_block{of_queries(rows->q), of_keys(rows->k), of_keys(rows->v)};
+        add_block(some, others, of_keys(k), of_keys(v), &of_block);
       }
     }
-  });
-  ring.finish();
-  for (const auto& [from, to] : {std::pair<const Tensor&, const View&>(dq, call.wanted.q),
-                                 {dk, call.wanted.k},
-                                 {dv, call.wanted.v}}) {
-    if (to.given()) copy(from, to);
   }
-  shared.finish(ring.ranks());
-  sinks.finish(ring.ranks());
-  if (bias) {
-    // Shared by all queries unless a rank has rows of its own.
-    const View& to = call.wanted.bias;
-    const bool is_of_rows = ranks::any(ring.ranks(), to.rank() >= 2 && to.size(to.rank() - 2) > 1);
-    if (is_of_rows) {
-      copy(*bias, to);
-    } else {
-      SharedSums all;
-      View buffer = to;
-      all.add(buffer);
-      copy(*bias, buffer);
-      all.add_terms();
-      all.finish(ring.ranks());
-    }
-  }
-}
 
-// ---- gradients with the bits of one process -------------------------------------------------
+  // Writes the gradients besides those of q, k and v. Collective.
+  void finish() {
+    for (SharedSum& one : shared_) one.finish(ring_.ranks());
+    if (sinks_) sinks_->finish(ring_.ranks());
+    if (shared_bias_) shared_bias_->finish(ring_.ranks());
+    if (bias_.given()) copy(bias_, call_.wanted.bias);
+  }
+
+ private:
+  void add_block(const Part& queries, const Part& keys, const ConstView& k, const ConstView& v,
+                 const RowSums* rows) {
+    WideArrays wide(call_.wide());
+    const auto of_rows = [&](const ConstView& x) { return wide.of(ranks::rows(x, queries)); };
+    // The gradient of the sinks is complete in the call of any keys.
+    const bool takes_sinks = sinks_ && keys.begin == queries.begin;
+    const bool takes_bias = bias_.given() || shared_bias_;
+    if (rows == nullptr && shared_.empty() && !takes_sinks && !takes_bias) return;
+    Inputs inputs = ring_.inputs(queries, wide.of(k), wide.of(v), keys);
+    inputs.q = wide.of(inputs.q);
+    const Options options = wide.of(ring_.options(queries, keys));
+    InputGradients terms = terms_;
+    Tensor q_terms;
+    Tensor k_terms;
+    Tensor v_terms;
+    Tensor bias_terms;
+    if (rows != nullptr) {
+      terms.q = q_terms = Tensor(call_.wide(), rows->q.shape());
+      terms.k = k_terms = Tensor(call_.wide(), rows->k.shape());
+      if (call_.outputs.out.given()) terms.v = v_terms = Tensor(call_.wide(), rows->v.shape());
+    }
+    if (takes_sinks) terms.sinks = sinks_->term;
+    if (takes_bias) terms.bias = bias_terms = Tensor(call_.wide(), options.bias.shape());
+    attention_backward(inputs, options, {of_rows(call_.saved.out), of_rows(call_.saved.lse)},
+                       {of_rows(call_.outputs.out), of_rows(call_.outputs.lse), {}}, terms,
+                       call_.context);
+    if (rows != nullptr) {
+      ranks::add(rows->q, q_terms);
+      ranks::add(rows->k, k_terms);
+      if (v_terms.given()) ranks::add(rows->v, v_terms);
+    }
+    for (SharedSum& one : shared_) one.sum.add(one.term);
+    if (takes_sinks) sinks_->sum.add(sinks_->term);
+    if (bias_.given()) ranks::add(ring_.pairs(bias_.view(), queries, keys), bias_terms);
+    if (!shared_bias_) return;
+    const Tensor numbers = contiguous(ring_.pairs(ConstView(numbers_.view()), queries, keys));
+    shared_bias_->sum.add(numbers.values<Index>(), bias_terms);
+  }
+
+  const Ring& ring_;
+  const Call& call_;
+  InputGradients terms_{};
+  std::deque<SharedSum> shared_{};  // but sinks and bias
+  std::optional<SharedSum> sinks_{};
+  Tensor bias_{};  // float64, of a bias that has rows of its own for the queries of a rank
+  std::optional<SharedSum> shared_bias_{};
+  Tensor numbers_{};  // of the elements of shared_bias_
+};
+
+// ---- gradients of rows ------------------------------------------------------------------------
 
 // The keys of a piece that goes from rank to rank.
 constexpr Index kPiece = 2 * kShardKeys;
@@ -257,12 +316,14 @@ struct Task {
 // the queries that it meets in ascending order; the queries add the pieces in ascending order.
 class Pipeline {
  public:
-  Pipeline(Ring& ring, const Call& call)
+  // Without `blocks`, gradients are continued from call to call.
+  Pipeline(Ring& ring, const Call& call, BlockGradients* blocks)
       : ring_(ring),
         call_(call),
+        blocks_(blocks),
         me_(ring.ranks().rank()),
         heads_(call.inputs.q.size(1)),
-        ratio_(heads_ / call.inputs.k.size(1)) {
+        ratio_(blocks == nullptr ? heads_ / call.inputs.k.size(1) : 1) {
     for (const Part& part : ring.parts()) {
       for (Index begin = part.begin; begin < part.end; begin += kPiece) {
         pieces_.push_back({begin, std::min(begin + kPiece, part.end), part.rank,
@@ -280,7 +341,7 @@ class Pipeline {
     dq_ = call_.zeros_like(in.q);
     dk_ = call_.zeros_like(in.k);
     dv_ = call_.zeros_like(in.v);
-    find_weight_sums();
+    if (blocks_ == nullptr) find_weight_sums();
     send_first_keys();
     begin_last_sums();
     std::deque<Coming> coming;
@@ -297,9 +358,10 @@ class Pipeline {
       keep(last.piece, last.rows);
     }
     ring_.finish();
-    copy(dq_, call_.wanted.q);
-    copy(dk_, call_.wanted.k);
-    copy(dv_, call_.wanted.v);
+    const InputGradients& to = call_.wanted;
+    if (to.q.given()) copy(dq_, to.q);
+    if (to.k.given()) copy(dk_, to.k);
+    if (to.v.given()) copy(dv_, to.v);
   }
 
  private:
@@ -441,18 +503,12 @@ class Pipeline {
       keys = std::move(held_.extract(task.piece).mapped());
     }
     const Part& queries = task.station->queries;
-    const auto some = [&](const auto& view) {
-      const auto part = ranks::rows(view, queries);
-      return part.given() ? slice(part, 1, task.station->first_head, heads_, ratio_) : part;
-    };
-    Inputs inputs = ring_.inputs(queries, keys.k, keys.v, piece);
-    Options options = ring_.options(queries, piece);
-    ring_.take_heads(inputs, options, task.station->first_head, ratio_);
-    attention_backward_step(
-        inputs, options,
-        {some(call_.saved.out), some(call_.saved.lse), some(ConstView(weight_sums_.view()))},
-        {some(call_.outputs.out), some(call_.outputs.lse), {}},
-        {some(dq_.view()), keys.dk.view(), keys.dv.view()}, call_.context);
+    if (blocks_ == nullptr) {
+      continue_sums(*task.station, piece, keys);
+    } else {
+      const RowSums sums{ranks::rows(dq_.view(), queries), keys.dk, keys.dv};
+      blocks_->add(queries, piece, keys.k, keys.v, &sums);
+    }
     if (task.after == nullptr && piece.rank == me_) {
       keep(piece, keys);
     } else if (task.after == nullptr) {
@@ -465,6 +521,22 @@ class Pipeline {
         send(std::move(*tensor), task.after->queries.rank, Channel::kPieces);
       }
     }
+  }
+
+  void continue_sums(const Station& station, const Part& piece, ranks::KeyRows& keys) {
+    const Part& queries = station.queries;
+    const auto some = [&](const auto& view) {
+      const auto part = ranks::rows(view, queries);
+      return part.given() ? slice(part, 1, station.first_head, heads_, ratio_) : part;
+    };
+    Inputs inputs = ring_.inputs(queries, keys.k, keys.v, piece);
+    Options options = ring_.options(queries, piece);
+    ring_.take_heads(inputs, options, station.first_head, ratio_);
+    attention_backward_step(
+        inputs, options,
+        {some(call_.saved.out), some(call_.saved.lse), some(ConstView(weight_sums_.view()))},
+        {some(call_.outputs.out), some(call_.outputs.lse), {}},
+        {some(dq_.view()), keys.dk.view(), keys.dv.view()}, call_.context);
   }
 
   // The sums that correct the rounding of large lse, if a rank has one.
@@ -493,6 +565,7 @@ class Pipeline {
 
   Ring& ring_;
   const Call& call_;
+  BlockGradients* blocks_;
   int me_;
   Index heads_;
   Index ratio_;
@@ -576,30 +649,6 @@ void check(const Call& call) {
   }
 }
 
-// The gradients that are requested.
-struct Requested {
-  std::vector<Index> numbers{};  // equal on all ranks: which ones, and the shapes of shared ones
-  bool has_rows = true;          // those of q, k and v
-  bool rows_alone = true;        // no others
-
-  Requested(InputGradients wanted, const Options& options) {
-    for (const View* view : {&wanted.q, &wanted.k, &wanted.v}) {
-      numbers.push_back(view->given() ? 1 : 0);
-      has_rows = has_rows && view->given();
-    }
-    const auto add = [&](const ConstView& buffer, int axes) {
-      numbers.push_back(buffer.given() ? buffer.rank() : -1);
-      if (!buffer.given()) return;
-      rows_alone = false;
-      for (int axis = 0; axis < axes; ++axis) numbers.push_back(buffer.size(axis));
-    };
-    add(wanted.bias, std::max(wanted.bias.rank() - 2, 0));
-    for_each_shared(wanted, options, [&](std::string_view, const View& buffer, const ConstView&) {
-      add(buffer, buffer.rank());
-    });
-  }
-};
-
 }  // namespace
 
 void ring_attention_backward(const Inputs& inputs, const Options& options, const Saved& saved,
@@ -624,11 +673,28 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
     check(call);
     try_captured(ring, call);
   });
-  if (requested.rows_alone && requested.has_rows && continues_sums(call)) {
-    Pipeline(ring, call).run();
+  const bool has_heads = inputs.q.size(1) > 0 && inputs.k.size(1) > 0;
+  const bool in_steps = has_heads && requested.rows && continues_sums(call);
+  if (in_steps) Pipeline(ring, call, nullptr).run();
+  if (in_steps && !requested.others) return;
+  BlockGradients blocks(ring, call, requested.others);
+  if (requested.rows && !in_steps) {
+    Pipeline(ring, call, &blocks).run();
+  } else if (blocks.need_all_keys()) {
+    ring.for_each_keys(inputs.k, inputs.v,
+                       [&](const Part& keys, const ConstView& k, const ConstView& v) {
+                         for (const Part& queries : ring.own()) {
+                           blocks.add(queries, keys, k, v, nullptr);
+                         }
+                         ring.forget_sent();
+                       });
+    ring.finish();
   } else {
-    sum_terms(ring, call);
+    for (const Part& part : ring.own()) {
+      blocks.add(part, part, rows(inputs.k, part), rows(inputs.v, part), nullptr);
+    }
   }
+  blocks.finish();
 }
 
 }  // namespace qkv

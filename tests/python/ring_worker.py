@@ -49,6 +49,11 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
         "zigzag": ("zigzag", [1024, 1024, 1024], CAUSAL),
     },
 }  # fmt: skip
+# Cases in which some gradients differ from those of one call. One process has them, too.
+ROUNDED = ("additive", "learned", "maps", "table")
+for _name in ROUNDED:
+    _, _rows, _options = CASES[2][_name]
+    CASES[1][_name] = ("contiguous", [sum(_rows)], _options)
 # Cases in which tensors of the options, or that score_mod reads, get a gradient.
 LEARNED = ("learned", "additive", "table")
 DTYPES = {"float64": torch.float64, "bfloat16": torch.bfloat16}

@@ -23,8 +23,10 @@ import qkv  # noqa: E402
 import qkv.torch  # noqa: E402
 
 WORKER = Path(ring_worker.__file__)
-# The cases whose gradients differ from those of one process by rounding.
-ROUNDED = {"additive", "learned", "maps", "table"}
+# What has the bits of one call in these cases; the rest differs by rounding. In other cases
+# everything has.
+SAME_BITS = {name: {"out", "lse"} for name in ring_worker.ROUNDED}
+SAME_BITS["table"] |= {"dq", "dk", "dv"}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,7 @@ def test_equals_one_process(results: Any, ranks: int, name: str) -> None:
         arrays, given, name == "plain", name in ring_worker.LEARNED,
     )  # fmt: skip
     compared: set[str] = set()
+    same_bits = SAME_BITS.get(name, set(want))
     bound = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.05}[arrays[0].dtype]
     for rank in range(ranks):
         mine = ring_worker.rows_of(sharding, rows, rank)
@@ -69,12 +72,27 @@ def test_equals_one_process(results: Any, ranks: int, name: str) -> None:
                     torch.testing.assert_close(total, x, atol=20 * bound, rtol=bound)
                 continue
             part = x.index_select(1 if what == "dbias" else 2, mine)
-            if what in ("out", "lse") or name not in ROUNDED:
+            if what in same_bits:
                 assert torch.equal(part, got[what]), f"{what} of rank {rank}"
                 compared.add(what)
             else:
                 torch.testing.assert_close(got[what], part, atol=bound, rtol=bound)
-    assert compared == ({"out", "lse"} if name in ROUNDED else {*want})
+    assert compared == same_bits
+
+
+@pytest.mark.parametrize("name", ring_worker.ROUNDED)
+def test_does_not_depend_on_the_processes(results: Any, name: str) -> None:
+    sharding, rows, _ = ring_worker.CASES[2][name]
+    (alone,) = results[1]
+    for rank in range(2):
+        mine = ring_worker.rows_of(sharding, rows, rank)
+        for what, x in alone[name].items():
+            got = results[2][rank][name][what]
+            if what.startswith(("dparams", "dread")) or what in ("dalibi_slopes", "dsinks"):
+                want = x if rank == 0 else torch.zeros_like(x)
+            else:
+                want = x.index_select(1 if what == "dbias" else 2, mine)
+            assert torch.equal(want, got), f"{what} of rank {rank}"
 
 
 def test_all_processes_raise(results: Any) -> None:

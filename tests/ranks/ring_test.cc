@@ -13,6 +13,7 @@
 #include <qkv/error.h>
 #include <qkv/ring.h>
 
+#include "ranks/collective.h"
 #include "tests/attention/parts.h"
 #include "tests/ranks/thread_ranks.h"
 #include "tests/support/compare.h"
@@ -225,14 +226,26 @@ double relative_error(const ConstView& got, const ConstView& want) {
   return error / largest;
 }
 
+// What the gradients of ranks are compared with, and which of them are equal to the bit.
+struct Expected {
+  bool of_one_rank = false;  // else of attention_backward()
+  bool same_rows = true;     // dq, dk, dv
+  bool same_others = true;
+};
+
 // Compares the gradients of ranks and of one process.
 void compare_gradients(const Whole& x, const Options& options, const Division& division,
-                       bool rows_alone, bool same) {
+                       bool rows_alone, const Expected& expected = {}) {
   const Forward whole = run_whole(x, options);
   const Tensor dlse = normal(whole.lse.shape(), 8, accumulator_of(x.dtype));
   Backward want(x.inputs(), options, rows_alone);
-  attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout, .lse = dlse},
-                     want.views());
+  const OutputGradients from{.out = x.dout, .lse = dlse};
+  if (expected.of_one_rank) {
+    ranks::OneRank one;
+    ring_attention_backward(x.inputs(), options, {whole.out, whole.lse}, from, want.views(), one);
+  } else {
+    attention_backward(x.inputs(), options, {whole.out, whole.lse}, from, want.views());
+  }
   ThreadRanks::run(division.ranks(), {.most_delay_us = 50}, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), options, parts);
@@ -243,18 +256,19 @@ void compare_gradients(const Whole& x, const Options& options, const Division& d
     Backward got(local.inputs, local.options, rows_alone);
     ring_attention_backward(local.inputs, local.options, {out, lse},
                             {.out = dout, .lse = dlse_rows}, got.views(), ranks, division.sharding);
-    const auto check = [&](const char* name, const Tensor& one, const ConstView& other) {
+    const auto check = [&](const char* name, const Tensor& one, const ConstView& other,
+                           bool is_of_rows = false) {
       if (!one.given() || one.element_count() == 0) return;
-      if (same) {
+      if (is_of_rows ? expected.same_rows : expected.same_others) {
         EXPECT_TRUE(same_bits(one, other)) << name << " of rank " << ranks.rank();
       } else {
         EXPECT_LE(relative_error(one, other), x.dtype == DType::kFloat64 ? 1e-12 : 1e-5)
             << name << " of rank " << ranks.rank();
       }
     };
-    check("dq", got.q, rows_of(want.q.view(), 2, parts));
-    check("dk", got.k, rows_of(want.k.view(), 2, parts));
-    check("dv", got.v, rows_of(want.v.view(), 2, parts));
+    check("dq", got.q, rows_of(want.q.view(), 2, parts), true);
+    check("dk", got.k, rows_of(want.k.view(), 2, parts), true);
+    check("dv", got.v, rows_of(want.v.view(), 2, parts), true);
     if (got.bias.given()) {
       check("dbias", got.bias, rows_of(want.bias.view(), want.bias.rank() - 2, parts));
     }
@@ -282,7 +296,7 @@ TEST(Ring, GradientsHaveTheBitsOfOneProcess) {
         if (is_brief() && ++calls % 5 != 0) continue;
         SCOPED_TRACE(name + ", " + std::to_string(division.ranks()) + " ranks, " +
                      std::to_string(key_heads) + " key heads");
-        compare_gradients(x, options_of(x, x.queries(), x.keys()), division, true, true);
+        compare_gradients(x, options_of(x, x.queries(), x.keys()), division, true);
       }
     }
   }
@@ -301,7 +315,7 @@ TEST(Ring, HasTheBitsOfOneProcessInManyZigzags) {
       const Forward own = run_rank(Local(x.inputs(), options, parts), ranks, division.sharding);
       EXPECT_TRUE(same_bits(own.out, rows_of(whole.out.view(), 2, parts)));
     });
-    compare_gradients(x, options, division, true, true);
+    compare_gradients(x, options, division, true);
   }
 }
 
@@ -310,7 +324,7 @@ TEST(Ring, GradientsHaveTheBitsOfOneProcessWhereLseIsLarge) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
     if (is_brief() && dtype != DType::kFloat32) break;
     const Whole x(division.total(), division.total(), dtype);
-    compare_gradients(x, {.scale = 12, .masks = {Causal{}}}, division, true, true);
+    compare_gradients(x, {.scale = 12, .masks = {Causal{}}}, division, true);
   }
 }
 
@@ -327,7 +341,34 @@ TEST(Ring, AllOtherGradientsAddUp) {
         SCOPED_TRACE(std::string(name_of(kind)) + ", " + name);
         Options options = options_of(x, x.queries(), x.keys());
         options.score = x.score.score();
-        compare_gradients(x, options, division, false, false);
+        const bool same_rows =
+            kind == ScoreKind::kDot && name != "rotary" && name != "all together";
+        compare_gradients(x, options, division, false,
+                          {.same_rows = same_rows, .same_others = false});
+      }
+    }
+  }
+}
+
+// Gradients that differ from those of one call are the same for any division, one rank among them.
+TEST(Ring, OtherGradientsDoNotDependOnTheRanks) {
+  const std::vector<Division> all{contiguous_parts({1024, 0, 100}), contiguous_parts({512, 612}),
+                                  zigzag_parts(2, 512), contiguous_parts({512, 1536})};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat64}) {
+    for (const ScoreKind kind : kScoreKinds) {
+      for (const Division& division : all) {
+        const bool is_short = &division == &all[dtype == DType::kFloat32 ? 1 : 0];
+        if (!is_thorough() && !is_short) continue;
+        const Whole x(division.total(), division.total(), dtype, kind);
+        for (const auto& [name, options_of] : options_by_name()) {
+          const bool is_first = name == (is_brief() ? "bias" : "all together");
+          const bool is_other = is_thorough() && kind == ScoreKind::kDot;
+          if (!is_first && !is_other) continue;
+          SCOPED_TRACE(std::string(name_of(kind)) + ", " + name);
+          Options options = options_of(x, x.queries(), x.keys());
+          options.score = x.score.score();
+          compare_gradients(x, options, division, false, {.of_one_rank = true});
+        }
       }
     }
   }
@@ -342,6 +383,10 @@ TEST(Ring, GradientsOfASharedBiasAddUp) {
   Backward want(x.inputs(), {.bias = bias}, false);
   attention_backward(x.inputs(), {.bias = bias}, {whole.out, whole.lse}, {.out = x.dout},
                      want.views());
+  Backward of_one_rank(x.inputs(), {.bias = bias}, false);
+  ranks::OneRank one;
+  ring_attention_backward(x.inputs(), {.bias = bias}, {whole.out, whole.lse}, {.out = x.dout},
+                          of_one_rank.views(), one);
   ThreadRanks::run(3, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), {.bias = bias}, parts);
@@ -352,6 +397,7 @@ TEST(Ring, GradientsOfASharedBiasAddUp) {
     ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout}, got.views(),
                             ranks);
     EXPECT_LE(relative_error(got.bias, want.bias), 1e-12);
+    EXPECT_TRUE(same_bits(got.bias, of_one_rank.bias));
   });
 }
 
@@ -376,6 +422,11 @@ TEST(Ring, GradientsOfCapturedArraysAddUp) {
     Sums want = like();
     attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout},
                        {.captured = {{table, want.table}, {slope, want.slope}}});
+    Sums of_one_rank = like();
+    ranks::OneRank one;
+    ring_attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout},
+                            {.captured = {{table, of_one_rank.table}, {slope, of_one_rank.slope}}},
+                            one);
     ThreadRanks::run(division.ranks(), [&](Ranks& ranks) {
       const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
       const Local local(x.inputs(), options, parts);
@@ -388,6 +439,8 @@ TEST(Ring, GradientsOfCapturedArraysAddUp) {
                               division.sharding);
       EXPECT_LE(relative_error(got.table, want.table), 1e-12) << ranks.rank();
       EXPECT_LE(relative_error(got.slope, want.slope), 1e-12) << ranks.rank();
+      EXPECT_TRUE(same_bits(got.table, of_one_rank.table)) << ranks.rank();
+      EXPECT_TRUE(same_bits(got.slope, of_one_rank.slope)) << ranks.rank();
     });
   }
 }

@@ -121,12 +121,12 @@ def ring_attention(
     """Attention of one sequence that is divided among the processes of a group.
 
     Every process calls it with its own rows and the same options; positions count in the whole
-    sequence. out and lse are bit-identical to `attention` of the whole sequence, for any number of
-    processes, and so are the gradients of q, k and v for dot products, if no others are required.
-    Other gradients are sums of the processes' terms in a fixed order, which differ from those of
-    one process by rounding. Those of alibi_slopes, sinks, params and the tensors that score_mod
-    reads are, as those of any parameter that all processes have, to be added over processes: the
-    first one has them, the others zeros.
+    sequence. out and lse are bit-identical to `attention` of the whole sequence, and so are the
+    gradients of q, k and v for dot products without qk_norm and rotary. Other gradients differ from
+    those of one call by rounding, but are bit-identical for any number of processes and any
+    sharding. Those of alibi_slopes, sinks, params and the tensors that score_mod reads are, as
+    those of any parameter that all processes have, to be added over processes: the first one has
+    them, the others zeros.
     A process holds its own rows, two parts of other processes' keys and values, and what is being
     sent.
 
