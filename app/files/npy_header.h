@@ -9,8 +9,7 @@
 
 #include "files/byte_source.h"
 
-// The head of a .npy file: NumPy's "A Simple File Format for NumPy Arrays" (NEP 1), versions 1
-// to 3.
+// The head of a .npy file: NumPy's NPY format (documented at numpy.lib.format), versions 1 to 3.
 namespace qkv::files {
 
 enum class NpyKind { kNumber, kUnicode, kBytes };

@@ -110,8 +110,8 @@ class QKV_API Captured {
   std::shared_ptr<const detail::CapturedArray> array_;
 };
 
-// A request for the gradient of an array that scores read. `to` has the array's shape and dtype,
-// which must be real.
+// A request for the gradient of an array that scores read, which must be of a real dtype. `to` has
+// the array's shape, and its dtype or float64, in which the gradient is summed.
 struct CapturedGradient {
   Captured of;
   View to;

@@ -47,7 +47,8 @@ QKV_API void ring_attention(const Inputs& inputs, const Options& options, const 
 // rotary positions. All others are sums of terms of kShardKeys queries and as many keys: they
 // differ from those of attention_backward() by rounding, but have the same bits for any number of
 // ranks and any sharding. Gradients of parameters, slopes, sinks and arrays that expressions read
-// are complete on every rank; that of bias has this rank's rows, unless all queries share it.
+// are complete on every rank, as is that of a bias that all queries share; of others it has this
+// rank's rows. A shared gradient takes 48 further bytes per element.
 // `write` must be Write::kOverwrite.
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,

@@ -91,7 +91,7 @@ QKV_API ConstView broadcast_to(const ConstView& view, const Dims& shape);
 
 // Copies, converting between real types (rounding to nearest even) or between integer types and
 // bool. Blocks of q8 are only copied (qkv/q8.h has their conversions). `source` broadcasts to the
-// shape of `target`. Throws Error for shapes or types that do not fit.
+// shape of `target`. Throws Error for shapes, types or integers that do not fit.
 QKV_API void copy(const ConstView& source, const View& target);
 // Returns a C-ordered copy: contiguous() of the same dtype, convert() of the given one.
 QKV_API Tensor contiguous(const ConstView& view);

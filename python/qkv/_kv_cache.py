@@ -94,7 +94,8 @@ class KvCache:
 
         Raises:
             ValueError, TypeError: invalid argument; the cache is unchanged.
-            KeyboardInterrupt: Ctrl-C while the keys are appended; the cache is unchanged.
+            KeyboardInterrupt: Ctrl-C while the keys are appended; the cache has all of them, or is
+                unchanged.
             BufferError: the pages would have to move, but an array from `k_pages` or `v_pages`
                 still exists; the cache is unchanged.
         """

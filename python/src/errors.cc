@@ -18,8 +18,7 @@ struct Rename {
   std::string_view cpp, python;
 };
 
-// Names that are replaced anywhere in the text, since they occur only as names of arguments. Longer
-// names come before their prefixes.
+// Names and phrases that are replaced anywhere in the text, since they have no other meaning.
 constexpr std::array kAnywhere = {
     Rename{"output_gradients.weights", "dweights"},
     Rename{"output_gradients.out", "dout"},
@@ -49,14 +48,14 @@ constexpr std::array kAnywhere = {
     Rename{"output_gradients name no gradient", "dout, dlse and dweights are absent"},
 };
 
-// Names that are also ordinary words, replaced only at the place where the text names its argument.
+// Names that are replaced only where the text names its argument; some are also ordinary words.
 constexpr std::array kArgument = {
     Rename{"keep", "mask"},
     Rename{"mods[0]", "score_mod"},
     Rename{"padding", "padding_mask"},
     Rename{"alibi", "alibi_slopes"},
     Rename{"diagonal", "causal_offset"},
-    Rename{"lengths", "valid_len"},  // of masked_softmax
+    Rename{"lengths", "valid_len"},  // of masked_softmax and GRU
     Rename{"dy", "dout"},
     Rename{"output_gradients.weights.rows", "rows"},
     Rename{"window.left", "window[0]"},
@@ -64,7 +63,7 @@ constexpr std::array kArgument = {
 };
 
 // The argument that requests the result of this name, or lists its queries ("weights.rows"); empty
-// for other names. Messages about out, lse and row_max are not about a request.
+// for other names. Errors about out, lse and row_max keep these names.
 std::string_view request_for(std::string_view argument) {
   std::string_view request;
   for_each_result([&](const auto& result) {

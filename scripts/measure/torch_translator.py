@@ -4,7 +4,7 @@
 See translator_peers.py. Outside the loop, all steps are computed at once: embeddings, the keys'
 projection, the embeddings' part of the decoder's input product, and, only where there is a token,
 readout and output. In the loop, the products with the state are one product. B sentences, S source
-tokens, T target tokens, H hidden, C = 2 H, U units, R = T B rows.
+tokens, T target tokens, H hidden, C = 2 H, U units, E embedding, R tokens.
 """
 
 import math
@@ -17,7 +17,7 @@ from translator_data import PADDING, START, padded
 
 
 def step(state, given, keys, values, beyond, loop):
-    """From s_{i-1} [B,H], embedded gates [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
+    """From s_{i-1} [B,H], given gates [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
     state_weight, state_bias, context_weight, v = loop
     query, *from_state = torch.addmm(state_bias, state, state_weight).split(widths(state, v), 1)
     scores = torch.tanh(keys + query[:, None]) @ v
@@ -152,13 +152,13 @@ def learning_rate(settings, update):
 class Training:
     """Updates of a translator as `qkv train` makes them, but for the random numbers of dropout."""
 
-    def __init__(self, translator, settings, adam):
+    def __init__(self, translator, settings, kind):
         self.translator, self.settings, self.updates = translator, settings, 0
         self.adam = torch.optim.Adam(
             translator.parameters(),
             betas=(settings["beta1"], settings["beta2"]),
             eps=settings["epsilon"],
-            **{adam: True},
+            **{kind: True},
         )
 
     def update(self, pairs):

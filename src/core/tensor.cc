@@ -89,22 +89,22 @@ bool visit_conversion(DType source, DType target, const F& f) {
 // ---- the copy -------------------------------------------------------------------------------
 
 template <class Source>
-[[noreturn]] void refuse_value(std::string_view function, Source value, const Dims& index,
-                               DType target) {
-  throw Error(function, "source",
+[[noreturn]] void refuse_value(std::string_view function, std::string_view name, Source value,
+                               const Dims& index, DType target) {
+  throw Error(function, name,
               "holds " + std::to_string(value) + " at " + to_string(index) + ", which " +
                   std::string(name_of(target)) + " cannot hold");
 }
 
 template <class Source, class Target>
-void check_values(std::string_view function, const ConstView& source) {
+void check_values(std::string_view function, std::string_view name, const ConstView& source) {
   if constexpr (kMayNotFit<Source, Target>) {
     const Source* from = source.as<Source>();
     core::for_each_offset<1>(source.shape(), {source.strides()},
                              [&](const auto& offset, const Dims& index) {
                                const Source value = from[offset[0]];
                                if (!std::in_range<Target>(value)) {
-                                 refuse_value(function, value, index, dtype_of<Target>);
+                                 refuse_value(function, name, value, index, dtype_of<Target>);
                                }
                              });
   }
@@ -130,14 +130,16 @@ void copy_values(const ConstView& source, const View& target) {
       });
 }
 
-void copy_checked(std::string_view function, const ConstView& source, const View& target) {
+// `name`: what messages call the source.
+void copy_checked(std::string_view function, std::string_view name, const ConstView& source,
+                  const View& target) {
   const bool converts =
       visit_conversion(source.dtype(), target.dtype(), [&]<class S, class T>(const S*, T*) {
-        check_values<S, T>(function, source);
+        check_values<S, T>(function, name, source);
         copy_values<S, T>(broadcast_to(source, target.shape()), target);
       });
   if (!converts) {
-    throw Error(function, "source",
+    throw Error(function, name,
                 "converts between real types, or between integer types and bool, got " +
                     describe(source) + " for " + std::string(name_of(target.dtype())),
                 ErrorKind::kType);
@@ -147,7 +149,7 @@ void copy_checked(std::string_view function, const ConstView& source, const View
 Tensor converted_tensor(std::string_view function, const ConstView& view, DType dtype) {
   if (!view.given()) throw Error(function, "view", "is absent");
   Tensor result(dtype, view.shape());
-  copy_checked(function, view, result);
+  copy_checked(function, "view", view, result);
   return result;
 }
 
@@ -210,7 +212,7 @@ void copy(const ConstView& source, const View& target) {
                 "must not overlap itself, got " + describe(target) + " with strides " +
                     to_string(target.strides()));
   }
-  copy_checked("copy", source, target);
+  copy_checked("copy", "source", source, target);
 }
 
 Tensor contiguous(const ConstView& view) {

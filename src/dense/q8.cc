@@ -110,9 +110,9 @@ void dense::quantize_q8(std::string_view function, const char* name, const Const
     const auto* odd = std::find_if(std::begin(numbers), std::end(numbers), [](float number) {
       return !(std::fabs(number) / 127.0F < 65520.0F);
     });
-    throw Error(
-        function, name,
-        text("must hold finite numbers below 65520 * 127, got ", *odd, " in ", describe(x)));
+    throw Error(function, name,
+                text("must hold numbers between -65520 * 127 and 65520 * 127, got ", *odd, " in ",
+                     describe(x)));
   });
 }
 

@@ -60,8 +60,8 @@ QKV_API std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine);
 QKV_API std::string joined(std::span<const std::string> texts);
 QKV_API std::vector<std::string> split(std::string_view joined);
 
-// Combines arrays of equal sizes, in no particular order, on every rank: add() takes those of other
-// ranks into `mine`.
+// Combines arrays of equal sizes in no particular order: add() takes another rank's into `mine`.
+// In the end every rank has the combination of all in `mine`.
 QKV_API void combine(Ranks& ranks, std::span<std::byte> mine,
                      const std::function<void(std::span<const std::byte>)>& add);
 

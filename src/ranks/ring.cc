@@ -155,21 +155,22 @@ void add(const View& sums, const ConstView& terms) {
     }
     return;
   }
+  const Index count = sums.element_count();
+  const auto stride_of = [](const auto& view) { return view.rank() == 0 ? 0 : view.stride(0); };
+  const Index to_stride = stride_of(sums);
+  const Index from_stride = stride_of(terms);
   core::dispatch(sums.dtype(), [&]<class T>() {
-    const bool is_one_row = sums.rank() == 1 && (sums.size(0) < 2 || sums.stride(0) == 1) &&
-                            (terms.size(0) < 2 || terms.stride(0) == 1);
-    if (is_one_row && terms.dtype() == sums.dtype()) {  // the usual case
+    core::visit_dtype(terms.dtype(), [&]<class Stored>(Stored*) {
       T* const to = sums.as<T>();
-      const T* const from = terms.as<T>();
-      for (Index n = 0; n < sums.size(0); ++n) to[n] += from[n];
-      return;
-    }
-    const Tensor wide = convert(terms, sums.dtype());
-    const std::span<const T> values = wide.values<T>();
-    const Index step = sums.rank() == 0 ? 0 : sums.stride(0);
-    for (std::size_t n = 0; n < values.size(); ++n) {
-      sums.as<T>()[static_cast<Index>(n) * step] += values[n];
-    }
+      const auto* const from = static_cast<const Stored*>(terms.data());
+      const auto add_row = [&](Index to_step, Index from_step) {
+        for (Index n = 0; n < count; ++n) {
+          to[n * to_step] += core::to_accumulator<T>(from[n * from_step]);
+        }
+      };
+      if (to_stride == 1 && from_stride == 1) return add_row(1, 1);  // compilers vectorise it
+      add_row(to_stride, from_stride);
+    });
   });
 }
 

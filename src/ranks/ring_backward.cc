@@ -20,8 +20,8 @@
 #include "core/order.h"
 #include "core/storage.h"
 #include "ranks/collective.h"
-#include "ranks/exact_sums.h"
 #include "ranks/ring.h"
+#include "ranks/unordered_sums.h"
 
 namespace qkv {
 namespace {
@@ -31,6 +31,8 @@ using ranks::Part;
 using ranks::Ring;
 
 constexpr std::string_view kBackward = "ring_attention_backward";
+constexpr std::string_view kCaptured = "input_gradients.captured of ";  // before a name
+constexpr DType kWidest = DType::kFloat64;
 
 // The arguments of the call.
 struct Call {
@@ -65,7 +67,7 @@ void for_each_shared(InputGradients& wanted, const Options& options, const F& f)
       },
       options.score);
   for (CapturedGradient& one : wanted.captured) {
-    const std::string name = core::text("input_gradients.captured of ", one.of.name());
+    const std::string name = core::text(kCaptured, one.of.name());
     f(name, one.to, one.of.view());
   }
 }
@@ -94,6 +96,7 @@ struct Requested {
   bool others = false;
 
   Requested(InputGradients wanted, const Options& options) {
+    numbers.push_back(0);
     for (const View* view : {&wanted.q, &wanted.k, &wanted.v}) {
       numbers.push_back(view->given() ? 1 : 0);
       rows = rows || view->given();
@@ -108,6 +111,7 @@ struct Requested {
     for_each_shared(wanted, options, [&](std::string_view, const View& buffer, const ConstView&) {
       add(buffer, buffer.rank());
     });
+    numbers[0] = std::ssize(numbers);
   }
 };
 
@@ -154,14 +158,15 @@ class WideArrays {
 struct SharedSum {
   View to;
   Tensor term;
-  ranks::ExactSums sum;
+  ranks::UnorderedSums sum;
 
-  SharedSum(const View& gradient, DType dtype)
-      : to(gradient), term(dtype, gradient.shape()), sum(dtype, term.element_count()) {}
+  SharedSum(const View& gradient, DType dtype, const Dims& shape)
+      : to(gradient), term(dtype, shape), sum(term.element_count()) {}
 
   // Collective.
   void finish(Ranks& ranks) {
     sum.add_ranks(ranks);
+    if (to.element_count() == 0) return;  // bias of a rank without rows
     Tensor total(DType::kFloat64, to.shape());
     const std::span<double> values = total.values<double>();
     for (Index n = 0; n < sum.count(); ++n) values[static_cast<std::size_t>(n)] = sum[n];
@@ -176,12 +181,14 @@ struct RowSums {
   View v;
 };
 
-// The gradients of blocks, which are added in orders that do not depend on the ranks: those of a
-// query by ascending keys, those of a key by ascending queries, and all others exactly.
+// The gradients of blocks, added so that bits do not depend on the ranks: those of a query by
+// ascending keys, those of a key by ascending queries, those that ranks share in any order.
 class BlockGradients {
  public:
-  // Collective. `others`: whether to compute the gradients besides those of q, k and v.
-  BlockGradients(const Ring& ring, const Call& call, bool others) : ring_(ring), call_(call) {
+  // `others`: whether to compute the gradients besides those of q, k and v. `bias_has_rows`:
+  // whether the bias has rows of its own for the queries of a rank.
+  BlockGradients(const Ring& ring, const Call& call, bool others, bool bias_has_rows)
+      : ring_(ring), call_(call) {
     if (!others) return;
     terms_ = call.wanted;
     terms_.q = terms_.k = terms_.v = View();
@@ -190,19 +197,21 @@ class BlockGradients {
       if (!buffer.given()) return;
       const bool is_captured = std::ranges::any_of(
           terms_.captured, [&](const CapturedGradient& one) { return &one.to == &buffer; });
-      const DType dtype = is_captured ? buffer.dtype() : call.wide();
-      buffer = shared_.emplace_back(buffer, dtype).term.view();
+      const DType dtype = is_captured ? DType::kFloat64 : call.wide();
+      buffer = shared_.emplace_back(buffer, dtype, buffer.shape()).term.view();
     });
-    if (call.wanted.sinks.given()) sinks_.emplace(call.wanted.sinks, call.wide());
+    const View& sinks = call.wanted.sinks;
+    if (sinks.given()) sinks_.emplace(sinks, call.wide(), sinks.shape());
     const View& bias = call.wanted.bias;
     if (!bias.given()) return;
-    // Shared by all queries unless a rank has rows of its own.
-    if (ranks::any(ring.ranks(), bias.rank() >= 2 && bias.size(bias.rank() - 2) > 1)) {
+    if (bias_has_rows) {
       bias_ = Tensor(DType::kFloat64, bias.shape());
       return;
     }
-    shared_bias_.emplace(bias, call.wide());
-    numbers_ = Tensor(DType::kInt64, bias.shape());
+    Dims shape = bias.shape();
+    if (bias.rank() >= 2) shape[bias.rank() - 2] = 1;  // a rank without queries may give it no row
+    shared_bias_.emplace(bias, call.wide(), shape);
+    numbers_ = Tensor(DType::kInt64, shape);
     const std::span<Index> numbers = numbers_.values<Index>();
     std::iota(numbers.begin(), numbers.end(), Index{0});
   }
@@ -633,7 +642,9 @@ void check(const Call& call) {
                     if (!source.given()) {
                       throw Error(kBackward, name, "has no gradient, because it is absent");
                     }
-                    check_like(std::string(name).c_str(), buffer, source.dtype(), source.shape());
+                    const bool is_wide = name.starts_with(kCaptured) && buffer.dtype() == kWidest;
+                    check_like(std::string(name).c_str(), buffer,
+                               is_wide ? kWidest : source.dtype(), source.shape());
                   });
   const bool is_of_score = std::visit(
       [&]<class S>(const S&) {
@@ -673,11 +684,16 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
     check(call);
     try_captured(ring, call);
   });
+  const View& bias = input_gradients.bias;
+  const bool bias_has_rows =
+      ranks::any(ranks, bias.given() && bias.rank() >= 2 && bias.size(bias.rank() - 2) > 1);
   const bool has_heads = inputs.q.size(1) > 0 && inputs.k.size(1) > 0;
   const bool in_steps = has_heads && requested.rows && continues_sums(call);
+  std::optional<BlockGradients> memory;
+  ranks::agreed(ranks, [&] { memory.emplace(ring, call, requested.others, bias_has_rows); });
+  BlockGradients& blocks = *memory;
   if (in_steps) Pipeline(ring, call, nullptr).run();
   if (in_steps && !requested.others) return;
-  BlockGradients blocks(ring, call, requested.others);
   if (requested.rows && !in_steps) {
     Pipeline(ring, call, &blocks).run();
   } else if (blocks.need_all_keys()) {

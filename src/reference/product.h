@@ -8,10 +8,10 @@
 
 #include "reference/scalar.h"
 
-// The products of the layers as plain loops. Those of dense/ must have bit-identical results.
+// The products of the layers as plain loops. Those of dense/ are bit-identical, except on SSE4.
 namespace qkv::reference {
 
-// Computes y_ro = sum_i x_ri w_io, in the order of a score.
+// Computes y_ro = sum_i x_ri w_io, summed as a score is.
 template <class T>
 void product(const T* x, Index x_stride, Index rows, Index inner, const T* w, Index w_stride,
              Index columns, T* y, Index y_stride) {

@@ -8,8 +8,8 @@
 
 #include "tests/attention/path_runner.h"
 
-// Rows of projections whose exponentials would overflow their type store the powers separately, and
-// are read by a loop of their own. No row depends on its neighbours or on masked keys, bit for bit.
+// Rows of projections beyond kPlainBound store powers of 2 separately, and are read by a loop of
+// their own. No row depends on its neighbours or on masked keys, bit for bit.
 namespace qkv::test {
 namespace {
 
@@ -52,7 +52,7 @@ struct Arrays {
   Tensor q, k, v, dout, dlse, dweights;
 };
 
-// Computes every result of a call [2,2,T,.].
+// Runs both passes of a call [2,2,T,.].
 PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
   const Identity identity(walk);
   PathRunner runner(walk, identity.score());
@@ -84,7 +84,7 @@ void for_each_projected_path(const F& test) {
   }
 }
 
-TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
+TEST(ProjectedPathOrder, AMaskedKeyMayBeAnything) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
     constexpr Index kKey = kKeys - 1;  // masked for every query
@@ -112,7 +112,7 @@ TEST(AdditivePathOrder, AMaskedKeyMayBeAnything) {
         return run(walk, x, of);
       };
       const PathResults want = with(0);
-      const bool every = std::string_view(name) == "keep";  // else only numbers far from 0
+      const bool every = std::string_view(name) == "keep";  // else not the small positive ones
       for (const double odd : odd_numbers(d)) {
         if (!every && odd > 0 && odd < 1e6) continue;
         expect_same(want, with(odd), name + std::string(", key of ") + std::to_string(odd));
@@ -144,7 +144,7 @@ void expect_others_same(const Tensor& a, const Tensor& b, Index but, const std::
   }
 }
 
-TEST(AdditivePathOrder, NeighboursMayBeAnything) {
+TEST(ProjectedPathOrder, NeighboursMayBeAnything) {
   for_each_projected_path([](const Walk& walk) {
     const PathResults plain = run(walk, Arrays(walk.dtype), {});
     for (const double odd : odd_numbers(walk.dtype)) {
@@ -165,7 +165,7 @@ TEST(AdditivePathOrder, NeighboursMayBeAnything) {
 
 // Rows of every size are in one prefill. Each query alone, with only the keys that it attends to,
 // equals its row of the prefill.
-TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
+TEST(ProjectedPathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;
     const double whole = d == DType::kFloat64 ? 330 : 35;
@@ -177,7 +177,7 @@ TEST(AdditivePathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
       for (const Index b : {0, 1}) {
         for (const Index h : {0, 1}) {
           Arrays::put(x.q, b, h, 4 * at + b, sizes[n]);
-          Arrays::put(x.k, b, h, 13 * at + h, -sizes[n]);  // with its query the sum is 0
+          Arrays::put(x.k, b, h, 13 * at + h, -sizes[n]);  // additive: a + b = 0
         }
       }
     }

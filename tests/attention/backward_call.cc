@@ -278,8 +278,8 @@ void RandomBackward::draw_maps() {
   call_.options.rotary = rotary;
 }
 
-// Draws a bias of another shape, if the forward call has none: [Tq,Tk] or summed over one or both
-// of its axes, for all heads or for each.
+// May draw a bias, if the forward call has none: [Tq,Tk], or of size 1 along one or both axes, for
+// all heads or for each.
 void RandomBackward::draw_bias() {
   const Dims matrix = result_shapes(call_.inputs).matrix;
   if (matrix.rank() == 0 || call_.options.bias.given() || !chance(0.2)) return;
@@ -314,14 +314,15 @@ void RandomBackward::draw_weights(const Dims& matrix) {
   Dims shape = matrix;
   const Index count = whole(0, 6);
   shape[matrix.rank() - 2] = count;
-  std::vector<double> names;
+  std::vector<double> listed;
   for (Index n = 0; n < count; ++n) {
     const bool repeat = n > 0 && chance(0.3);
-    names.push_back(repeat ? names.front() : static_cast<double>(whole(0, Tq - 1)));
-    if (repeat) features_.insert("repeated names");
+    listed.push_back(repeat ? listed.front() : static_cast<double>(whole(0, Tq - 1)));
+    if (repeat) features_.insert("repeated rows");
   }
   const DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kInt16};
-  Guarded& rows = arrays_.emplace_back(kTypes[whole(0, 2)], Dims(count), layout(count)).fill(names);
+  Guarded& rows =
+      arrays_.emplace_back(kTypes[whole(0, 2)], Dims(count), layout(count)).fill(listed);
   features_.insert("dweights of named rows");
   const ConstView named = rows.view();
   call_.sources.weights = {named, ConstView(draw("dweights", forward_.sums(), shape))};

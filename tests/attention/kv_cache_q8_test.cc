@@ -243,12 +243,13 @@ TEST(KvCacheQ8, RejectedCallsChangeNothing) {
   Tensor odd = contiguous(v);
   odd.values<float>().back() = std::numeric_limits<float>::infinity();
   EXPECT_EQ(appending(k, odd),
-            "KvCache::append: v must hold finite numbers below 65520 * 127, got inf in "
+            "KvCache::append: v must hold numbers between -65520 * 127 and 65520 * 127, got inf in "
             "float32 [1,2,3,32]");
   odd.values<float>().back() = 8.4e6F;
-  EXPECT_EQ(appending(k, odd),
-            "KvCache::append: v must hold finite numbers below 65520 * 127, got 8.4e+06 in "
-            "float32 [1,2,3,32]");
+  EXPECT_EQ(
+      appending(k, odd),
+      "KvCache::append: v must hold numbers between -65520 * 127 and 65520 * 127, got 8.4e+06 in "
+      "float32 [1,2,3,32]");
   EXPECT_EQ(appending(permute(slice(cache.inputs({}).k, 1, 0, 3), {0, 2, 1, 3}), v),
             "KvCache::append: k must not lie in the cache");
   expect_equal(cache.contents(), before);

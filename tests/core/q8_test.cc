@@ -56,7 +56,7 @@ TEST(Q8, IsGgmlsLayoutAndRounding) {
   EXPECT_EQ(restored(block)[31], -3);
 }
 
-// The bound is a / 254 + max(a / 2048, 2^-18) where the scale is not 0; see qkv/q8.h.
+// The bound is a / 254 + max(a / 2048, 2^-18); see qkv/q8.h.
 TEST(Q8, ErrorsKeepTheirBound) {
   std::mt19937 bits(1);
   std::normal_distribution<float> normal;
@@ -88,7 +88,7 @@ TEST(Q8, SmallAndZeroBlocksAreZero) {
   EXPECT_EQ(quantized(tiny).values[5], 0);
 }
 
-// The product is exact for any scale and integers.
+// The product is exact for any finite scale.
 TEST(Q8, NumbersAreExactProducts) {
   for (unsigned n = 0; n < 0x10000; n += 7) {
     BlockQ8 block;
@@ -159,13 +159,12 @@ TEST(Q8, CopiesAreOfBlocks) {
   copy(blocks, all);
   EXPECT_EQ(std::memcmp(all.view().as<BlockQ8>() + 18, blocks.view().data(), 6 * sizeof(BlockQ8)),
             0);
-  const std::string rule =
-      "source converts between real types, or between integer types and bool, got ";
+  const std::string rule = " converts between real types, or between integer types and bool, got ";
   EXPECT_EQ(test::error_of([&] { convert(blocks, DType::kFloat32); }),
-            "TypeError: convert: " + rule + "q8 [2,3] for float32");
+            "TypeError: convert: view" + rule + "q8 [2,3] for float32");
   Tensor bytes(DType::kUInt8, {2, 3});
   EXPECT_EQ(test::error_of([&] { copy(bytes, blocks); }),
-            "TypeError: copy: " + rule + "uint8 [2,3] for q8");
+            "TypeError: copy: source" + rule + "uint8 [2,3] for q8");
 }
 
 TEST(Q8, EmptyArraysAreEmpty) {
@@ -210,7 +209,8 @@ TEST(Q8, WrongCallsAreErrors) {
         quantize_q8(x, View(to.view().as<BlockQ8>(), {2, 2}, {0, 1}));
       });
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  const char* const rule = "quantize_q8: x must hold finite numbers below 65520 * 127, got ";
+  const char* const rule =
+      "quantize_q8: x must hold numbers between -65520 * 127 and 65520 * 127, got ";
   x.values<float>()[70] = kInfinity;
   expect(std::string(rule) + "inf in float32 [2,64]", [&] { quantize_q8(x, to); });
   x.values<float>()[70] = std::nanf("");
@@ -221,7 +221,7 @@ TEST(Q8, WrongCallsAreErrors) {
   EXPECT_NO_THROW(quantize_q8(x, to));
 }
 
-// The call may touch about as much as is converted between two reads of the flag.
+// Once the flag is set, a call converts at most what comes before its next read of the flag.
 TEST(Q8, AContextStopsIt) {
   const Index count = Index{1} << 20;
   test::TouchedArray numbers(DType::kFloat32, {count}), blocks(DType::kQ8, {count / 32});

@@ -26,7 +26,7 @@ STOPPED = """
     def ones(*shape):
         return np.broadcast_to(np.float32(1), shape)
 
-    # An array of zeros. A page of it is there when it was read.
+    # An array of zeros, whose pages are resident once read.
     class Watched:
         def __init__(self, *shape):
             size = 4 * int(np.prod(shape))
@@ -58,7 +58,7 @@ STOPPED = """
             os.kill(os.getpid(), signal.SIGINT)
 
         try:
-            threading.Thread(target=interrupt).start()
+            threading.Thread(target=interrupt, daemon=True).start()
             call(x.array)
             while True:  # too late for this call
                 time.sleep(0.001)
@@ -69,7 +69,7 @@ STOPPED = """
     def call(x):
         CALL
 
-    # The signal may come when all was read: where the machine is busy elsewhere.
+    # On a busy machine the signal may come only when all was read.
     print(any(is_stopped() for _ in range(30)))
 """
 
@@ -92,8 +92,8 @@ def end(process):
 
 
 LAYER = "layer = qkv.MultiHeadAttention({}, 8); rows = ones(1, {}, {})"
-WEIGHTS = """weights = ones(64, 64)
-    additive = {"score": "additive", "params": {"Wq": weights, "Wk": weights, "v": weights[0]}}
+ARRAYS = """square = ones(64, 64)
+    additive = {"score": "additive", "params": {"Wq": square, "Wk": square, "v": square[0]}}
     lse, rows = ones(1, 4, 16384), ones(1, 4, 16384, 64)"""
 # A cache that must be unchanged after its append is stopped.
 APPEND = """import pickle
@@ -106,7 +106,8 @@ APPEND = """import pickle
         try:
             cache.append(x, values)
         except KeyboardInterrupt:
-            assert pickle.dumps(cache) == before
+            # The signal may come when everything was appended.
+            assert cache.lengths == (80_005,) or pickle.dumps(cache) == before
             raise"""
 TORCH = "import torch, qkv.torch; torch.set_num_threads(2)"
 needs_torch = pytest.mark.skipif(
@@ -117,13 +118,13 @@ needs_torch = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("call", "shape", "setup"),
     [
-        ("qkv.attention(x, rows, rows)", "1, 4, 16384, 64", WEIGHTS),
-        ("qkv.attention(x, rows, rows, **additive)", "1, 4, 16384, 64", WEIGHTS),
-        ("qkv.attention_backward(rows, rows, x, rows, rows, lse)", "1, 4, 16384, 64", WEIGHTS),
+        ("qkv.attention(x, rows, rows)", "1, 4, 16384, 64", ARRAYS),
+        ("qkv.attention(x, rows, rows, **additive)", "1, 4, 16384, 64", ARRAYS),
+        ("qkv.attention_backward(rows, rows, x, rows, rows, lse)", "1, 4, 16384, 64", ARRAYS),
         (
             "qkv.attention_backward(rows, rows, x, rows, rows, lse, **additive)",
             "1, 4, 16384, 64",
-            WEIGHTS,
+            ARRAYS,
         ),
         ("qkv.softmax(x)", "2000, 50_000", ""),
         # The numbers are 16 bytes apart, so that each is read separately.
@@ -262,7 +263,7 @@ FORK = """
             qkv.attention(long, long, long, threads=3)
 
     done = False
-    busy = [threading.Thread(target=calls) for _ in range(2)]
+    busy = [threading.Thread(target=calls, daemon=True) for _ in range(2)]
     for thread in busy:
         thread.start()
     for _ in range(20):  # in the middle of calls
@@ -296,7 +297,7 @@ def test_import_needs_numpy_only():
 
 @pytest.mark.parametrize(("tokens", "calls"), [(64, 100), (2048, 2)])
 def test_a_process_may_end_while_threads_call(tokens, calls):
-    # Short calls run without a thread that waits for signals, long ones with one.
+    # Short calls compute on the calling thread; in long ones it polls for signals.
     script = f"""
         import threading, time
         import numpy as np, qkv

@@ -288,7 +288,7 @@ def test_q8_in_a_file(tmp_path):
         (lambda c: c.append(draw(B, G, 1, 64), qkv.quantize_q8(draw(B, G, 1, 64))), ValueError,
          "KvCache.append: v must have the shape [n,G,T,E/32] = [2,2,1,1], got q8 [2,2,1,2]"),
         (lambda c: c.append(draw(B, G, 1, 64), np.full((B, G, 1, 32), np.nan, np.float32)),
-         ValueError, "KvCache.append: v must hold finite numbers below 65520 * 127, got nan"),
+         ValueError, "KvCache.append: v must hold numbers between -65520 * 127 and 65520 * 127, got nan"),
         (lambda c: c.attention(draw(B, H, 1, 64).astype(float)), TypeError,
          "KvCache.attention: k must be float64 where q is float64, got q8"),
     ],

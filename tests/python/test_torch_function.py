@@ -123,7 +123,7 @@ def test_packed_sequences_and_other_memory_orders():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_gradients_are_of_the_type_of_what_they_are_of(dtype):
+def test_gradients_have_the_types_of_their_inputs(dtype):
     q, k, v = qkv_of(dtype)
     out = qkv.torch.attention(q, k, v, causal=True)
     assert out.dtype == dtype
@@ -314,7 +314,7 @@ def test_inputs_go_when_autograd_lets_them_go():
 
 
 class Named(torch.Tensor):
-    """A tensor subclass without functions of its own, as torch.nn.Parameter is."""
+    """A tensor subclass that overrides no functions."""
 
 
 @pytest.mark.parametrize("kind", [Named, torch.nn.Parameter])
@@ -342,7 +342,7 @@ def test_subclasses_of_tensors(kind):
 # ---- tensors whose memory is not their value ----------------------------------------------------
 
 
-class Doubled(torch.Tensor):
+class Hooked(torch.Tensor):
     """A tensor subclass that overrides functions."""
 
     @classmethod
@@ -358,7 +358,7 @@ def odd_tensors(shape):
     with FakeTensorMode():
         fake = torch.ones(shape)
     found = {
-        "Doubled": plain.as_subclass(Doubled),
+        "Hooked": plain.as_subclass(Hooked),
         "MaskedTensor": masked,
         "FakeTensor": fake,
         "UninitializedParameter": torch.nn.UninitializedParameter(),
@@ -411,7 +411,7 @@ def test_classes_with_a_meaning_of_their_own_are_refused(kind, argument):
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_they_are_refused_by_other_functions_too(kind):
+def test_other_functions_refuse_odd_tensors(kind):
     odd = odd_tensors((2, 2))[kind]
     for call in (
         lambda: qkv.softmax(odd),
@@ -423,9 +423,9 @@ def test_they_are_refused_by_other_functions_too(kind):
             call()
 
 
-def test_state_dicts_of_them_are_refused():
-    odd = odd_tensors((2, 2))["Doubled"]
-    with pytest.raises(TypeError, match="a tensor whose memory is its value, got .*Doubled"):
+def test_state_dicts_refuse_odd_tensors():
+    odd = odd_tensors((2, 2))["Hooked"]
+    with pytest.raises(TypeError, match="a tensor whose memory is its value, got .*Hooked"):
         qkv.BilinearAttention(2, 2).load_torch({"W": odd})
 
 

@@ -3,6 +3,7 @@
 // both ways to divide it, and every option.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -374,6 +375,32 @@ TEST(Ring, OtherGradientsDoNotDependOnTheRanks) {
   }
 }
 
+// Ranks without rows give a bias that all queries share no row, too.
+TEST(Ring, GradientsOfASharedBiasNeedNoRows) {
+  for (const Index total : {1, 600}) {
+    const Whole x(total, total, DType::kFloat64);
+    const Tensor bias = normal({x.H, 1, total}, 9, DType::kFloat64);
+    const Forward whole = run_whole(x, {.bias = bias});
+    Backward want(x.inputs(), {.bias = bias}, false);
+    attention_backward(x.inputs(), {.bias = bias}, {whole.out, whole.lse}, {.out = x.dout},
+                       want.views());
+    const Division division = contiguous_parts({total, 0});
+    ThreadRanks::run(2, [&](Ranks& ranks) {
+      const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+      const Local local(x.inputs(), {}, parts);
+      const Tensor out = rows_of(whole.out.view(), 2, parts);
+      const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+      const Tensor dout = rows_of(x.dout.view(), 2, parts);
+      const Tensor none(DType::kFloat64, {x.H, 0, total});
+      const Options options{.bias = ranks.rank() == 0 ? bias.view() : none.view()};
+      Backward got(local.inputs, options, false);
+      ring_attention_backward(local.inputs, options, {out, lse}, {.out = dout}, got.views(), ranks);
+      if (ranks.rank() != 0) return;
+      EXPECT_LE(relative_error(got.bias, want.bias), 1e-12);
+    });
+  }
+}
+
 // A bias that all queries share.
 TEST(Ring, GradientsOfASharedBiasAddUp) {
   const Division division = contiguous_parts({512, 512, 1});
@@ -443,6 +470,56 @@ TEST(Ring, GradientsOfCapturedArraysAddUp) {
       EXPECT_TRUE(same_bits(got.slope, of_one_rank.slope)) << ranks.rank();
     });
   }
+}
+
+// Their terms are not rounded to the array's type.
+TEST(Ring, GradientsOfNarrowCapturedArraysAreRoundedOnce) {
+  const Whole x(2048, 2048, DType::kFloat32);
+  const Tensor table = convert(normal({64}, 9), DType::kBFloat16);
+  const Captured slopes(table, "slopes");
+  const Symbols at;
+  const Options options{.mods = {score_mod(at.s + slopes(at.j % 64) * at.s)}, .masks = {Causal{}}};
+  const Forward whole = run_whole(x, options);
+  Tensor want(DType::kFloat64, {64});
+  attention_backward(x.inputs(), options, {whole.out, whole.lse}, {.out = x.dout},
+                     {.captured = {{slopes, want}}});
+  const Division division = zigzag_parts(2, 512);
+  ThreadRanks::run(2, [&](Ranks& ranks) {
+    const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+    const Local local(x.inputs(), options, parts);
+    const Tensor out = rows_of(whole.out.view(), 2, parts);
+    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    Tensor got(DType::kBFloat16, {64}), wide(DType::kFloat64, {64});
+    for (Tensor* to : {&got, &wide}) {
+      ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout},
+                              {.captured = {{slopes, *to}}}, ranks, division.sharding);
+    }
+    EXPECT_LE(relative_error(wide, want), 1e-5);
+    EXPECT_TRUE(same_bits(got, convert(wide, DType::kBFloat16)));
+  });
+}
+
+// The bits of NaN, too, do not depend on the ranks.
+TEST(Ring, GradientsThatAreNanHaveOneNan) {
+  const Division division = zigzag_parts(2, 512);
+  Whole x(2048, 2048, DType::kFloat32);
+  x.dout.view().at<float>({0, 0, 1100, 0}) = std::bit_cast<float>(0x7FC00001);
+  x.dout.view().at<float>({0, 0, 1700, 0}) = std::bit_cast<float>(0xFFC00002);
+  const Options options{.masks = {Causal{}}, .sinks = x.sinks};
+  const Forward whole = run_whole(x, options);
+  ThreadRanks::run(2, [&](Ranks& ranks) {
+    const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
+    const Local local(x.inputs(), options, parts);
+    const Tensor out = rows_of(whole.out.view(), 2, parts);
+    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
+    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    Tensor dsinks(DType::kFloat32, {x.H});
+    ring_attention_backward(local.inputs, options, {out, lse}, {.out = dout}, {.sinks = dsinks},
+                            ranks, division.sharding);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(dsinks.values<float>()[0]), 0x7FC00000);
+    EXPECT_TRUE(std::isfinite(dsinks.values<float>()[1]));
+  });
 }
 
 // ---- errors ---------------------------------------------------------------------------------
@@ -571,6 +648,25 @@ TEST(Ring, ErrorsOfCapturedGradientsAreThoseOfTheRankThatHasThem) {
       (Errors{"rank 1 has failed",
               "ring_attention_backward: input_gradients.captured of other is of an array that "
               "no score in mods reads"}));
+  // One rank requests more than the other.
+  std::vector<std::string> errors(2);
+  const Tensor single = normal({1}, 3);
+  const Captured scale(single, "scale");
+  const Options reads_one{.mods = {score_mod(at.s * scale(0))}};
+  ThreadRanks::run(2, [&](Ranks& ranks) {
+    Tensor gradient(DType::kFloat32, {1}), dq(DType::kFloat32, x.shape());
+    InputGradients wanted{.q = dq};
+    if (ranks.rank() == 0) wanted.captured = {{scale, gradient}};
+    try {
+      ring_attention_backward({x, x, x}, reads_one, {x, lse}, {.out = x, .lse = lse}, wanted,
+                              ranks);
+    } catch (const std::exception& error) {
+      errors[static_cast<std::size_t>(ranks.rank())] = error.what();
+    }
+  });
+  EXPECT_EQ(errors, (Errors{"rank 1 has failed",
+                            "ring_attention_backward: the arguments must be equal on all ranks, "
+                            "but differs on ranks 0 and 1"}));
   EXPECT_EQ(errors_of_request({3, 2}, is_read)[1],
             "ring_attention_backward: the arguments must be equal on all ranks, but differs on "
             "ranks 0 and 1");

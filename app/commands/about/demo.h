@@ -15,7 +15,7 @@
 // them.
 SeedReport seed_numbers();
 
-// An English sentence translated to French by the model that is linked into the program.
+// An English sentence translated to French by a model that is linked into the program.
 TranslatedLine translated_sentence();
 // A report of the sentence's attention map, and of a date translated by another model.
 std::string sentence_report(const TranslatedLine& sentence, const Common& common);
@@ -26,7 +26,7 @@ struct LongSequence {
 };
 
 // Computes attention over a long sequence of `asked` tokens, forward and backward, and reports on
-// it. If `asked` is empty, the length is chosen so that a forward pass takes about a second. Throws
+// it. If `asked` is empty, it is 16,384, or less where the path or the build is slow. Throws
 // Cancelled after Ctrl-C.
 LongSequence long_sequence(std::optional<qkv::Index> asked, const Common& common);
 

@@ -63,8 +63,8 @@ void add_expressions(const Command& command, ExpressionOptions& options) {
               const auto end = text.find('=');
               if (end == std::string::npos || end + 1 == text.size() ||
                   !is_array_name(text.substr(0, end))) {
-                throw BadValue(kWith, fmt::format("expected NAME=FILE[:NAME], where NAME has no "
-                                                  "meaning of its own, got {}",
+                throw BadValue(kWith, fmt::format("expected NAME=FILE[:NAME], the first NAME "
+                                                  "without a meaning in expressions, got {}",
                                                   qkv::app::quoted(text)));
               }
             }

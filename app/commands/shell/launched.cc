@@ -22,7 +22,7 @@ using qkv::app::NotAvailable;
 using qkv::mpi::RanksModule;
 
 const RanksModule* joined = nullptr;
-bool is_joining = false;  // or has joined
+bool has_begun_joining = false;
 bool is_lone_error = false;
 
 // The whole number in an environment variable, or -1.
@@ -35,7 +35,7 @@ int number_in(const char* variable) {
   return error == std::errc() && end == digits.data() + digits.size() ? number : -1;
 }
 
-// The module beside the program, in the build folder as where it is installed.
+// The module, at one path from the program, whether this was built or installed.
 std::string module_path() {
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -46,8 +46,8 @@ const RanksModule& load(int count) {
   const std::string path = module_path();
   if (!std::filesystem::exists(path)) {
     throw NotAvailable(
-        fmt::format("started as {} processes that train together, but this qkv was "
-                    "built without MPI: there is no {}",
+        fmt::format("started as {} processes that train together, but this qkv has no module for "
+                    "MPI, {}",
                     count, path));
   }
   // MPI loads plug-ins that look for its names among those of all libraries.
@@ -87,16 +87,17 @@ Launched launched() {
 qkv::Ranks* join_ranks() {
   const Launched all = launched();
   if (all.count == 1) return nullptr;
-  is_joining = true;
+  has_begun_joining = true;
   const RanksModule& module = load(all.count);
   qkv::Ranks* const ranks = module.join();
+  joined = &module;
   if (ranks->rank() != all.rank || ranks->count() != all.count) {
+    lone_error();
     throw NotAvailable(fmt::format(
-        "the launcher started rank {} of {}, but MPI says rank {} of {}: {} must be of the MPI "
-        "whose launcher is used",
+        "the launcher started rank {} of {}, but MPI says rank {} of {}: {} must be built with the "
+        "launcher's MPI",
         all.rank, all.count, ranks->rank(), ranks->count(), module_path()));
   }
-  joined = &module;
   return ranks;
 }
 
@@ -106,7 +107,7 @@ void lone_error() { is_lone_error = true; }
 
 std::string rank_in_errors() {
   const int rank = launched().rank;
-  if (!is_joining || (rank == 0 && !is_lone_error)) return {};
+  if (!has_begun_joining || (rank == 0 && !is_lone_error)) return {};
   return fmt::format("rank {}: ", rank);
 }
 

@@ -127,8 +127,8 @@ def ring_attention(
     sharding. Those of alibi_slopes, sinks, params and the tensors that score_mod reads are, as
     those of any parameter that all processes have, to be added over processes: the first one has
     them, the others zeros.
-    A process holds its own rows, two parts of other processes' keys and values, and what is being
-    sent.
+    A process holds its own rows, two parts of other processes' keys and values, what is being sent,
+    and 48 bytes for each element of the gradients that processes share.
 
     Both passes are collective: every process runs the backward passes of the same calls. Autocast
     does not change dtypes here.

@@ -172,7 +172,9 @@ def refuse_unknown(
         if name in _PACKED:
             if attention_mask is not None or (name == "cu_seq_lens_q" and value.numel() <= 2):
                 continue
-            rule = "but no mask that separates the sequences (give position_ids)"
+            rule = (
+                "but no mask that separates the sequences (give position_ids and use_cache=False)"
+            )
         raise ValueError(
             f'attn_implementation="{implementation}": {type(module).__name__} passes {name} to '
             "attention, " + rule

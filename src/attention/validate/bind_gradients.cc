@@ -34,8 +34,12 @@ class Binder {
     if (!source.given()) {
       throw Error(p_.function, name, text("is given but ", source_name, " is absent"));
     }
+    return check(name, buffer, source_name, source,
+                 sums_dtype_ == DType::kNone ? source.dtype() : sums_dtype_);
+  }
+  bool check(std::string_view name, const View& buffer, std::string_view source_name,
+             const ConstView& source, DType dtype) {
     any_ = true;
-    const DType dtype = sums_dtype_ == DType::kNone ? source.dtype() : sums_dtype_;
     expect_dtype(p_, name, buffer, dtype, source_name, source.dtype());
     if (buffer.shape() != source.shape()) {
       throw Error(p_.function, name,
@@ -185,7 +189,9 @@ void bind_captured(Binder& binder, const Options& options,
                     [&](const core::CapturedTarget& other) { return other.array == array; })) {
       fail("is requested twice");
     }
-    binder.check(name, one.to, array->name, array->view);
+    const bool is_wide = one.to.dtype() == DType::kFloat64;
+    binder.check(name, one.to, array->name, array->view,
+                 is_wide ? DType::kFloat64 : array->view.dtype());
     to.captured.push_back({array, one.to});
   }
 }

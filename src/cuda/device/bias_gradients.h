@@ -18,7 +18,8 @@ namespace qkv::cuda {
 
 // ---- the heads that share a matrix --------------------------------------------------------------
 
-// The number of heads, over all batch entries, that share a matrix: all along axes of stride 0.
+// The number of heads, over all batch entries, that share a matrix: the product of the sizes of the
+// axes of stride 0.
 QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   int readers = bias.head == 0 ? a.H : 1;
   for (int axis = 0; axis < a.batch_axes; ++axis) {

@@ -290,7 +290,7 @@ class WithoutModule(TrainCase):
                 env={**os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2"})
             self.assertEqual(done.returncode, 7, done.stderr)
             self.assertRegex(done.stderr, "^qkv: (rank 1: )?started as 2 processes that train together, "
-                                          "but this qkv was built without MPI: there is no .*\n$")
+                                          "but this qkv has no module for MPI, .*\n$")
             self.assertEqual("rank 1" in done.stderr, rank == 1)
         self.assertFalse((self.dir / "RUN").exists())
 

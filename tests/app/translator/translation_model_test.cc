@@ -233,7 +233,7 @@ TEST(ModelFile, MayBeInMemory) {
   EXPECT_TRUE(refusal.starts_with("memory: byte ")) << refusal;
 }
 
-// With any byte of the header changed, the file is either rejected or read.
+// With any fifth byte of the header changed, the file is either rejected or read.
 TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -332,8 +332,7 @@ TEST(ModelFile, NamesATypeThatIsNotRead) {
             "m: output.bias: expected numbers, got X32 [9] (unsupported type)");
 }
 
-// The file of a model without a style has no style array, and is bit-identical to earlier
-// versions'.
+// The file of a model without a style has no style array.
 TEST(ModelFile, AnEmptyStyleIsNotWritten) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -406,7 +405,7 @@ TEST(ModelFile, SettingsMustBeKnown) {
             "settings: expected shape [n,2], got [20]");
 }
 
-// Reading allocates no memory that the file does not fill.
+// Sizes far beyond the file's are refused before memory is allocated.
 TEST(ModelFile, SizesAreThoseOfTheFile) {
   for (const char* name : {"hidden", "embedding", "units"}) {
     for (const char* size : {"9223372036854775807", "100000", "0", "-1"}) {
@@ -420,8 +419,8 @@ TEST(ModelFile, SizesAreThoseOfTheFile) {
         refusal_after([&](Changed& f) { f.add_setting("encoder_layers", layers); });
     EXPECT_TRUE(text.starts_with("encoder_layers: expected parameters of that size")) << text;
   }
-  // The file lacks the readout, which has embedding x embedding numbers and more; it has enough
-  // numbers for the embeddings of the tokens.
+  // The file has too few numbers for the readout (embedding x embedding and more), but enough for
+  // the embeddings of the tokens.
   const std::string tied = refusal_after([](Changed& f) {
     f.add_setting("tied_embeddings", "output");
     f.set("embedding", "60");
