@@ -70,14 +70,14 @@ int parse_and_run(CLI::App& program, int argc, char** argv) {
     print(std::string(version.what()) + "\n");
     return kDone;
   } catch (const CLI::ParseError& error) {
-    // Each of several ranks finds the error; the first says it, and has the code.
+    // Every rank of a launched run finds this error; only rank 0 reports it and exits with kUsage.
     const bool trains = program.got_subcommand("train");
     if (trains && launched().rank > 0) return kDone;
     return complain(kUsage, explain(program, error));
   }
 }
 
-// Runs the program; an exception becomes its message and its code.
+// Runs the program and returns its exit code; reports errors on standard error.
 int exit_code(CLI::App& app, int argc, char** argv) {
   try {
     return parse_and_run(app, argc, argv);
@@ -97,9 +97,9 @@ int exit_code(CLI::App& app, int argc, char** argv) {
   } catch (const qkv::app::NotAvailable& error) {
     return complain(kNotAvailable, error.what());
   } catch (const qkv::OtherRankFailed&) {
-    return kDone;  // that rank has the message and the code
+    return kDone;  // the rank that failed reports its error and has the code
   } catch (const qkv::Cancelled&) {
-    return caught_signal() == 0 ? kDone : kSignalBase + caught_signal();  // 0: of another rank
+    return caught_signal() == 0 ? kDone : kSignalBase + caught_signal();  // 0: sent to another rank
   } catch (const qkv::Error& error) {
     return complain(kFailed, said(error));
   } catch (const std::bad_alloc&) {

@@ -25,7 +25,7 @@ class Collected {
 
   bool is_full() const noexcept { return std::ssize(words_) >= most_; }
   bool has(std::string_view word) const { return known_.contains(word); }
-  // Adds a word that it does not have.
+  // Adds a word for which has() is false.
   void add(std::string_view word, const std::vector<float>& numbers) {
     known_.insert(words_.emplace_back(word));
     if (blocks_.empty() || blocks_.back().size() + numbers.size() > blocks_.back().capacity()) {

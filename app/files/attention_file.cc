@@ -114,7 +114,7 @@ class Reader {
     result_.attn = arranged(result_.attn_memory.view());
   }
 
-  // Rearranges a view with the stored axes as [N,L,H,Tq,Tk]; axes that the file lacks have size 1.
+  // Permutes the axes of a stored array to [N,L,H,Tq,Tk]; axes that the file lacks have size 1.
   ConstView arranged(const ConstView& stored) const {
     Dims shape{1, 1, 1, stored.size(-2), stored.size(-1)};
     Dims strides{0, 0, 0, stored.stride(-2), stored.stride(-1)};
@@ -180,8 +180,8 @@ class Reader {
   }
 
   // Reads the array `entropy` of a file with pooled maps: the entropies of the rows before pooling,
-  // in the order of attn's maps. An array that does not have more rows than attn, or not those
-  // maps, is ignored, since it is not meant for this reader.
+  // in the order of attn's maps. An array that has no more rows than attn, or other maps, is
+  // ignored, since it is not meant for this reader.
   void take_entropy() {
     Array* found = find("entropy");
     const auto* entropy = found == nullptr ? nullptr : std::get_if<Tensor>(found);
@@ -200,7 +200,7 @@ class Reader {
 
   const Dims& stored_shape() const { return result_.attn_memory.shape(); }
 
-  // The sizes above 1 of the axes that number maps: all but the last `others`.
+  // The sizes other than 1 of the axes before the last `others`, which enumerate the maps.
   static std::vector<Index> maps_of(const Dims& shape, int others) {
     std::vector<Index> sizes(shape.begin(), shape.end() - others);
     std::erase(sizes, 1);
@@ -272,7 +272,7 @@ class Reader {
   }
 
   // The message for a number of token lists that is not the number of examples. It suggests another
-  // order of the axes if one of the leading axes has that size.
+  // order of the axes if a leading axis has as many entries as there are lists.
   std::string wrong_examples(std::string_view name, Index lists) const {
     std::string text = fmt::format(
         "{} must have one list of tokens for each example, got {} where {} has N = {} ({} read as "
@@ -288,7 +288,7 @@ class Reader {
   const std::string& file_;
   std::vector<NamedArray> arrays_;
   std::string name_{};           // name of the array used as attn
-  const Array* attn_ = nullptr;  // that array, which has no other role
+  const Array* attn_ = nullptr;  // the array used as attn, which has no other role
   std::string stored_{};
   AttentionFile result_{};
 };
@@ -308,7 +308,7 @@ AttentionFile attention_from(const std::string& file, std::vector<NamedArray> ar
                              const AttentionFileOptions& options) {
   for (auto axis = options.order.begin(); axis != options.order.end(); ++axis) {
     if (std::count(axis, options.order.end(), *axis) > 1) {
-      throw Error("read_attention_file", "order",
+      throw Error("attention_from", "order",
                   fmt::format("must name each axis once, got {}", names_of(options.order)));
     }
   }

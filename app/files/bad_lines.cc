@@ -11,7 +11,7 @@
 namespace qkv::app {
 namespace {
 
-// The detail of an error, which stands behind the file and the line.
+// The part of an error's text after the file and the line.
 std::string detail_of(const InputError& error) {
   std::string text = error.what();
   const std::string place = fmt::format("{}:{}: ", on_one_line(error.file()), error.line());

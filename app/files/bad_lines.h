@@ -28,7 +28,7 @@ class QKV_API LineNumbers {
   std::vector<Index> first_{};  // the lowest numbers, ascending
 };
 
-// The error of a line that --skip-bad would leave out, which names that option.
+// Returns the error of a line that --skip-bad would leave out, with a hint at that option.
 QKV_API InputError with_skip_bad(const InputError& error);
 
 // The lines of a file that could not be used and were left out.
@@ -42,7 +42,7 @@ class QKV_API BadLines {
 
  private:
   LineNumbers numbers_{};
-  std::string reason_{};  // the detail of the error of the first line
+  std::string reason_{};  // the detail of the first bad line's error
 };
 
 }  // namespace qkv::app

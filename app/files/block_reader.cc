@@ -36,8 +36,8 @@ bool BlockReader::more() {
   return got > 0;
 }
 
-// Reports progress after each read of a file. A pipe delivers its bytes in small pieces, so that
-// its progress is reported once per block and at the end.
+// Reports progress after each read of a file. A pipe delivers its bytes in small pieces, so its
+// progress is reported once per block and at the end.
 void BlockReader::tell_progress(std::size_t got) {
   const bool is_due =
       file_.size() ? got > 0 : ended_ || read_ - told_ >= static_cast<Index>(kBlock);

@@ -18,7 +18,7 @@ using Progress = std::function<void(Index bytes_read, Index bytes_total)>;
 // Reads a file through one block, so that memory does not depend on the file's size.
 class BlockReader {
  public:
-  static constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes; fewer for a smaller file
+  static constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes of the largest block
 
   // The file must outlive the reader. `progress` may be empty.
   explicit BlockReader(InputFile& file, Progress progress = {});

@@ -42,8 +42,8 @@ ByteSource byte_source(InputFile& file);
 // A source of bytes in memory, which must outlive it.
 ByteSource byte_source(const std::string& name, std::string_view bytes);
 
-// The size of an array in the unit of `item_size`, the size of an element. None if it, or the
-// product of the nonzero axis sizes, overflows 63 bits.
+// The size of an array in the unit of `item_size`, the size of an element. None if the product of
+// `item_size` and the nonzero axis sizes overflows 63 bits.
 std::optional<Index> byte_count(const Dims& shape, Index item_size);
 
 // Reads an array in C order. A bool that is neither 0 nor 1, which is undefined in C++, becomes 1.

@@ -19,7 +19,7 @@ namespace qkv::app {
 namespace {
 
 constexpr std::size_t kFirstWords = 10;
-// The most distinct words remembered to count repetitions. They take 64 MB; remembering more would
+// The most distinct words remembered to count repetitions. They take 90 MB; remembering more would
 // cost more than reading the file.
 constexpr std::size_t kMostRemembered = std::size_t{1} << 21;
 

@@ -59,8 +59,8 @@ Descriptor open_fifo(const std::string& path, const std::atomic<bool>* stop) {
   return file;
 }
 
-// Opens a file for reading. Opening a FIFO waits until it has a writer; with a flag, that wait and
-// those for its data end when the flag is set.
+// Opens a file for reading. Opening a FIFO waits for a writer; if there is a flag, setting it ends
+// the wait, and Cancelled is thrown.
 Descriptor open_to_read(const std::string& path, const std::atomic<bool>* stop) {
   if (path == "-") return Descriptor(::dup(STDIN_FILENO));
   struct stat status {};
@@ -73,7 +73,7 @@ Descriptor open_to_read(const std::string& path, const std::atomic<bool>* stop) 
   }
 }
 
-// Whether a descriptor that does not block has refused a transfer that would wait.
+// Whether `error` says that a non-blocking descriptor has no data, or no room, yet.
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 // Waits until a transfer is possible, or a signal arrives.
@@ -85,8 +85,8 @@ void wait_for(const Descriptor& file, short event) {
 }
 
 // A file name next to `target` that no other call, thread or live process uses; a killed process
-// may have left a file of this name. Its last component begins with as much of the target's as the
-// system's limit leaves.
+// may have left a file of this name. The last component begins with as much of the target's as the
+// system's limit on names allows.
 std::string beside(const std::string& target) {
   static std::atomic<unsigned> count{0};
   const std::string suffix = fmt::format(".{}-{}.tmp", ::getpid(), count.fetch_add(1));

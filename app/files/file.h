@@ -18,8 +18,8 @@
 // with these classes.
 namespace qkv::files {
 
-// How errors begin about a file that ends too early. The number of bytes (or of words, in text)
-// that is expected follows, and the number that came.
+// The start of messages about a file that ends too early; the text after it says what was expected
+// and what came.
 inline constexpr std::string_view kTruncated = "the file is truncated: ";
 
 // The system's message for an errno value.
@@ -34,7 +34,7 @@ class InputFile {
 
   // The name in messages: the path, or "<stdin>".
   const std::string& name() const noexcept { return name_; }
-  // The size of a regular file; a pipe or a terminal has none.
+  // The size of a regular file; none for a pipe, a terminal or partly read standard input.
   std::optional<Index> size() const noexcept { return size_; }
   // Returns the next `bytes` bytes, fewer only at the end of the file, without consuming them. They
   // are valid until the next call.
@@ -49,7 +49,7 @@ class InputFile {
   std::size_t read_some(void* target, std::size_t bytes);
   // Reads everything up to the end of the file.
   std::string read_rest();
-  // Throws Cancelled if the flag is set. For a library that reads a duplicate of the descriptor.
+  // Throws Cancelled if the flag is set; called while a library reads a duplicate().
   void check_stop() const;
 
  private:

@@ -110,7 +110,7 @@ Index only_numbers(std::string_view line) {
 
 // Whether all lines, up to the one that the window cuts off, consist of two or more numbers. A file
 // that begins with a header and a line of its width is not a table: it holds word vectors whose
-// first words are numbers. In word vectors without a header, not all words are numbers.
+// first words are numbers. Word vectors without a header are recognised by a nonnumeric word.
 bool is_number_table(std::string_view head) {
   const bool cut = head.size() + kLongestCharacter > kWindow;
   Index rows = 0;

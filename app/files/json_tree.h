@@ -16,14 +16,14 @@ namespace qkv::files {
 
 using Json = nlohmann::json;
 
-// The detail with which a text is refused that ends within its JSON.
+// The detail of the error for a text that ends within its JSON.
 inline constexpr std::string_view kEndOfJson = "expected JSON, got the end";
 
 // Limits on a document. They bound the memory and time that a file can take.
 struct JsonBounds {
   const char* what = "";   // name of the document in messages
   int depth = 0;           // levels of nested arrays and objects
-  std::size_t values = 0;  // number of arrays, objects and elements in total
+  std::size_t values = 0;  // number of arrays, objects and scalars in total
   std::size_t bytes = 0;   // size of a file; not checked for text in memory
 };
 

@@ -166,8 +166,8 @@ KvCacheContents contents_of(Fields& fields) {
   return contents;
 }
 
-// The text of a library error without the function's name, and of a size's name only that of the
-// file's field.
+// The text of a library error without the function's name and the prefix "sizes.", so that a size
+// goes by the name of the file's field.
 std::string detail_of(const Error& error) {
   const std::string_view text = error.what();
   constexpr std::string_view kSizes = "sizes.";

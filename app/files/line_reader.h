@@ -22,7 +22,7 @@ class LineReader {
   bool next(std::string_view& line);
   // The number of the line that next() returned last, from 1.
   Index number() const noexcept { return number_; }
-  // Whether that line ended with the file, without a line end.
+  // Whether the line that next() returned last ended with the file, without a line end.
   bool is_open() const noexcept { return is_open_; }
   const std::string& name() const noexcept { return blocks_.file().name(); }
   [[noreturn]] void fail(std::string_view detail) const;

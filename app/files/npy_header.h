@@ -18,7 +18,7 @@ struct NpyHeader {
   NpyKind kind = NpyKind::kNumber;
   DType dtype = DType::kNone;  // element type of a numeric array
   Index item_size = 0;         // bytes of one element
-  bool swapped = false;        // stored in the other byte order than this machine's
+  bool swapped = false;        // stored in the opposite of this machine's byte order
   bool fortran_order = false;
   Dims shape{};
 };
@@ -27,8 +27,8 @@ struct NpyHeader {
 // is not a .npy file, has an unsupported type, or claims more or less data than it has.
 NpyHeader read_npy_header(ByteSource& source);
 
-// Builds the header of an array in C order; its size is a multiple of 64 bytes. `descr` is NumPy's
-// name of the type, such as "<f4".
+// Builds the header, a multiple of 64 bytes, of an array in C order. `descr` is NumPy's name of the
+// type, such as "<f4".
 std::string npy_header(std::string_view descr, const Dims& shape);
 
 // NumPy's name of a numeric type in little endian, or "" if it has none.

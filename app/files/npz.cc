@@ -79,8 +79,7 @@ zip_t* open_whole(const std::string& whole, int flags, int& code) {
   return archive;
 }
 
-// Throws InputError if the archive, of which a pipe's bytes are in `whole`, is known to be
-// truncated.
+// Throws InputError if the archive is known to be truncated. `whole` holds the bytes of a pipe.
 void check_length(files::InputFile& file, const std::string& whole) {
   const Index size = file.size().value_or(std::ssize(whole));
   const files::Descriptor copy(file.size() ? file.duplicate() : -1);
@@ -114,10 +113,10 @@ Archive open_archive(files::InputFile& file, std::string& whole) {
   }
   if (!archive) {
     check_length(file, whole);
-    // The file starts like an archive, so most likely it is truncated.
     if (code == ZIP_ER_EXISTS) {
       throw InputError(file.name(), "expected an .npz archive, got two members of one name");
     }
+    // The file starts like an archive, so most likely it is truncated.
     throw InputError(
         file.name(),
         fmt::format("expected an .npz archive: {} (truncated .npz archive?)", message_of(code)));

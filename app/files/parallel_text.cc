@@ -136,12 +136,12 @@ class RowReader {
   const ParallelTextOptions& options_;
   Index needed_;
   bool has_row_ = false;
-  // The numbers of the first and last blank lines not reported yet; last_blank_ is 0 without any.
+  // The numbers of the first and last blank lines not reported yet; last_blank_ is 0 if none.
   Index first_blank_ = 0;
   Index last_blank_ = 0;
 };
 
-// for_each_row() as a part of `function`, which errors name.
+// Does the work of for_each_row(); errors name `function`.
 void read_rows(const char* function, const std::string& path, const ParallelTextOptions& options,
                const TakeRow& take) {
   const Index needed = needed_columns(function, options);  // before the file is opened

@@ -15,9 +15,9 @@
 namespace qkv::app {
 
 // How a blank line is treated: as an error, as no row, or as a row of one field. A blank line has
-// no tab and is_blank(): it is empty, or has only white space and characters of no width. Blank
-// lines at the end of a file are no error. A file without any line is an error unless they are
-// kept.
+// no tab and nothing visible (is_blank()): it is empty, or has only white space and characters of
+// no width. Blank lines at the end of a file that has a row are no error. A file without any line
+// is an error unless blank lines are kept.
 enum class EmptyLines { kRefused, kSkipped, kKept };
 
 inline constexpr Index kMostColumns = Index{1} << 20;  // a line of at most 1 MiB has no more
@@ -27,8 +27,8 @@ struct ParallelTextOptions {
   std::vector<Index> columns{};
   Index least_columns = 1;  // the fewest columns that a row may have
   EmptyLines empty_lines = EmptyLines::kRefused;
-  // If given, called with the error of each line that is not a row, which is then left out, instead
-  // of throwing it: a line that is blank, not UTF-8, longer than 1 MiB, or has too few columns.
+  // Called with the error of each line that is left out since it is no row: blank, not UTF-8,
+  // longer than 1 MiB, or with too few columns. If empty, such an error is thrown.
   std::function<void(const InputError& error)> bad_line{};
   const std::atomic<bool>* stop = nullptr;  // polled; if set, Cancelled is thrown
   // Called about once per MiB with the bytes read so far and the bytes in total (-1 if unknown).
@@ -43,8 +43,8 @@ using TakeRow = std::function<bool(std::span<const std::string_view> fields, Ind
 // input. Fields are taken verbatim; they may be empty and contain anything but tabs, line ends and
 // zero bytes. The text is UTF-8, with or without a byte order mark; lines may end in CR LF, and the
 // last needs no line end. A row from a terminal or a pipe is delivered before the next one arrives.
-// Memory does not grow with the file. Throws InputError (with the line) for a file that is missing,
-// is not UTF-8, or has a row with too few columns; throws Error for invalid options.
+// Memory does not grow with the file. Throws InputError for a missing file and, with the line, for
+// one that is not UTF-8 or has a row with too few columns; throws Error for invalid options.
 QKV_API void for_each_row(const std::string& path, const ParallelTextOptions& options,
                           const TakeRow& take);
 

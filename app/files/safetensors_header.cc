@@ -45,7 +45,7 @@ constexpr UnreadType kUnreadTypes[] = {
     {"F8_E8M0", 8}, {"C64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 };
 
-// The sum, or the largest number if there is none.
+// The sum, or the largest Index if the sum overflows.
 Index add(Index a, Index b) {
   Index sum = 0;
   return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Index>::max() : sum;
@@ -146,9 +146,9 @@ SafetensorsHeader read_tree(std::string_view text, const ByteSource& source) {
   return header;
 }
 
-// The size of a tensor's data that its type and shape imply. If there is no such size, `fault` says
-// so in the words of the message "expected {fault} of data". size_by_type() returns none for a type
-// of unknown size.
+// The size of a tensor's data that its type and shape imply. If there is no such size, `fault`
+// completes the message "expected {fault} of data". size_by_type() returns none for a type of
+// unknown size.
 struct DataSize {
   std::optional<Index> bytes{};
   std::string_view fault{};
@@ -216,7 +216,7 @@ void check_layout(SafetensorsHeader& header, ByteSource& source) {
 }  // namespace
 
 bool is_safetensors(std::string_view head) {
-  // Lengths are at most 1e8, and text has no zero bytes.
+  // The four high bytes of a length of at most 1e8 are zero; text has no zero bytes.
   constexpr std::string_view kHighBytes("\0\0\0\0", 4);
   return head.size() > kLengthBytes && head[kLengthBytes] == '{' && head.substr(4, 4) == kHighBytes;
 }

@@ -26,7 +26,7 @@ struct SafetensorsEntry {
   Dims shape{};
   Index begin = 0;  // offset of the data's first byte from the header's end
   Index end = 0;    // offset of the byte after the data
-  Index byte = 0;   // file offset of the tensor's entry in the header
+  Index byte = 0;   // file offset just after the tensor's name in the header
 };
 
 struct SafetensorsHeader {

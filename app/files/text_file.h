@@ -16,8 +16,8 @@ namespace qkv::app {
 // the flag (which may be null) becomes true.
 QKV_API std::string read_text(const std::string& path, const std::atomic<bool>* stop = nullptr);
 
-// Calls `take` with the bytes of a file in blocks of 64 KiB, the last one shorter. A block is taken
-// before more is read. Path, flag and errors are those of read_text().
+// Calls `take` with the bytes of a file in blocks of 64 KiB; only the last may be shorter. A block
+// is taken before more is read. Path, flag and errors are those of read_text().
 QKV_API void for_each_block(const std::string& path,
                             const std::function<void(std::string_view)>& take,
                             const std::atomic<bool>* stop = nullptr);

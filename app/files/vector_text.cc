@@ -92,8 +92,8 @@ bool VectorText::take_header(std::string_view line) {
   return true;
 }
 
-// Counts the numbers at the end of a line as its width. The fields before them are a word that may
-// contain blanks.
+// Sets the width to the count of numbers at the end of a line. The fields before the numbers are a
+// word that may contain blanks.
 void VectorText::take_width_from(std::string_view line) {
   std::string_view rest = without_end_blanks(line);
   std::string_view field = take_last_field(rest);
@@ -174,7 +174,7 @@ void VectorText::parse(const Cut& line, std::vector<float>& numbers) const {
                               is_cut ? kTruncated : "", width_, quoted(line.word),
                               quoted(line.numbers[i]), i + 1));
     }
-    // The nearest float32; numbers that are too small for parse_number become 0.
+    // The nearest float32, which is 0 for numbers that parse_number<float>() refuses as too small.
     const auto narrow = static_cast<float>(*value);
     if (std::isinf(narrow)) {
       lines_.fail(fmt::format("expected numbers that float32 can hold after {}, got {}",

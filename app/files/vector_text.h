@@ -29,9 +29,9 @@ class VectorText {
     std::vector<std::string_view> numbers;
   };
 
-  // The file must outlive the reader. If `width` is 0, the header gives it, or without one the
-  // first word's line. next() parses the first `lines_to_confirm` words' lines to confirm the
-  // width.
+  // The file must outlive the reader. If `width` is 0, the width is the header's, or that of the
+  // first word's line if there is no header. next() parses the first `lines_to_confirm` words'
+  // lines to confirm the width.
   VectorText(InputFile& file, Index width, Index lines_to_confirm, Progress progress);
 
   // Gets the next line with a word, valid until the next call; skips blank lines and the header.

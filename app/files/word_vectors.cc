@@ -48,8 +48,8 @@ class Wanted {
   void found(std::string_view word, const std::vector<float>& numbers);
   bool all_found() const noexcept { return best_to_find_ == 0; }
   // Considers a word of the file as a near spelling of each missing word. `is_whole` is called only
-  // for a word that would be kept. Among equally near words the first is kept, since files of word
-  // vectors have common words first.
+  // for a word that would be kept, and returns false for the first field of a longer word. Among
+  // equally near words the first is kept, since files of word vectors have common words first.
   template <class IsWhole>
   void offer_as_near(std::string_view word, IsWhole&& is_whole);
 
@@ -152,7 +152,8 @@ WordVectors Wanted::result(Index width) const {
   return result;
 }
 
-// Reads a text file. Only lines whose first field begins a requested spelling are parsed.
+// Reads a text file. After the first kConfirmedLines, only lines whose first field begins a
+// requested spelling are parsed.
 WordVectors read_text(files::VectorText& text, Wanted& wanted) {
   std::string_view line;
   std::vector<float> numbers;

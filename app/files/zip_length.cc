@@ -9,7 +9,7 @@ namespace qkv::files {
 namespace {
 
 // The parts of an archive (PKWARE, APPNOTE.TXT): members with local headers, then a directory of
-// entries, then its end record. A size of kIn64Bits stands in the extra field with this tag.
+// entries, then its end record. If a size is kIn64Bits, the extra field tagged kTagOf64Bits has it.
 constexpr std::string_view kMemberMark = "PK\3\4";
 constexpr std::string_view kEntryMark = "PK\1\2";
 constexpr std::string_view kEndMark = "PK\5\6";

@@ -9,7 +9,7 @@
 
 #include <qkv/view.h>
 
-// JSON that is safe inside an HTML document: it has no `<`, `>` and `&`, so that no text in it can
+// JSON that is safe inside an HTML document: it has no `<`, `>` or `&`, so that no text in it can
 // end its element.
 namespace qkv::app::page {
 

@@ -8,7 +8,8 @@
 namespace qkv::app::page {
 namespace {
 
-// Appends number n of `bytes` to each plane. Planes of like bytes compress better than numbers.
+// Returns the bytes as planes: the lowest byte of every number, then the next byte of every number,
+// and so on. Planes of like bytes compress better than numbers.
 template <class Number>
 std::string planes_of(std::span<const double> numbers) {
   constexpr std::size_t kBytes = sizeof(Number);

@@ -24,8 +24,8 @@ struct MapCode {
   double error() const { return form == NumberForm::kSteps ? step / 2 : 0; }
 };
 
-// The codes of kSteps that are no multiples. A small number is one that would be rounded to 0: it
-// has a code of its own, so that it differs from an exact zero. Masked numbers beyond `most`, and
+// The codes of kSteps; those below kCodeFirst are special. A small number is one that would round
+// to 0: its own code tells it from an exact zero. Masked numbers beyond `most`, and masked
 // negative ones without `signs`, have the codes of infinity, and the page says that it lacks them.
 enum StepCode : unsigned {
   kCodeZero,

@@ -9,7 +9,7 @@
 namespace qkv::app::page {
 namespace {
 
-// Cells of a thumbnail that are no numbers, and the first byte that is one.
+// Bytes of thumbnail cells that have no place on the bar, and the byte of the bar's first place.
 constexpr unsigned kMasked = 0;
 constexpr unsigned kZero = 1;
 constexpr unsigned kNotFinite = 2;

@@ -34,8 +34,8 @@ class Map {
 
 // The facts about a map that the overview shows.
 struct MapFacts {
-  double lowest = 0;     // the smallest unmasked finite number, or 0
-  double highest = 0;    // the largest unmasked finite number, or 0
+  double lowest = 0;     // the smallest of 0 and the unmasked finite numbers
+  double highest = 0;    // the largest of 0 and the unmasked finite numbers
   double magnitude = 0;  // the largest |w| of all finite numbers that are not masked
   bool has_negative = false;
   // Means over the rows whose sum is finite and not 0: -sum w ln w in nats, and the first number.
@@ -49,10 +49,9 @@ MapFacts facts_of(const Map& map);
 // The most rows and columns of a thumbnail.
 inline constexpr Index kThumbnailSide = 32;
 
-// A thumbnail: a byte for each cell, which stands for the number of the largest magnitude among
-// those it covers. 0: all are masked; 1: all are 0; 2: one is not finite; else the number's place
-// p on a bar from -magnitude (with `signs`) or 0 to magnitude, 3 + 252 p; the bar is one of square
-// roots.
+// A thumbnail: a byte for each cell, for the largest in magnitude of the unmasked numbers that the
+// cell covers. 0: all are masked; 1: all are 0; 2: one is not finite; else 3 + 252 p for the
+// number's place p on a bar of square roots, from -magnitude (with `signs`) or 0 to magnitude.
 std::string thumbnail(const Map& map, double magnitude, bool signs);
 
 }  // namespace qkv::app::page

@@ -20,7 +20,7 @@ unsigned digit_of(char digit) {
   return static_cast<unsigned>(digit <= '9' ? digit - '0' : digit - 'a' + 10);
 }
 
-// A compressor of zlib, which throws std::bad_alloc without memory, its only failure here.
+// A zlib compressor. Throws std::bad_alloc if memory runs out, the only failure possible here.
 class Deflater {
  public:
   Deflater() {

@@ -14,7 +14,7 @@ std::string base64(std::string_view bytes);
 // The bytes in the format `deflate` without header (RFC 1951), as base64.
 std::string packed(std::string_view bytes);
 
-// The bytes of a text of hexadecimal digits, such as a digest.
+// The bytes of a text of lower-case hexadecimal digits, such as a digest.
 std::string from_hex(std::string_view digits);
 
 }  // namespace qkv::app::page

@@ -100,8 +100,8 @@ void check(const Page& page) {
 
 // ---- the parts of the document ------------------------------------------------------------------
 
-// The maps of a page: those of the file, those to compare with, and, for thumbnails alone, their
-// difference.
+// The maps of a page: those of the file, those to compare with, and their difference, of which only
+// facts and thumbnails are stored.
 enum Source : std::size_t { kOwn, kOther, kDifference };
 
 ConstView one_map(const ConstView& maps, Index layer, Index head) {
@@ -198,7 +198,7 @@ class Writer {
   }
 
   // The number of a map's mask among the different masks of its example, or -1 without a mask.
-  // A new mask is a line of `lines`.
+  // Appends a new mask to `lines` as a line.
   Index mask_number(const Map& map, std::string& lines) {
     if (map.allowed().empty()) return -1;
     std::string bits = coded_bits(map.allowed());
@@ -221,7 +221,7 @@ class Writer {
     return packed(coded(map.numbers(), code_));
   }
 
-  // About how long the texts of all maps are: that of some, spread over all, times their share.
+  // The approximate length of the texts of all maps, extrapolated from kSamples maps at most.
   double text_size() const {
     const Index samples = std::min(map_count(), kSamples);
     double size = 0;
@@ -300,7 +300,7 @@ class Writer {
   std::string masks_{};
 };
 
-// JSON of an object, of names and values that are JSON already.
+// A JSON object of names and values. The values are JSON already.
 std::string object(std::initializer_list<std::pair<std::string_view, std::string>> members) {
   std::string json;
   for (const auto& [name, value] : members) {

@@ -51,7 +51,7 @@ struct Chart {
   std::string x_name{};
   std::string thin_name{};    // the meaning of thin lines in the legend; empty if there are none
   std::string marked_name{};  // the meaning of marked lines in the legend
-  std::string note{};         // a remark on the lines below the legend; may be empty
+  std::string note{};         // a remark about the lines; may be empty
   std::vector<ChartRun> runs{};
   std::vector<ChartPanel> panels{};
 };

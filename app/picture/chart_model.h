@@ -27,8 +27,8 @@ ScaleAxis y_axis(const ChartPanel& panel, int most);
 std::vector<std::vector<ChartPoint>> pieces(const ChartSeries& series);
 
 // The colour of a run, for paper and terminals alike: one of eight colours that differ in every
-// common form of colour blindness (Okabe and Ito, "Color universal design", 2008). Later runs
-// repeat them.
+// common form of colour blindness, six of them by Okabe and Ito ("Color universal design", 2008).
+// Later runs repeat the colours.
 inline constexpr std::size_t kRunColours = 8;
 Rgb run_colour(std::size_t run);
 

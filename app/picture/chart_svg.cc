@@ -73,7 +73,7 @@ class ChartDrawing {
       y += plots_[p].box.height;
     }
     x_labels(y);
-    svg_.box({kChartWidth - kMargin, y, 0, 0}, "none");  // makes the picture as wide as this
+    svg_.box({kChartWidth - kMargin, y, 0, 0}, "none");  // makes the picture kChartWidth wide
     return svg_.document(kMargin, {"", printable(chart_.title), description(), ""});
   }
 

@@ -71,7 +71,7 @@ Ends input_ends() {
     refuse(errno, "socketpair");
   }
   Descriptor second(pair[1]);
-  Ends ends{above_standard(pair[0]), above_standard(::dup(second.get()))};
+  Ends ends{above_standard(pair[0]), above_standard(::fcntl(second.get(), F_DUPFD_CLOEXEC, 0))};
   return ends;
 }
 
@@ -79,7 +79,7 @@ Ends output_ends() {
   std::array<int, 2> pair{};
   if (::pipe2(pair.data(), O_CLOEXEC) != 0) refuse(errno, "pipe2");
   Descriptor second(pair[1]);
-  return {above_standard(pair[0]), above_standard(::dup(second.get()))};
+  return {above_standard(pair[0]), above_standard(::fcntl(second.get(), F_DUPFD_CLOEXEC, 0))};
 }
 
 // The attributes of the child: its three files, the default SIGPIPE even if this process ignores
@@ -117,7 +117,7 @@ class Start {
   posix_spawnattr_t attributes_{};
 };
 
-// A running child. The destructor waits for it, after killing it if an exception propagates.
+// A running child. Unless wait() has seen its end, the destructor kills its group and waits.
 class Process {
  public:
   explicit Process(pid_t number) : number_(number) {}

@@ -16,7 +16,7 @@ struct ChildResult {
   std::string errors{};
 };
 
-// Runs a program from PATH to its end, with `input` on its standard input. `stop`, if given, is
+// Runs a program found in PATH until it ends, with `input` on standard input. `stop`, if given, is
 // polled many times a second; throws Cancelled once it is true, and std::system_error if the
 // operating system fails. In every case, no process, file descriptor or SIGPIPE is left behind; if
 // the program is stopped, its children are stopped, too.

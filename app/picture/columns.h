@@ -22,12 +22,12 @@ struct Column {
 // The text of a table: the labels of the rows, then the columns, two blanks apart. If `limit` is
 // above 0, no line is wider than `limit` terminal columns (limits below 20 count as 20): columns
 // that do not fit follow in bands below, each with the labels again. Labels and heads may be
-// shortened, numbers never.
+// shortened, cells only if one is too wide for a line.
 QKV_API std::string in_bands(const std::vector<std::string>& labels,
                              const std::vector<Column>& columns, int limit);
 
 // The text and a line end. If `limit` is above 0, the text is broken between words into lines of at
-// most `limit` terminal columns.
+// most `limit` terminal columns (limits below 20 count as 20).
 QKV_API std::string in_lines(std::string_view text, int limit);
 
 }  // namespace qkv::app::picture

@@ -16,7 +16,7 @@
 namespace qkv::app {
 namespace {
 
-// The generic families of CSS Fonts 4, section 2.1.3, and fontconfig's own.
+// Generic families of CSS Fonts 4, section 2.1.3, and fontconfig's own, without hyphens.
 constexpr std::string_view kGeneric[] = {"serif",   "sansserif", "sans",     "monospace", "mono",
                                          "cursive", "fantasy",   "systemui", "emoji",     "math"};
 
@@ -30,7 +30,7 @@ std::string compared(std::string_view name) {
   return letters;
 }
 
-// A family as written in fontconfig's patterns, where the characters escaped here would end it.
+// A family as written in fontconfig's patterns, where the characters escaped here are syntax.
 std::string escaped_family(std::string_view family) {
   std::string text;
   for (const char c : family) {

@@ -13,7 +13,7 @@ namespace {
 constexpr double kNothing = 1e-6;
 constexpr double kNearlyAll = 0.9;
 // Weights that differ by at most this fraction count as equal, since rounding makes equal weights
-// differ: by 2^-11 for float16.
+// differ: by up to 2^-10 for float16.
 constexpr double kAlike = 1e-3;
 
 void note(Leaks& leaks, double weight, Index row, Index key) {
@@ -34,8 +34,8 @@ Index HeadScan::query_of(Index row) const {
   return facts_.rows.empty() ? row : facts_.rows[static_cast<std::size_t>(row)];
 }
 
-// Whether the current row has a padding query or only masked keys: what it attends to does not
-// matter.
+// Whether the current row's weights do not matter: its query is padding, or all its keys are
+// masked.
 bool HeadScan::is_padding_row(std::span<const bool> allowed) const {
   if (!facts_.padding_queries.empty() &&
       facts_.padding_queries[static_cast<std::size_t>(row_)] != 0) {
@@ -139,8 +139,8 @@ void HeadScan::add_patterns(std::span<const double> weights, std::span<const boo
   widest_uniform_ = std::max(widest_uniform_, count);
 }
 
-// Notes whether all rows give nearly everything to one key. Only rows with two or more keys that
-// are not masked or padding count.
+// Notes whether all rows give nearly everything to the same key. A row counts if two or more of its
+// keys are neither masked nor padding.
 void HeadScan::add_one_key(std::span<const double> weights, std::span<const bool> allowed) {
   if (one_key_failed_) return;
   Index open = 0;
@@ -171,8 +171,8 @@ void HeadScan::add_neighbours(std::span<const double> weights) {
   }
 }
 
-// Looks for a map that is causal except for weights at j = i + 1. It counts the pairs at j <= i - 2
-// as well, where windows have few weights.
+// Looks for a map that is causal except for weights at j = i + 1. The weights at j <= i - 2 are
+// counted as well, to rule out narrow windows, which have few there.
 void HeadScan::add_causal(std::span<const double> weights) {
   if (facts_.queries != facts_.keys || facts_.has_mask || !facts_.rows.empty()) return;
   for (Index j = 0; j < facts_.keys; ++j) {

@@ -10,7 +10,7 @@
 
 namespace qkv::app::picture {
 
-// The facts about the queries and keys of one map besides the weights.
+// The facts about one map besides its weights.
 struct MapFacts {
   Index queries = 0;
   Index keys = 0;
@@ -35,7 +35,7 @@ struct Leaks {
 struct Pattern {
   Index eligible = 0;
   Index fitting = 0;
-  // Whether more than 90 % of the eligible rows, at least `least`, match.
+  // Whether at least `least` rows are eligible and more than 90 % of them match.
   bool holds(Index least) const { return eligible >= least && 10 * fitting > 9 * eligible; }
 };
 

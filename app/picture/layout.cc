@@ -62,7 +62,7 @@ Index round_step(double x) {
   }
 }
 
-// The style of labels that are lines of text side by side along the axis.
+// The style of labels at right angles to their axis: of queries, and of keys if rotated.
 Labels side_by_side(const Axis& axis, double cell) {
   Labels labels;
   labels.size = std::min(kLargestLabel, kLabelPerCell * cell);
@@ -92,7 +92,8 @@ double level_size(const Axis& axis, double cell) {
 Labels key_labels(const Axis& axis, double cell) {
   Labels labels;
   if (axis.numbered && axis.size() > 1) {
-    // Numbers may be skipped, since it is easy to find 15 between 10 and 20. Words may not.
+    // Numbers may be skipped, since it is easy to find 15 between 10 and 20. Words are skipped only
+    // if they would be illegible.
     labels.size = 9;
     labels.step = round_step((longest(axis) * labels.size + kBetweenLevel) / cell);
     labels.extent = labels.size;

@@ -12,7 +12,7 @@
 // room for the longest.
 namespace qkv::app::picture {
 
-// The width of a text in ems of "DejaVu Sans Mono". Characters that it does not have count with the
+// The width of a text in ems of "DejaVu Sans Mono". Characters that this font lacks count with the
 // largest width that other fonts need for them.
 double em_width(std::string_view text);
 

@@ -135,7 +135,7 @@ Cell Model::unplaced(Index panel, Index query, Index key) const {
     return {CellKind::kMasked, value};
   }
   if (!std::isfinite(value)) return {CellKind::kNotFinite, value};
-  // If there are negative numbers, 0 is a number like the others.
+  // If the bar extends below 0, 0 is a number like the others.
   return {value == 0 && all_.lowest >= 0 ? CellKind::kZero : CellKind::kNumber, value};
 }
 

@@ -66,8 +66,9 @@ class Model {
   double highest() const { return all_.highest; }
   // Whether all maps and rows share the bar of all numbers.
   bool has_one_range() const { return ranges_.empty(); }
-  // At most five ticks on the bar, ascending: its two ends, and round numbers between them. If maps
-  // or rows have ranges of their own, the ends have names instead of numbers.
+  // A few ticks on the bar, ascending: its ends (the low end of a logarithmic bar may have none),
+  // and round numbers between them. If maps or rows have ranges of their own, the ends have names
+  // instead of numbers.
   std::vector<Tick> ticks() const;
   // The texts of the bar's ends, for renderers without room for other ticks.
   std::string low_end() const { return ends_of(all_.lowest, true); }
@@ -110,7 +111,7 @@ class Model {
   Range all_{};
   std::vector<Range> ranges_{};   // of each map or of each row; empty if all_ is the only range
   Range found_{};                 // the smallest number or 0, and the largest; may be outside all_
-  double smallest_ = HUGE_VAL;    // the smallest number
+  double smallest_ = HUGE_VAL;    // the smallest number other than 0
   bool has_set_low_end_ = false;  // whether the picture sets the low end
   double decades_;                // powers of ten on the logarithmic bar
   bool has_[4] = {};

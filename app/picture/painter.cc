@@ -15,7 +15,8 @@ constexpr Rgb kWhite{255, 255, 255};
 constexpr std::array<std::string_view, 5> kShades{" ", "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kAsciiShades{" ", ":", "-", "=", "+", "*", "#", "%", "@"};
 
-// The shades of numbers around 0. Negative numbers are lines, so that the sign is visible.
+// The shades of numbers around 0. Negative numbers have marks of their own, so that the sign is
+// visible.
 constexpr std::array<std::string_view, 9> kSignedShades{"▤", "≡", "=", "-", " ",
                                                         "░", "▒", "▓", "█"};
 constexpr std::array<std::string_view, 9> kSignedAscii{"M", "m", "=", "-", " ", ":", "+", "#", "@"};
@@ -26,9 +27,9 @@ std::string repeated(std::string_view text, int times) {
   return result;
 }
 
-// Half of the weight that each key would get if the heaviest row attended equally to as many keys
-// as any row has unmasked; 0 if there are no weights. Half, so that a nearly even row is not a
-// random pattern of blanks.
+// Half of the weight of each key if the largest sum of a row were divided equally among the largest
+// number of unmasked keys in a row; 0 if there are no weights. Half, so that a nearly even row is
+// not a random pattern of blanks.
 double least_notable(const Model& model) {
   double heaviest = 0;
   Index most = 1;

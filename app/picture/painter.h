@@ -56,7 +56,7 @@ class CellPainter {
   void bar(Painter& painter, int width) const;
   // Whether numbers are shown by colours; else they are shown by marks.
   bool coloured() const { return style_.colours != TerminalColours::kNone; }
-  // The number of distinguishable colours or marks for numbers.
+  // The number of colours or marks for numbers.
   int steps() const;
   // Without colour, the smallest number that always has a mark, however low it is on the bar: half
   // of each key's weight in a row that attends equally to all keys. Thus such a row is not blank
@@ -64,8 +64,8 @@ class CellPainter {
   std::optional<double> faintest() const { return faintest_; }
 
  private:
-  // Whether the terminal has 256 colours and the palette has its own for them, terminal_step().
-  // Other palettes take the nearest of the 256 colours.
+  // Whether numbers have the colours of terminal_step(), which serve the blue palette on terminals
+  // of 256 colours. Other palettes take the nearest of the 256 colours.
   bool has_steps() const;
   Rgb colour_at(double place) const;
   Rgb colour_of(const Cell& cell) const;

@@ -8,9 +8,8 @@
 
 namespace qkv::app::picture {
 
-// The colours of numbers and of exact zeros, on paper and on terminals. All palettes but
-// red-blue have a dark low end on terminals. On paper it is light, but in viridis and cividis dark,
-// as published.
+// The colours of numbers and of exact zeros, on paper and on terminals. All palettes but red-blue
+// have a low end that is dark on terminals, and light on paper except in viridis and cividis.
 struct Palette {
   const Bar& paper;
   const Bar& terminal;

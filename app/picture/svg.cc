@@ -192,7 +192,7 @@ class Drawing {
     svg_.box({x, y, layout_.map_width, layout_.map_height}, "none", "#888");
   }
 
-  // Draws ticks that show the row or column of each label, if not all of them have one.
+  // Draws a tick at each labelled row or column of an axis on which others have no label.
   void marks(Index p) {
     const Index rows = p % layout_.grid_columns == 0 ? model_.queries().size() : 0;
     const Index columns = p < layout_.grid_columns ? model_.keys().size() : 0;
@@ -212,7 +212,7 @@ class Drawing {
     map(p);
     rules(p);
     marks(p);
-    // On a logarithmic scale no numbers are shown, since it distinguishes more than two digits can.
+    // On a logarithmic scale no numbers are shown, since small ones would be rounded to 0.
     if (layout_.numbers && model_.scale() != ColourScale::kLog) numbers(p);
     const bool first_row = p < layout_.grid_columns;
     if (p % layout_.grid_columns == 0) query_labels(p);
@@ -260,9 +260,9 @@ class Drawing {
     return true;
   }
 
-  // The style of numbers: the largest has two or three significant digits, or as many as fit; then
-  // letters are smaller, then there are powers of ten. None if the largest number is too small for
-  // 3 decimals.
+  // The style of numbers: up to 3 decimals, for two or three digits of the largest number; where
+  // there is no room, fewer decimals, then a smaller font, then powers of ten. None if nothing fits
+  // or the largest number is too small for 3 decimals.
   std::optional<NumberStyle> number_style(Index p) const {
     constexpr int kSmallestNumber = 7;
     const double size = std::max(std::abs(model_.lowest()), std::abs(model_.highest()));

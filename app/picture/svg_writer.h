@@ -55,13 +55,13 @@ class SvgWriter {
   double right() const { return right_; }
   double bottom() const { return bottom_; }
 
-  // The text of a document: its width and height exceed right() and bottom() by `margin`.
   struct Head {
     std::string definitions{};
     std::string title{};
     std::string description{};
     std::string font{};  // a font family; empty for the usual ones alone
   };
+  // The text of the document, whose width and height exceed right() and bottom() by `margin`.
   std::string document(double margin, const Head& head) const;
 
  private:
@@ -78,7 +78,7 @@ class SvgWriter {
 // A number with at most two decimals, such as "12.5".
 std::string unit(double value);
 
-// Escapes text for XML. The text must have no control characters, which XML cannot represent.
+// Escapes text for XML. The text must have no control characters except line ends.
 std::string escaped(std::string_view text);
 
 }  // namespace qkv::app::picture

@@ -302,7 +302,7 @@ class Screen {
     return painter.take();
   }
 
-  // The bar, its notes, and a sample of each kind of cell that is not a number.
+  // The bar, its remarks, and a sample of each kind of cell that is not a number.
   Block legend_items() const {
     Block items{bar()};
     for (const std::string& remark :

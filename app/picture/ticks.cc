@@ -62,8 +62,8 @@ std::string tick_text(double value, double step) {
 
 ScaleAxis value_axis(double low, double high, int most) {
   if (low >= 0 && low <= high / 2) low = 0;
-  // For one number, or numbers as near, the axis runs from 0: a step far below the numbers would be
-  // lost in rounding.
+  // For nearly equal numbers the axis has an end at 0: a step far below the numbers would be lost
+  // in rounding.
   if (high - low <= 1e-9 * std::max(std::abs(low), std::abs(high))) {
     low = std::min(low, 0.0);
     high = std::max(high, low + (low < 0 ? -low : 1.0));

@@ -15,8 +15,8 @@
 // references. For n = 1..4 the modified precision p_n is the share of the n-grams of all
 // translations that are in a reference; each n-gram counts at most as often as it is in the
 // reference that has most of it (section 2.1.1). Let c be the number of tokens in all translations
-// and r the sum of the lengths of the references, for each translation the one of the nearest
-// length (the shorter of two equally near ones). Then
+// and r the sum, over the translations, of the length of the reference nearest in length (the
+// shorter of two equally near ones). Then
 //   BLEU = min(1, exp(1 - r/c)) * (p_1 p_2 p_3 p_4)^(1/4)     (section 2.3).
 // A precision without any match would make the whole score 0: the k-th such order counts 1/2^k
 // matches instead (Chen and Cherry 2014, method 3; sacreBLEU's smooth:exp). The score of a corpus

@@ -106,8 +106,8 @@ std::string printable(std::string_view text) {
 std::vector<Cluster> clusters(std::string_view text) {
   const std::u32string all = decoded("clusters", text);
   std::vector<Cluster> result;
-  std::size_t byte = 0;   // begin of the current cluster in bytes
-  std::size_t start = 0;  // begin of the current cluster in code points
+  std::size_t byte = 0;   // offset of the current cluster in bytes
+  std::size_t start = 0;  // offset of the current cluster in code points
   std::size_t end_byte = 0;
   utf8proc_int32_t state = 0;
   for (std::size_t i = 0; i < all.size(); ++i) {

@@ -16,8 +16,8 @@ inline constexpr char32_t kReplacement = 0xFFFD;  // stands for bytes that are n
 char32_t lower(char32_t c);
 // The form of a letter at the beginning of a capitalised word.
 char32_t title(char32_t c);
-// Whether a code point is white space or a control character, which must not reach a terminal
-// within a word.
+// Whether a code point is white space, U+FEFF or a control character. Control characters must not
+// reach a terminal within a word.
 bool is_space(char32_t c);
 // Whether a code point has no width or shape of its own (Unicode's Default_Ignorable_Code_Point).
 bool is_ignorable(char32_t c);

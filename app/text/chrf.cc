@@ -80,7 +80,7 @@ ChrfCounts chrf_counts(std::string_view hypothesis, std::span<const std::string>
 }
 
 double chrf_of(const ChrfCounts& counts) {
-  constexpr double kFactor = 4;  // beta^2: recall counts this much more than precision
+  constexpr double kFactor = 4;  // beta^2: recall has this many times the weight of precision
   double precision = 0;
   double recall = 0;
   int orders = 0;

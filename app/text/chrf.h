@@ -10,7 +10,7 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// chrF2, which measures by letters how well translations match their references: Popović 2015,
+// chrF2, which measures by characters how well translations match their references: Popović 2015,
 // "chrF: character n-gram F-score for automatic MT evaluation", with beta = 2 (Popović 2016). White
 // space is removed; a character is a code point. For n = 1..6, p_n is the share of the n-grams of
 // the translations that match, each at most as often as the reference has it, and r_n the share of
@@ -23,7 +23,7 @@ namespace qkv::app {
 
 inline constexpr int kChrfOrders = 6;  // n-grams of 1 to 6 characters
 
-// The counts by which a sentence enters the score of its corpus: those of all sentences are added.
+// The counts of one sentence. The score of a corpus comes from the sum of its sentences' counts.
 struct ChrfCounts {
   std::array<Index, kChrfOrders> hypothesis{};  // n-grams; 0 where the reference has none
   std::array<Index, kChrfOrders> reference{};

@@ -22,7 +22,7 @@ CorpusScore score_of(const SentenceCounts& sum, Index sentences) {
   return {bleu_of(sum.bleu), chrf_of(sum.chrf), sum.exact, sentences};
 }
 
-// The p-value of the absolute difference `found` on the corpus, given those on the samples.
+// The p-value of the absolute difference `found` on the corpus, given the samples' differences.
 double p_value(std::span<const double> differences, double found) {
   if (found == 0) return 1;
   const auto samples = static_cast<double>(differences.size());

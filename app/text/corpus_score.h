@@ -19,7 +19,7 @@
 // them by default, on the texts as given, and the number of exact translations.
 namespace qkv::app {
 
-// The counts by which a sentence enters the scores of its corpus: those of all sentences are added.
+// The counts of one sentence. The scores of a corpus come from the sum of its sentences' counts.
 struct SentenceCounts {
   BleuCounts bleu{};
   ChrfCounts chrf{};
@@ -53,8 +53,7 @@ struct Resampling {
   std::uint64_t seed = 0;
 };
 
-// Describes how the scores were computed, in sacreBLEU's form, with qkv's version in place of its
-// own.
+// Describes how the scores were computed, in sacreBLEU's form but with qkv's version.
 class QKV_API Signature {
  public:
   // Adds a sentence with the given number of references.
@@ -82,11 +81,11 @@ struct PairedTest {
 
 // Paired bootstrap resampling (Koehn 2004, "Statistical Significance Tests for Machine Translation
 // Evaluation"): both systems are scored on the same samples, each of as many sentences as the
-// corpus, drawn with repetition. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
+// corpus, drawn with replacement. As in sacreBLEU, p = (c + 1) / (samples + 1), where c counts the
 // samples whose absolute difference, less the mean of the absolute differences, is larger than the
-// difference on the corpus. If the latter is 0, p is 1, where sacreBLEU gives its least p. Both
-// spans must count the same sentences. The result is the same on every machine. Throws Cancelled if
-// `stop` is set.
+// difference on the corpus. If that difference is 0, p is 1, where sacreBLEU gives identical
+// systems its least p. Both spans must count the same sentences. The result is the same on
+// every machine. Throws Cancelled if `stop` is set.
 QKV_API PairedTest paired_bootstrap(std::span<const SentenceCounts> one,
                                     std::span<const SentenceCounts> other,
                                     const Resampling& resampling,

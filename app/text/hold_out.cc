@@ -44,7 +44,7 @@ std::vector<bool> targets_in(std::span<const PairOfTexts> pairs, std::span<const
   return held;
 }
 
-// For each source, whether one of its targets is held.
+// For each source, whether `held` is true for one of its targets.
 std::vector<bool> sources_of(std::span<const PairOfTexts> pairs, const std::vector<bool>& held,
                              std::size_t sources) {
   std::vector<bool> touch(sources);

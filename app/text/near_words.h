@@ -16,14 +16,14 @@ namespace qkv::app {
 // distance exceeds `most`, the result is any number above `most`.
 QKV_API std::size_t edit_distance(std::u32string_view a, std::u32string_view b, std::size_t most);
 
-// How near two words are; a smaller value is nearer. It compares first whether the stems differ,
-// then the edit distance.
+// How near two words are: whether their stems differ, then the edit distance. A smaller pair means
+// nearer words.
 using Nearness = std::pair<bool, std::size_t>;
 
 // How near the spelling of `other` is to a word; none if it is not near. Two words are near if they
-// have the same stem, the first two thirds of the letters ("walks": walk, walked, walking), or if
-// at most a third of the letters differ ("walks": walls, talks), one letter in short words. Words
-// of more than 64 letters, which are addresses and junk, are near to no word.
+// have the same stem, the first two thirds of the letters and at least three ("walks": walk,
+// walked, walking), or if at most a third of the letters differ ("walks": walls, talks), one letter
+// in short words. Words of more than 64 letters, which are addresses and junk, are near to no word.
 QKV_API std::optional<Nearness> nearness(std::u32string_view word, std::u32string_view other);
 
 }  // namespace qkv::app

@@ -62,7 +62,7 @@ class Taker {
     }
     return std::nullopt;
   }
-  // Takes the tag of a field if it is the next; returns false, and takes nothing, if it is not.
+  // Takes the tag of a field if the bytes begin with it; if not, takes nothing and returns false.
   bool tag(std::uint32_t field, Wire wire) {
     const Taker before = *this;
     if (varint() == ((field << 3U) | static_cast<std::uint32_t>(wire))) return true;

@@ -12,11 +12,10 @@
 
 namespace qkv::app {
 
-// A text in the form by which texts are compared: one blank between words, none at the ends, typed
-// quotation marks; empty for a text that is_blank(). Two texts are called the same if their folded
-// texts are equal. They may differ in white space and in the kind of quotation marks, which models
-// do not see, but not in letters, case or punctuation. Throws Error (argument "text") for invalid
-// UTF-8.
+// A text in the form by which texts are compared: one blank between words, none at the ends,
+// straight quotation marks; empty for a text that is_blank(). Two texts are called the same if
+// their folded texts are equal; such texts may differ in white space and in the kind of quotation
+// marks, but not in letters, case or punctuation. Throws Error (argument "text") for invalid UTF-8.
 QKV_API std::string folded_text(std::string_view text);
 
 // A sentence to translate and its translations by people.

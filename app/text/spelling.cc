@@ -32,8 +32,8 @@ std::uint64_t fnv1a(std::string_view bytes) {
   return hash;
 }
 
-// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns their
-// number. Allocates only the word's bytes and the offsets of its code points.
+// Calls take(bytes) for "<word>" itself, then for its runs of 3 to 5 code points; returns the
+// number of calls. Allocates only the word's bytes and the offsets of its code points.
 template <class Take>
 std::size_t for_each_ngram(const std::string& word, Take&& take) {
   const std::string wrapped = '<' + word + '>';
@@ -54,8 +54,8 @@ std::size_t for_each_ngram(const std::string& word, Take&& take) {
   return count;
 }
 
-// Adds an n-gram's numbers, uniform in (-1, 1): channels 4c..4c+3 are the four words of Philox at
-// counter (hash low, hash high, c, 3). Counters of dropout layers end in 3, too, but no model draws
+// Adds an n-gram's numbers, uniform in (-1, 1): channels 4n..4n+3 are the four words of Philox at
+// counter (hash low, hash high, n, 3). Counters of dropout layers end in 3, too, but no model draws
 // from the seed of its spelling vectors.
 void add_draws(std::uint64_t hash, std::uint64_t seed, std::vector<double>& sum) {
   const std::array<std::uint32_t, 2> key{static_cast<std::uint32_t>(seed),

@@ -24,7 +24,7 @@ using protobuf::Taker;
 using protobuf::Wire;
 
 constexpr int kByteCount = 256;
-// The largest absolute score accepted. Real scores, sums of logarithms or numbers of merges, are
+// The largest absolute score accepted. Trained scores, log-probabilities or counts of merges, are
 // far smaller; sums of accepted scores are finite.
 constexpr float kLargestScore = 1e9F;
 
@@ -60,7 +60,7 @@ std::uint32_t type_of(SubwordAlgorithm algorithm) {
   return 0;
 }
 
-// The TrainerSpec, the settings of training that SentencePiece needs for using a model.
+// The TrainerSpec: the training settings that SentencePiece needs in order to use a model.
 std::string trainer_spec(SubwordAlgorithm algorithm, std::size_t size) {
   const auto id = [](std::int32_t special) { return static_cast<std::uint64_t>(special); };
   std::string spec;

@@ -9,9 +9,8 @@
 #include <qkv/app/subwords.h>
 
 // The bytes of SentencePiece's model files: the protocol buffer ModelProto of its
-// sentencepiece_model.proto. The files here hold only the learned pieces and fixed settings, and
-// none of the other parts that SentencePiece would accept, such as normalisation tables, which it
-// does not check.
+// sentencepiece_model.proto. qkv's files hold only pieces and fixed settings, and none of the parts
+// that SentencePiece would accept without a check, such as normalisation tables.
 namespace qkv::app {
 
 struct LearnedPiece {

@@ -36,7 +36,7 @@ std::string without_signs(std::string text) {
 }
 
 // Puts blanks into words that are longer than kLongestWord. Pieces have at most 16 characters, so
-// that hardly any is missed.
+// hardly any are missed.
 std::string with_short_words(std::string_view text) {
   std::string result;
   std::size_t length = 0;
@@ -105,9 +105,9 @@ std::unordered_map<std::string, std::string> trainer_settings(const SubwordOptio
           {"unk_id", std::to_string(Vocabulary::kUnknown)},
           {"normalization_rule_name", "identity"},
           {"remove_extra_whitespaces", "false"},                    // the texts have none
-          {"max_sentence_length", std::to_string(kMostTextBytes)},  // skips longer texts
+          {"max_sentence_length", std::to_string(kMostTextBytes)},  // longer texts are skipped
           {"num_threads", "1"},   // sums, and so the pieces, depend on the number of threads
-          {"minloglevel", "3"}};  // the process writes only fatal messages to standard error
+          {"minloglevel", "3"}};  // process-wide: SentencePiece writes only fatal messages
 }
 
 [[noreturn]] void refuse_size(const std::string& rule, Index got) {

@@ -16,8 +16,8 @@
 namespace qkv::app {
 namespace {
 
-// Throws Error for a failure of SentencePiece. Its input has been checked, so that none is
-// expected.
+// Throws Error if SentencePiece failed. No failure is expected, since models and texts have been
+// checked.
 void check_status(const sentencepiece::util::Status& status, std::string_view function) {
   if (status.ok()) return;
   throw Error(function, "subwords", fmt::format("SentencePiece failed: {}", status.ToString()));

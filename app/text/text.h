@@ -14,10 +14,10 @@ namespace qkv::app {
 // invalid UTF-8. Character properties are those of the Unicode Character Database, independent of
 // the locale.
 
-// Splits a text into words and punctuation, in order. The text is split at white space and control
-// characters; then punctuation at either end of a piece is split off, a run of dots or hyphens as
-// one token. Punctuation inside a piece is kept: "(It's 3.14...)" gives ( It's 3.14 ... ). Letters
-// keep their case.
+// Splits a text into words and punctuation, in order. The text is split at white space, control
+// characters and U+FEFF; then punctuation at either end of a piece is split off, a run of dots or
+// hyphens as one token. Punctuation inside a piece is kept: "(It's 3.14...)" gives
+// ( It's 3.14 ... ). Letters keep their case.
 QKV_API std::vector<std::string> tokenize(std::string_view text);
 
 // Returns the tokens of tokenize() as views into the text, which must outlive them. The white space
@@ -27,8 +27,8 @@ QKV_API std::vector<std::string_view> token_views(std::string_view text);
 // Whether a token consists of punctuation and symbols alone: "...", but not "<unk>".
 QKV_API bool is_punctuation_token(std::string_view token);
 
-// Replaces curly, low and prime quotation marks by typed ones: ’ ‘ ‚ ‛ ′ ´ ʼ by ', “ ” „ ‟ ″ by ".
-// Guillemets and invalid UTF-8 are kept.
+// Replaces curly, low and prime quotation marks by straight ones: ’ ‘ ‚ ‛ ′ ´ ʼ by ', “ ” „ ‟ ″
+// by ". Guillemets and invalid UTF-8 are kept.
 QKV_API std::string straight_quotes(std::string_view text);
 
 // Converts the first letter to its form at the beginning of a sentence.
@@ -44,8 +44,8 @@ QKV_API bool is_blank(std::string_view text);
 bool is_blank(std::u32string_view characters);
 
 // Converts any bytes to printable text: line breaks become ↵ and tabs ⇥; other control characters,
-// invalid UTF-8 and characters not allowed in XML become U+FFFD; bidirectional control marks are
-// removed.
+// invalid UTF-8 and characters not allowed in XML become U+FFFD; invisible marks, such as
+// bidirectional control marks and zero-width spaces, are removed.
 QKV_API std::string printable(std::string_view text);
 
 // A user-perceived character: a letter with its marks, a flag, an emoji sequence.

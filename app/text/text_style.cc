@@ -12,8 +12,7 @@
 namespace qkv::app {
 namespace {
 
-// Whether a token is a straight quotation mark. Such a mark opens or closes by its place among the
-// others.
+// Whether a token is a straight quotation mark, which opens or closes depending on its place.
 bool is_straight_quote(std::string_view token) { return token == "\"" || token == "'"; }
 
 bool has_before(Spaces spaces) { return spaces == Spaces::kBefore || spaces == Spaces::kBoth; }
@@ -31,7 +30,6 @@ Spaces english_spaces(std::string_view mark) {
   return closes(first) ? Spaces::kAfter : Spaces::kBoth;
 }
 
-// Joins tokens from left to right.
 class Joiner {
  public:
   Joiner(std::span<const std::string> tokens, const TextStyle& style)

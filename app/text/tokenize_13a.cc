@@ -11,8 +11,8 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_stop(char c) { return c == '.' || c == ','; }
 
-// Whether a character is ASCII punctuation that is a token wherever it occurs. Of the other
-// punctuation, ' never is one, and - . and , depend on their neighbours.
+// Whether a character is ASCII punctuation that is a token wherever it occurs. The character ' is
+// never split off; - . and , are split off depending on their neighbours.
 bool stands_alone(char c) {
   constexpr std::string_view kAlone = "!\"#$%&()*+/:;<=>?@[\\]^_`{|}~";
   return kAlone.find(c) != kAlone.npos;

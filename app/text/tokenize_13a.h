@@ -10,9 +10,9 @@
 
 namespace qkv::app {
 
-// Whether scores count a code point as white space: if it has Unicode's property White_Space
-// (no-break spaces, but not U+200B) or is one of U+001C to U+001F. Python's str.split, by which
-// sacreBLEU splits, does so.
+// Whether scores count a code point as white space, as sacreBLEU does with Python's str.split:
+// one with Unicode's property White_Space (no-break spaces, but not U+200B), or one of U+001C to
+// U+001F.
 QKV_API bool is_white_space(char32_t c);
 
 // Splits a text by BLEU's tokenizer "13a": NIST's mteval-v13a.pl with the language-dependent part

@@ -9,7 +9,7 @@
 
 namespace qkv::app {
 
-// Joins word tokens to a text, with spaces as people write them in the given style.
+// Joins word tokens into a text, with spaces as people write them in the given style.
 std::string joined_words(std::span<const std::string> words, const TextStyle& style);
 
 }  // namespace qkv::app

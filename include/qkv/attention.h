@@ -73,7 +73,7 @@ struct AttentionState {
 // Adds the keys of a call to `state`. Of `outputs`, out, lse and row_max may be requested: they are
 // the results for all keys so far, sinks included. Steps over consecutive shards, none of them
 // empty, give the bits of one call of all keys. Throws Error unless first_key is a multiple of
-// kShardKeys. Not with packed sequences or paged keys.
+// kShardKeys, and for packed sequences and paged keys.
 QKV_API void attention_step(const Inputs& inputs, const Options& options,
                             const AttentionState& state, const Outputs& outputs);
 QKV_API void attention_step(const Inputs& inputs, const Options& options,
@@ -126,8 +126,8 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 
 // ---- gradients in steps ---------------------------------------------------------------------
 
-// The sums of gradients so far, which a call continues: of q, k and v, with their shapes, of the
-// accumulators' dtype and contiguous along the channels. Zero before the first call.
+// The gradients of q, k and v summed so far, which a call continues. They have the shapes of q, k
+// and v and the accumulators' dtype, are contiguous along the channels, and start from zero.
 struct GradientSums {
   View q{};
   View k{};
@@ -142,8 +142,8 @@ struct SavedOfAll {
   ConstView weight_sums{};  // [B,H,Tq], float64
 };
 
-// Adds the sum of exp(s_j - lse) over the call's keys to `sums` [B,H,Tq] (float64), for queries
-// with |lse| > 16 alone: attention_backward_step() corrects their gradients for the rounding of
+// Adds the sum of exp(s_j - lse) over the call's keys to `sums` [B,H,Tq] (float64), only for
+// queries with |lse| > 16, whose gradients attention_backward_step() corrects for the rounding of
 // lse. `lse` is that of all keys. The call must be one that attention_backward_step() takes.
 QKV_API void add_weight_sums(const Inputs& inputs, const Options& options, const ConstView& lse,
                              const View& sums);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention from C, and from languages that call C. The header is C11 and C++11. What a call
 // computes is defined in docs/semantics.md, and the comments of qkv/attention.h, qkv/options.h and
-// qkv/outputs.h describe each array; functions and fields have the names that C++ uses. Scores and
-// masks that are functions, steps, caches, layers and arrays in device memory are for C++ only.
+// qkv/outputs.h describe each array; functions and fields have the names that C++ uses. Steps,
+// caches, layers, user functions and arrays in device memory are for C++ only.
 //
 //   qkv_inputs inputs;
 //   qkv_inputs_init(&inputs, sizeof inputs);
@@ -297,18 +297,18 @@ QKV_C_API qkv_status qkv_result_shapes_of(const qkv_inputs* inputs,
 // Threads, the memory that calls reuse, and a stop flag.
 typedef struct qkv_context qkv_context;
 
-// Makes a context of so many threads, the calling one included; 0 is one per processor. A failed
+// Makes a context of `threads` threads, the calling one included; 0 is one per processor. A failed
 // call sets *context to null.
 QKV_C_API qkv_status qkv_context_create(int32_t threads, qkv_context** context) QKV_C_NOEXCEPT;
 // Null is ignored. Plans that were made with the context remain valid.
 QKV_C_API void qkv_context_destroy(qkv_context* context) QKV_C_NOEXCEPT;
-// With 1, the running call and all later ones return QKV_STOPPED until it is set to 0. For any
-// thread and for signal handlers. Null is ignored.
+// Sets the stop flag: with 1, the running call and all later ones return QKV_STOPPED until the flag
+// is 0. Any thread and signal handlers may call this function. Null is ignored.
 QKV_C_API void qkv_context_set_stop(qkv_context* context, int32_t stop) QKV_C_NOEXCEPT;
 // Makes calls use the implementation of this name ("reference", "dot/avx2") or fail; "" ends this.
 // An unknown name is an error of the call.
 QKV_C_API qkv_status qkv_context_force_path(qkv_context* context, const char* name) QKV_C_NOEXCEPT;
-// The bytes that are kept for later calls; frees them. Null is ignored.
+// The bytes of scratch memory kept for later calls, and their release. A null context has none.
 QKV_C_API size_t qkv_context_scratch_bytes(const qkv_context* context) QKV_C_NOEXCEPT;
 QKV_C_API void qkv_context_release_scratch(qkv_context* context) QKV_C_NOEXCEPT;
 
@@ -402,7 +402,7 @@ QKV_C_API qkv_status qkv_plan_backward(qkv_plan* plan, const qkv_inputs* inputs,
 // are never freed.
 QKV_C_API const char* qkv_plan_path(const qkv_plan* plan) QKV_C_NOEXCEPT;
 QKV_C_API const char* qkv_plan_backward_path(const qkv_plan* plan) QKV_C_NOEXCEPT;
-// The bytes of memory, held by the context, that each needs; 0 for null.
+// The bytes of the context's memory that qkv_plan_run() and qkv_plan_backward() need; 0 for null.
 QKV_C_API size_t qkv_plan_scratch_bytes(const qkv_plan* plan) QKV_C_NOEXCEPT;
 QKV_C_API size_t qkv_plan_backward_scratch_bytes(const qkv_plan* plan) QKV_C_NOEXCEPT;
 

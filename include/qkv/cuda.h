@@ -64,7 +64,7 @@ QKV_API void attention_backward(const Inputs& inputs, const Options& options, co
 
 // The driver has failed: out of memory on the device, a failed launch. `what()` reads
 // "action: NAME (description)", for example
-//   starting qkv_probe on device 0: CUDA_ERROR_OUT_OF_MEMORY (out of memory)
+//   starting qkv_probe on CUDA device 0: CUDA_ERROR_OUT_OF_MEMORY (out of memory)
 class QKV_API DriverError : public std::runtime_error {
  public:
   DriverError(const std::string& message, int code);

@@ -36,9 +36,9 @@ struct Dual {
   constexpr Dual(T v) : value(v) {}  // NOLINT(google-explicit-constructor): constants mix in
   constexpr Dual(T v, T s) : value(v), slope(s) {}
 
-  // Exists only for its error message. Among the overloads of std::exp it makes exp(long double)
-  // viable and no other, so that the call fails here instead of listing them all. There are no
-  // conversions to float, double and integers, because they would make ?: and arithmetic ambiguous.
+  // This conversion exists only for its error message. It makes exp(long double) the one viable
+  // overload of std::exp, so that the compiler reports this message and not a list of overloads.
+  // Conversions to float, double and integers would make ?: and arithmetic ambiguous.
   template <std::same_as<long double> Plain>
   operator Plain() const {  // NOLINT(google-explicit-constructor)
     detail::refuse_plain_number<Plain>();

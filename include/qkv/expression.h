@@ -30,8 +30,9 @@ struct CapturedArray;
 //   options.mods = {score_mod(x.s - slope(x.h) * abs(x.i - x.j))};
 //   options.masks = {mask_mod(x.i / 16 == x.j / 16)};
 // An expression is a number (of the accumulators' type), an integer of 32 bits, which wraps around,
-// or a truth value. An operand of a lower type is converted: truth value, integer, number. It is
-// evaluated for whole rows of pairs, masked ones included, and has the same bits on every CPU.
+// or a truth value. Operands are converted to the higher of their types: truth value < integer <
+// number. An expression is evaluated for whole rows of pairs, masked ones included, and has the
+// same bits on every CPU.
 class QKV_API Expression {
  public:
   enum class Type : std::uint8_t { kTruth, kInteger, kNumber };
@@ -45,8 +46,8 @@ class QKV_API Expression {
       : node_(std::move(node)) {}
 
   Type type() const noexcept;
-  // The expression as it is written in Python, such as "s - slope[h] * abs(i - j)"; of a large one
-  // some parts are "...".
+  // The expression as it is written in Python, such as "s - slope[h] * abs(i - j)"; in a large one
+  // some parts are replaced by "...".
   std::string text() const;
   const detail::ExpressionNode& node() const noexcept { return *node_; }
   const std::shared_ptr<const detail::ExpressionNode>& shared_node() const noexcept {
@@ -86,12 +87,12 @@ struct QKV_API Symbols {
 // memory has to stay as long as a mod that reads it, and must not change during a call.
 class QKV_API Captured {
  public:
-  // `name` stands for it in texts and errors. Throws Error for an array that is not given, of
-  // another type, or that has more than 2^31 - 1 elements on an axis.
+  // `name` stands for the array in texts and errors. Throws Error for an array that is absent, of
+  // another type, or of more than 2^31 - 1 elements on an axis.
   explicit Captured(const ConstView& array, const std::string& name = "array");
 
-  // The element at an integer for each axis. Throws Error if their number or type is another. In a
-  // call, an index outside of the array, of any pair, ends in Error with the place.
+  // The element at `index`, one integer for each axis. Throws Error for another number or type of
+  // indices. A call throws Error, with the place, if an index of any pair is outside the array.
   template <class... Places>
   Expression operator()(const Places&... index) const {
     const std::array<Expression, sizeof...(index)> all{Expression(index)...};
@@ -120,8 +121,8 @@ struct CapturedGradient {
 QKV_API Expression operator+(const Expression& a, const Expression& b);
 QKV_API Expression operator-(const Expression& a, const Expression& b);
 QKV_API Expression operator*(const Expression& a, const Expression& b);
-// The quotient of two integers is an integer, rounded down. An integer divided by 0 is an Error in
-// the call.
+// The quotient of two integers is an integer, rounded down. A call throws Error if it divides an
+// integer by 0.
 QKV_API Expression operator/(const Expression& a, const Expression& b);
 // a - b floor(a / b), which has the sign of b.
 QKV_API Expression operator%(const Expression& a, const Expression& b);
@@ -158,7 +159,7 @@ QKV_API Expression to_number(const Expression& a);
 // Rounds towards 0; numbers outside of 32 bits become the nearest integer, NaN becomes 0.
 QKV_API Expression to_integer(const Expression& a);
 
-// A change to the scores, with the derivative of the expression: as score_mod of a function. The
+// A change to the scores, like score_mod() of a function, with the expression's derivative. The
 // derivative of abs at 0, of floor and of conditions is 0; that of min and max is that of a where
 // both are equal. Throws Error for a truth value.
 QKV_API ScoreMod score_mod(const Expression& score);

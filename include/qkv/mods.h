@@ -128,8 +128,8 @@ MaskMod mask_mod(F f) {
 // the tiles of 64 queries x 64 keys that are fully masked, and do not evaluate the mask in tiles
 // that are fully allowed. B = 1 (H = 1) means that the mask is equal for all batch entries (heads);
 // any other B (H) must be the call's. Takes B * H * Tq * Tk / 4096 bytes. Data that the function
-// reads must not change afterwards. Throws Error if a size is negative or above 2^31 - 1, or the
-// mask is empty; a call with other sizes, or with packed sequences, throws too.
+// reads must not change afterwards. Throws Error if a size is negative or above 2^31 - 1, or `mask`
+// holds no function; a call with other sizes, or with packed sequences, throws too.
 QKV_API MaskMod precompute(const MaskMod& mask, Index Tq, Index Tk, Index B = 1, Index H = 1);
 
 }  // namespace qkv

@@ -16,8 +16,8 @@
 // thread of a process calls MPI: MPI_THREAD_FUNNELED suffices.
 namespace qkv::mpi {
 
-// The processes of a communicator, of which a duplicate is used until the object is destroyed,
-// before MPI_Finalize. Collective. Throws std::runtime_error if MPI reports an error.
+// Returns the processes of a communicator as ranks. The object uses a duplicate of `comm` and must
+// be destroyed before MPI_Finalize. Collective. Throws std::runtime_error if MPI reports an error.
 QKV_API std::unique_ptr<Ranks> ranks_of(MPI_Comm comm);
 
 // ring_attention() over a communicator. Many calls are faster with one object of ranks_of().

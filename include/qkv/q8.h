@@ -10,13 +10,13 @@
 // in the layout that ggml calls Q8_0. attention() reads them as k [B,G,Tk,D/32] and v
 // [B,G,Tk,E/32], with float32 q; its results are bit-identical to those for the numbers of the
 // blocks as float32. The blocks of a row must be contiguous; the other strides, which count blocks,
-// are free. There is no backward pass for them.
+// are free. Keys and values of q8 have no backward pass.
 namespace qkv {
 
 // Converts numbers x [..,D] of type float32, bfloat16 or float16, D a multiple of 32, to blocks
 // [..,D/32], by the rule of ggml's reference: with a the largest |x| of a block, the scale is a /
-// 127 as a float16, and a value is x / (a / 127) rounded to the nearest integer, halves away from
-// zero. The error of a number is at most a / 254 (rounding the value) + max(a / 2048, 2^-18)
+// 127 as a float16, and a value is x * (1 / (a / 127)) rounded to the nearest integer, halves away
+// from zero. The error of a number is at most a / 254 (rounding the value) + max(a / 2048, 2^-18)
 // (rounding the scale). A block whose scale is 0 is all 0. Throws Error for shapes and types that
 // do not fit, for shared memory, and for numbers that no block can hold: NaN, infinity, and |x|
 // of 65520 * 127 or more (8.3 million). If a context is given, its stop flag is polled, but the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything of the library `qkv` in one include.
+// The library `qkv` in one include, except show.h, ring.h, ranks.h, mpi.h and c.h.
 #ifndef QKV_QKV_H_
 #define QKV_QKV_H_
 

@@ -28,14 +28,14 @@ inline constexpr Sharding kZigzag{1};
 
 // Writes `out` and `lse` of this rank's rows; both have the bits of attention() of the whole
 // sequence, for any number of ranks. Collective. `inputs` are this rank's rows, q [B,H,t,D], k
-// [B,G,t,D] and v [B,G,t,E], without padding, pages and shard; the ranks have equal options. In
-// these, positions count in the whole sequence of T rows, and functions read arrays of it. Arrays
-// with an axis of queries have the rows of this rank, arrays with an axis of keys all T keys: bias
-// and keep [..,t,T], padding [B,T]. A rank holds its own rows and two parts of other ranks' keys
-// and values, and those that are being sent. Throws Error before keys are sent, on the rank whose
-// argument is at fault, and OtherRankFailed on the others; std::runtime_error if a message fails.
-// After another exception, such as Cancelled, the ranks are of no more use: others may wait for
-// this one until it ends.
+// [B,G,t,D] and v [B,G,t,E], not packed, not paged and without a shard; the ranks have equal
+// options. Positions in options count in the whole sequence of T rows, and functions read arrays of
+// all T rows. Arrays with an axis of queries have this rank's rows, arrays with an axis of keys all
+// T keys: bias and keep [..,t,T], padding [B,T]. A rank holds its own rows, two parts of other
+// ranks' keys and values, and the copies that it is sending. Throws Error before keys are sent, on
+// the rank whose argument is at fault, and OtherRankFailed on the others; std::runtime_error if a
+// message fails. After another exception, such as Cancelled, the ranks cannot be used again: others
+// may wait for this one until its process ends.
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                             Ranks& ranks, Sharding sharding = kContiguous);
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
@@ -47,8 +47,8 @@ QKV_API void ring_attention(const Inputs& inputs, const Options& options, const 
 // rotary positions. All others are sums of terms of kShardKeys queries and as many keys: they
 // differ from those of attention_backward() by rounding, but have the same bits for any number of
 // ranks and any sharding. Gradients of parameters, slopes, sinks and arrays that expressions read
-// are complete on every rank, as is that of a bias that all queries share; of others it has this
-// rank's rows. A shared gradient takes 48 further bytes per element.
+// are complete on every rank, as is that of a bias that all queries share; the gradient of any
+// other bias has this rank's rows. A shared gradient takes 48 further bytes per element.
 // `write` must be Write::kOverwrite.
 QKV_API void ring_attention_backward(const Inputs& inputs, const Options& options,
                                      const Saved& saved, const OutputGradients& output_gradients,

@@ -142,7 +142,6 @@ struct Rotary {
   }
 };
 
-// Whether a score has parameters.
 template <class S>
 constexpr bool has_parameters() {
   bool any = false;

@@ -42,7 +42,7 @@ inline void show(const char* name, const ConstView& x) {
     throw Error("show", "x", "must hold real numbers, integers or bools, got " + describe(x),
                 ErrorKind::kType);
   }
-  // In C order, of one of three dtypes, each of which holds every number of those converted to it.
+  // `all` is C-ordered, in a dtype that holds every number of x.
   const Tensor all = convert(x, is_real(dtype)            ? DType::kFloat64
                                 : dtype == DType::kUInt64 ? DType::kUInt64
                                                           : DType::kInt64);

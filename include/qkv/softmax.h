@@ -29,8 +29,8 @@ enum class Transpose { kNo, kYes };
 
 // out[..,n,m] = sum_l a[..,n,l] b[..,l,m]. Each of a and b may be given transposed in its last two
 // axes; leading axes broadcast as in NumPy, and all three arrays share a dtype. Sums are fused
-// multiply-adds over ascending l in the accumulator's type, in blocks of 64, each from zero, and
-// the blocks are added in ascending order.
+// multiply-adds (on SSE4 products and sums) over ascending l in the accumulator's type, in blocks
+// of 64, each from zero, and the blocks are added in ascending order.
 QKV_API void batch_dot(const ConstView& a, const ConstView& b, const View& out,
                        Transpose transpose_a = Transpose::kNo,
                        Transpose transpose_b = Transpose::kNo);

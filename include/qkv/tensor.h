@@ -51,7 +51,7 @@ class QKV_API Tensor {
 
  private:
   struct Free {
-    void* pages;  // as calloc returned it; null: memory is from operator new
+    void* pages;  // the pointer from calloc; null: memory is from operator new
     void operator()(void* memory) const noexcept;
   };
   void allocate(std::size_t bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version of the library, the only place that CMake, pkg-config and the program read it from.
+// The version of the library. CMake, pkg-config and the program read it from this header alone.
 #ifndef QKV_VERSION_H_
 #define QKV_VERSION_H_
 

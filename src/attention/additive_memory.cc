@@ -248,13 +248,14 @@ struct AdditiveMemory::State {
     const auto complain = [&](std::string_view name) {
       throw Error(function, name, "is not the array that the memory was made with");
     };
-    if (in.cu_seqlens_q.given() || in.cu_seqlens_k.given()) {
-      throw Error(function, "cu_seqlens_k", "is given, but packed keys have no memory");
-    }
-    if (in.block_tables.given() || in.context_lens.given()) {
-      throw Error(function, "block_tables", "is given, but keys in pages have no memory");
-    }
-    if (in.shard) throw Error(function, "shard", "is given, but a part of the keys has no memory");
+    const auto refuse_given = [&](std::string_view name, bool is_given, std::string_view what) {
+      if (is_given) throw Error(function, name, text("is given, but a memory is not for ", what));
+    };
+    refuse_given("cu_seqlens_q", in.cu_seqlens_q.given(), "packed sequences");
+    refuse_given("cu_seqlens_k", in.cu_seqlens_k.given(), "packed sequences");
+    refuse_given("block_tables", in.block_tables.given(), "keys in pages");
+    refuse_given("context_lens", in.context_lens.given(), "keys in pages");
+    refuse_given("shard", in.shard.has_value(), "a part of the keys");
     const auto* given = std::get_if<Additive>(&with.score);
     if (given == nullptr) throw Error(function, "options.score", "must be the memory's Additive");
     const auto refuse = [&](std::string_view name) {

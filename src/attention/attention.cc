@@ -274,7 +274,7 @@ core::GradientSources every_source(const core::Problem& p) {
 // Returns all gradients, bound to C-ordered buffers that are overwritten.
 core::GradientResults every_gradient(const core::Problem& p, const Inputs& inputs,
                                      const Options& options) {
-  // The memory of the source stands for that of the gradient, which is not accessed.
+  // The memory of the input stands for that of its gradient: no element is accessed.
   const auto like = [](const ConstView& x) {
     return x.given() ? View(const_cast<void*>(x.data()), x.dtype(), x.shape(),
                             contiguous_strides(x.shape()))

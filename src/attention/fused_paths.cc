@@ -19,14 +19,14 @@ using core::Results;
 constexpr PairProduct kDot[] = {PairProduct::kDot};
 constexpr PairProduct kTanh[] = {PairProduct::kTanh};
 
-// Calls f with a null pointer whose type is that of the accumulators.
+// Calls f with a null pointer to the type of the accumulators.
 template <class F>
 auto with_sums(const Problem& p, const F& f) {
   return p.accumulator == DType::kFloat64 ? f(static_cast<double*>(nullptr))
                                           : f(static_cast<float*>(nullptr));
 }
 
-// The class that runs a call. A mapped call (with input transforms) without query-key pairs goes to
+// The class that runs a call. A mapped call (with input transforms) without queries or keys goes to
 // the reference: no row has to be transformed, and the reference accepts any B.
 enum class Runs { kPlain, kMapped, kReference };
 Runs who_runs(const Problem& p) {
@@ -48,8 +48,8 @@ void forward(const Implementation& by, const Problem& p, const Results& to, Pass
   kReference.functions.forward(kReference, p, to, use);
 }
 
-// Captured arrays of packed sequences have their gradients from the reference: tasks of sequences
-// have no common order.
+// The reference runs backward passes of packed sequences with gradients of captured arrays: the
+// tasks of different sequences have no common order.
 void backward(const Implementation& by, const Problem& p, const GradientSources& from,
               const GradientResults& to, PassUse& use) {
   const Runs runs = p.packed() && !to.captured.empty() ? Runs::kReference : who_runs(p);

@@ -13,7 +13,7 @@ namespace qkv::attn {
 // Ordered by product (dot, additive), within each by target, best first.
 extern const std::array<Implementation, 2 * kernels::kTargets.size()> kFused;
 
-// Whether the problem has query-key pairs. A score with input transforms runs on tiles only if so.
+// Whether the problem has queries and keys. Only then can input transforms run on tiles.
 bool runs_on_tiles(const core::Problem& p) noexcept;
 
 }  // namespace qkv::attn

@@ -41,8 +41,8 @@ bool contains(std::span<const T> list, const T& one) {
   return std::find(list.begin(), list.end(), one) != list.end();
 }
 
-// Returns what a pass over the problem needs and the implementation lacks, for an error message;
-// null if the implementation supports the pass.
+// Returns what the implementation does not support, for an error message; null if it supports the
+// pass over the problem.
 const char* unsupported(const Implementation& x, const core::Problem& p, Pass pass) {
   if (!x.has(pass)) return pass == Pass::kForward ? "the forward pass" : "the backward pass";
   if (!contains(x.products, p.product)) return name_of(p.product);

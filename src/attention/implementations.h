@@ -13,8 +13,8 @@
 #include "dense/paths.h"
 #include "runtime/tasks.h"
 
-// The ordered list of implementations: the first one that supports a problem runs it. The reference
-// comes after the fused ones and supports every problem.
+// The ordered list of implementations: the first one for the target in use that supports a problem
+// runs it. The reference comes after the fused ones and supports every problem.
 namespace qkv::attn {
 
 using core::ScratchSize;
@@ -85,8 +85,8 @@ struct Implementation : dense::Path {
 std::span<const Implementation* const> implementations();
 
 // Chooses the implementation that runs a pass over a problem; `forced` names it, or is empty for
-// the first one that supports the problem. Throws Error if `forced` is unknown or does not support
-// the problem, or if QKV_TARGET in the environment names no target.
+// the first one for the target in use that supports the problem. Throws Error if `forced` is
+// unknown or does not support the problem, or if QKV_TARGET names no target of this CPU.
 const Implementation& choose(const core::Problem& p, std::string_view forced, Pass pass);
 
 }  // namespace qkv::attn

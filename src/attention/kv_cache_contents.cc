@@ -103,8 +103,8 @@ KvCacheContents KvCache::contents() const {
       entry[n] = number->second;
     }
   }
-  // A window may have dropped every page. One is kept then, because the table of a cache refers to
-  // page 0 where an entry has no page.
+  // In a cache made from arrays, entries may have keys but no page. One page is kept then, because
+  // the table of a cache refers to page 0 where an entry has no page.
   if (used.empty() && table_pages > 0) used.push_back({0, 0});
   const auto count = static_cast<Index>(used.size());
   to.k_pages = Tensor(sizes.dtype, {count, sizes.page, sizes.G, s.columns(sizes.D)});
@@ -162,9 +162,9 @@ KvCache::KvCache(const KvCacheContents& from) : KvCache(from.sizes) {
   for (Index page = s.page_count() - 1; page >= 0; --page) {
     if (s.users(page) > 0) continue;
     const bool is_spare = count == 1 && table_pages > 0;
-    if (page < count && !is_spare) {
+    if (!is_spare) {
       throw Error(kMakeCache, "block_tables",
-                  text("must name every page, got none that names page ", page));
+                  text("must name every page, but no entry names page ", page));
     }
     s.free_pages.push_back(page);
   }

@@ -185,8 +185,8 @@ struct KvCache::State {
   }
 
   // Appending takes two steps: put_rows() for all entries writes where no key is, and may be
-  // stopped; then take_rows() for all of them, in equal order, makes these rows keys. Until then
-  // the cache is unchanged. Spare pages are used from the last one of `spare` on.
+  // stopped; then take_rows() for all entries, in the same order, makes these rows keys. Until then
+  // the cache is unchanged. The last free page is used first.
 
   // The keys and pages that one entry gains.
   struct Growth {
@@ -239,8 +239,8 @@ struct KvCache::State {
     });
     return spare;
   }
-  // Makes the written rows keys of the entry. Pages are taken from the last one of `pages` on;
-  // returns how many of them are left.
+  // Makes the written rows keys of the entry. Takes pages backwards from pages[left - 1]; returns
+  // how many are left.
   Index take_rows(const Growth& by, const std::vector<Index>& pages, Index left) {
     const Index b = by.entry;
     const Index old_pages = attn::pages_of(by.old, sizes.page);

@@ -71,7 +71,7 @@ void check(const View& out, const View& lse, const ConstView& out2, const ConstV
   }
 }
 
-// The factors of the two rows, and the lse of both. A row without unmasked keys does not count.
+// The factors of the two rows in the merged row, and its lse. An empty row does not count.
 template <class T>
 struct Merged {
   T first, second, lse;
@@ -79,8 +79,8 @@ struct Merged {
   bool second_counts = true;
 };
 
-// A row without unmasked keys has lse = -inf and leaves the other as it is. NaN, or +inf beside a
-// finite lse, makes the merged row NaN, as in a call of all keys.
+// A row with lse = -inf is empty and leaves the other as it is. An lse of NaN, or of +inf beside
+// any but -inf, makes the merged row NaN, as in a call of all keys.
 template <class T>
 Merged<T> merged(T a, T b) {
   constexpr T kNone = -std::numeric_limits<T>::infinity();

@@ -32,7 +32,7 @@ void check(const MaskMod& mask, const detail::TileClasses& sizes) {
   }
 }
 
-// Size of the table in bytes: one byte per tile and head.
+// Size of the table in bytes: one byte per tile of each batch entry and head.
 std::size_t table_size(const detail::TileClasses& sizes) {
   // Each tile count is at most 2^25, B and H at most 2^31.
   const Index tiles = core::tiles_of(sizes.Tq) * core::tiles_of(sizes.Tk);

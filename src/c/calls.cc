@@ -30,7 +30,7 @@ qkv_tensor c_order(void* data, std::int32_t dtype, std::int32_t rank, const std:
   made.data = data;
   made.dtype = dtype;
   made.rank = rank;
-  // A rank that view() refuses is no number of sizes.
+  // For a rank out of range `sizes` is not read; view() refuses the rank below.
   if (rank >= 0 && rank <= kMaxRank) std::copy_n(sizes, rank, made.sizes);
   const Reader reader(kFunction);
   // With strides of 0 everything is checked but the extent in bytes.
@@ -56,7 +56,7 @@ qkv_shape shape_of(const Dims& dims) {
 }  // namespace
 }  // namespace qkv::c
 
-// The functions of C are in no namespace. This file is no header, but other files include it.
+// The functions of C are in no namespace. This file is no header, but unity builds include it.
 // NOLINTBEGIN(google-global-names-in-headers)
 using qkv::Error;
 using qkv::c::guarded;

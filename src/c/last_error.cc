@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kBytes = 1024;
 thread_local std::array<char, kBytes> message_of_thread;
 
-// The number of bytes of the longest beginning of the text that fits and ends with a whole
-// character of UTF-8.
+// The number of bytes of the longest prefix of the text that fits and ends with a whole UTF-8
+// character.
 std::size_t fitting(std::string_view text) {
   std::size_t bytes = std::min(text.size(), kBytes - 1);
   if (bytes == text.size()) return bytes;
@@ -39,7 +39,7 @@ const char* last_error() noexcept { return message_of_thread.data(); }
 
 namespace {
 
-// "function: detail", made without allocating.
+// Keeps "function: detail" as the last error, without allocating.
 void set_last_error(std::string_view function, std::string_view detail) noexcept {
   std::array<char, kBytes> text{};
   char* end = text.data();

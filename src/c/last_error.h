@@ -6,7 +6,7 @@
 
 #include <qkv/c.h>
 
-// No exception crosses the C interface: it becomes a status and the message of the thread.
+// Exceptions do not cross the C interface: each becomes a status and the message of the thread.
 namespace qkv::c {
 
 // Keeps the message, or as much of it as fits, without allocating.

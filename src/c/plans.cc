@@ -19,7 +19,6 @@ constexpr std::string_view kPlan = "Plan";
 constexpr std::string_view kRun = "Plan::run";
 constexpr std::string_view kBackward = "Plan::backward";
 
-// The plan of a handle.
 Plan& plan_of(std::string_view function, qkv_plan* plan) {
   if (plan == nullptr) throw Error(function, "plan", "is a null pointer");
   return plan->plan;
@@ -28,7 +27,8 @@ Plan& plan_of(std::string_view function, qkv_plan* plan) {
 }  // namespace
 }  // namespace qkv::c
 
-// The functions of C are in no namespace. This file is no header, but other files include it.
+// The functions of C are in no namespace. A unity build includes this file, so clang-tidy takes it
+// for a header.
 // NOLINTBEGIN(google-global-names-in-headers)
 using qkv::c::guarded;
 using qkv::c::kBackward;

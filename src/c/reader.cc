@@ -21,7 +21,7 @@ std::string_view detail_of(const Error& error) {
   return detail;
 }
 
-// The name of a field of the array `name`; of an array without a name, that of the field.
+// Returns "name.field", or only the field if the array has no name.
 std::string field_of(std::string_view name, std::string_view field) {
   return text(name, name.empty() ? "" : ".", field);
 }
@@ -70,7 +70,7 @@ View Reader::view(std::string_view name, const qkv_tensor& tensor) const {
   if (tensor.dtype == QKV_NONE) {
     if (tensor.data == nullptr && tensor.rank == 0) return {};
     throw Error(function_, field_of(name, "dtype"),
-                "is QKV_NONE, absent, but data or rank is not 0", ErrorKind::kType);
+                "is QKV_NONE, for an absent array, but data or rank is not 0", ErrorKind::kType);
   }
   const DType type = dtype(name, tensor.dtype);
   if (tensor.rank < 0 || tensor.rank > kMaxRank) {
@@ -335,7 +335,7 @@ ScoreGradient Reader::score_gradient(const qkv_score_gradients& score) const {
   if (!bilinear.w.given()) return of_additive ? ScoreGradient(additive) : ScoreGradient();
   if (!of_additive) return bilinear;
   throw Error(function_, "input_gradients.score.w",
-              "is given, but also gradients of the additive score");
+              "is given, but so are gradients of the additive score");
 }
 
 InputGradients Reader::input_gradients(const qkv_input_gradients* gradients) const {

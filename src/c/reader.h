@@ -12,8 +12,9 @@
 
 namespace qkv::c {
 
-// Converts the structs of a call to the arguments of C++. Everything throws Error for values that
-// no list names, and for values that would have no effect.
+// Converts the structs of a call to the arguments of C++. Each function throws Error for a value
+// that a field cannot have, and for a field that is set although its option is not given (except
+// rotary.base and qk_norm.eps).
 class Reader {
  public:
   // `function` is the name in messages.
@@ -25,8 +26,8 @@ class Reader {
   Saved saved(const qkv_saved* saved) const;
   OutputGradients output_gradients(const qkv_output_gradients* gradients) const;
   InputGradients input_gradients(const qkv_input_gradients* gradients) const;
-  // The view of an array; absent if its fields are zero. A message calls its fields NAME.sizes, or
-  // sizes where the name is empty.
+  // The view of an array; absent if its dtype, data and rank are 0. Messages call a field of the
+  // array NAME.sizes, or sizes where the name is empty.
   View view(std::string_view name, const qkv_tensor& tensor) const;
 
  private:

@@ -25,9 +25,10 @@ std::size_t bytes_of(const void* from) {
 
 void check_bytes(const Sized& sized, std::size_t bytes) {
   if (bytes >= sized.first && bytes <= kMostBytes && bytes % sizeof(std::size_t) == 0) return;
-  throw Error(sized.function, text(sized.name, sized.name.empty() ? "" : ".", "struct_size"),
-              text("must be sizeof the struct, here ", sized.known, " and never below ",
-                   sized.first, ", got ", bytes));
+  throw Error(
+      sized.function, text(sized.name, sized.name.empty() ? "" : ".", "struct_size"),
+      text("must be sizeof the struct, here ", sized.known, ", a multiple of ", sizeof(std::size_t),
+           " up to ", kMostBytes, " and never below ", sized.first, ", got ", bytes));
 }
 
 void copy_known(const Sized& sized, const void* from, void* to) {

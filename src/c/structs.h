@@ -13,7 +13,7 @@ namespace qkv::c {
 // The most bytes that a caller's struct may have. A larger number is no size: it was never set.
 inline constexpr std::size_t kMostBytes = 16384;
 
-// The size of a struct in the first version that had it, which no later version accepts less than.
+// The size of a struct in the first version that had it. Every version refuses smaller sizes.
 template <class T>
 inline constexpr std::size_t kFirstBytes = 0;
 template <>
@@ -34,7 +34,7 @@ inline constexpr std::size_t kFirstBytes<qkv_input_gradients> = 1888;
 // Which struct of which call is meant, for messages, and its sizes.
 struct Sized {
   std::string_view function;
-  std::string_view name;  // of the struct, an argument of the function
+  std::string_view name;  // the argument that is the struct; empty if struct_size is an argument
   std::size_t known;      // its bytes in this version
   std::size_t first;      // its bytes in the first version
 };

@@ -16,9 +16,9 @@
 // rounded to nearest, and a tiny result becomes zero. (Intel, Software Developer's Manual, volume
 // 1, section 4.9.1.5 defines "tiny".)
 //
-// dot2, the two-way dot product (AVX512-BF16, VDPBF16PS): each element of a register adds the two
-// products of a pair of bfloat16 numbers to a float32, that of the odd numbers first. Each of the
-// two steps is a fused multiply-add. (Volume 2, VDPBF16PS.)
+// dot2, the two-way dot product (AVX512-BF16, VDPBF16PS): each element of a register adds the
+// products of an even and an odd bfloat16 term to a float32, the odd term first. Each of the two
+// steps is a fused multiply-add. (Volume 2, VDPBF16PS.)
 //
 // AMX (AMX-BF16, TDPBF16PS): each element of a tile adds the products of a step of up to 32 terms
 // to a float32. The even terms of the step are summed by a chain of fused multiply-adds in
@@ -109,10 +109,10 @@ inline float dot2(const float* a, const float* b, Index n) noexcept {
   return total;
 }
 
-// The sum of two float32 numbers of AMX products.
+// Adds two float32 sums as the AMX instruction does: subnormal numbers count as zeros.
 inline float add_flushed(float a, float b) noexcept { return flushed(flushed(a) + flushed(b)); }
 
-// Sums of AMX products of rows of `width` elements: sum c is that of weight_n x_nc. Terms are added
+// Sums of AMX products of rows of `width` elements: sum c is sum_n weight_n x_nc. Terms are added
 // in ascending order; terms that are left out count as 0. float64 has no AMX products.
 template <class T>
 class AmxSums {

@@ -35,7 +35,7 @@ DoubleDouble exact_sum(double a, double b) noexcept {
 }
 
 // Returns a b exactly, by splitting each factor in two halves of 26 bits (Dekker 1971, section 5).
-// Neither factor may exceed 2^996, and the product may not underflow.
+// Neither factor may exceed 2^996, and the product must not underflow.
 DoubleDouble exact_product(double a, double b) noexcept {
   constexpr double kSplitter = 0x1p27 + 1;
   const auto high_half = [](double x) {
@@ -70,7 +70,7 @@ double polynomial(const std::array<double, N>& c, double x) noexcept {
 template <std::size_t N>
 constexpr std::array<double, N> inverse_factorials(int first, int step, double sign) {
   std::array<double, N> terms{};
-  double factorial = 1;  // exact up to 18!, then rounded; the terms are small by then
+  double factorial = 1;  // exact up to 22!; the series here end at 18!
   double signs = 1;
   int n = 1;
   for (std::size_t i = 0; i < N; ++i) {
@@ -81,7 +81,7 @@ constexpr std::array<double, N> inverse_factorials(int first, int step, double s
   return terms;
 }
 
-// Returns x 2^n, |n| <= 1100; it is rounded twice where the result is subnormal.
+// Returns x 2^n, |n| <= 1100, rounded only where the result is subnormal or too large.
 double times_power_of_two(double x, int n) noexcept {
   const auto power = [](int e) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(e + kBias) << kMantissaBits);
@@ -151,9 +151,9 @@ std::uint64_t digits_of_two_over_pi(int from) noexcept {
   return shift == 0 ? first : first | kTwoOverPi[word + 1] >> (64 - shift);
 }
 
-// Reduces an angle as Payne and Hanek do (1983, Radian reduction for trigonometric functions). Of
-// the product of the angle with 2/pi only the part modulo 4 is computed, from 192 digits of 2/pi,
-// with an error of at most 2^-137. No double is closer to a multiple of pi/2 than 2^-62 of pi/2
+// Reduces an angle as Payne and Hanek do (1983, Radian reduction for trigonometric functions). The
+// product of the angle with 2/pi is computed only modulo 4, from 192 digits of 2/pi, with an error
+// of at most 2^-137. No double is closer to a multiple of pi/2 than 2^-62 of pi/2
 // (Muller 2016, Elementary Functions, section 11.3.2).
 Reduced exactly_reduced(double size) noexcept {
   __extension__ using Wide = unsigned __int128;
@@ -171,7 +171,7 @@ Reduced exactly_reduced(double size) noexcept {
     carry >>= 64;
   }
   t[3] = static_cast<std::uint64_t>(carry);
-  // Bring t to units of 2^-190: for small exponents the product has digits below them.
+  // Bring t to units of 2^-190: for small exponents the product has digits below that unit.
   if (const int right = e > 2 ? 0 : 2 - e; right > 0) {
     for (std::size_t word = 0; word < 3; ++word) {
       t[word] = t[word] >> right | t[word + 1] << (64 - right);
@@ -190,7 +190,7 @@ Reduced exactly_reduced(double size) noexcept {
       one = one != 0 && t[word] == 0 ? 1 : 0;
     }
   }
-  // Convert the rest to two doubles, after its leading zeros.
+  // Convert the rest, without its leading zeros, to two doubles.
   int zeros = 0;
   while (zeros < 128 && t[2] == 0) {
     t[2] = t[1];
@@ -249,7 +249,7 @@ SinCos small_sin_cos(const DoubleDouble& r) noexcept {
   const double half = square / 2;
   // sin(x + l) = sin x + l cos x
   const double sin = x - (square * x * polynomial(kSin, square) - r.low * (1 - half));
-  // cos(x + l) = cos x - l sin x; the rounding error of 1 - half is added again.
+  // cos(x + l) = cos x - l sin x; the rounding error of 1 - half is added back.
   const double one = 1 - half;
   const double cos =
       one + (((1 - one) - half) + (square * square * polynomial(kCos, square) - x * r.low));

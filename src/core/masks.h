@@ -18,8 +18,8 @@
 //                       allows(mask, p, at, j); optionally, a faster
 //                       ask(mask, p, at, j0, n, target, allowed) for n keys, and, if whole tiles
 //                       are known in advance, tile_class(mask, at, tile_i, tile_j)
-// A user's mask is of both kinds: its keys() are the range that contains the allowed keys; it is
-// evaluated unless they are known to be all allowed.
+// A user's mask is of both kinds: keys() is a range that contains the allowed keys, and the pairs
+// are evaluated unless all keys of the range are known to be allowed.
 // `allows` is the definition, used by the reference. A mask without it does not compile.
 namespace qkv::core {
 
@@ -82,7 +82,7 @@ inline KeyRange keys(const WindowMask& mask, const QueryAt& at, Index Tk) {
 
 // ---- lengths --------------------------------------------------------------------------------
 
-// The number of the call's keys before the length; negative if the length lies before them.
+// The mask's length, counted from key 0 of the call; negative if it ends before that key.
 inline Index length_of(const LengthMask& mask, const QueryAt& at) {
   const Index offset = at.b * mask.entry_stride + at.i * mask.lengths.row_stride;
   return load<Index>(mask.lengths.dtype, mask.lengths.data, offset) - mask.first_key;
@@ -149,12 +149,11 @@ inline detail::Lengths lengths_of(const Problem& p, const QueryAt& at) {
           static_cast<std::int32_t>(p.whole_keys(s))};
 }
 
-// Ranges of keys that contain all those that a mask allows a query.
+// For each query, a range of keys that contains all keys that a mask allows.
 struct RowRanges {
-  // [rows][begin, end]: the rows of all batch entries and their heads; or of one entry (head), if
-  // the ranges hold for all.
+  // [entry][head][query][begin, end]. One entry (head) stands for all if its ranges hold for all.
   std::vector<std::int32_t> bounds{};
-  std::vector<Index> first_queries{};  // [B + 1], before each batch entry; empty for one entry
+  std::vector<Index> first_queries{};  // [B + 1], queries before each entry; empty for one entry
   Index Tq = 0;                        // of one entry
   Index H = 1;
   bool exact = false;  // the mask allows all keys of the ranges

@@ -19,7 +19,7 @@ struct BasicOperand {
   Index head_stride = 0;
   Index row_stride = 0;
   Index col_stride = 0;
-  Index entry_stride = 0;  // of one axis for all batch axes or all sequences, if any
+  Index entry_stride = 0;  // along one axis that counts all batch entries or sequences
   Index page_rows = 0;     // for keys and values in pages: see core/head_rows.h
   Index page_stride = 0;
 

@@ -10,7 +10,7 @@
 namespace qkv::core {
 namespace {
 
-// An axis with at least two elements, with its stride in bytes made positive.
+// An axis with at least two elements, and the absolute value of its stride in bytes.
 struct Axis {
   Index size = 0;
   Index stride = 0;

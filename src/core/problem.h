@@ -24,8 +24,8 @@
 namespace qkv::core {
 
 // Where the arrays of a call lie. The processor cannot read arrays in device memory, so their
-// numbers are not checked: kernels bring lengths and starts of sequences into the arrays, and a
-// sequence that would end before it starts is empty.
+// numbers are not checked: kernels clamp lengths and starts of sequences to the arrays' bounds, and
+// a sequence that would end before it starts is empty.
 enum class Memory { kHost, kDevice };
 
 // The product of two rows in a score: left . right, or sum_u v_u tanh(left_u + right_u).
@@ -140,7 +140,7 @@ struct Problem {
     return {q0, k0, at(cu_seqlens_q, b + 1) - q0, at(cu_seqlens_k, b + 1) - k0};
   }
 
-  // The queries and the keys of the whole sequence of which the call may have a part.
+  // The numbers of queries and of keys of the whole sequence, of which the call may have a part.
   Index whole_queries(const Sequence& s) const noexcept { return shard ? shard->queries : s.Tq; }
   Index whole_keys(const Sequence& s) const noexcept { return shard ? shard->keys : s.Tk; }
 

@@ -155,8 +155,8 @@ struct GradientResults {
   GradientTarget score_v;
   GradientTarget bias, alibi, sinks;
   std::vector<CapturedTarget> captured{};
-  // The sums of weights to which the call adds those of its keys, float64, rows = queries: then no
-  // gradient is computed.
+  // If given, the call computes no gradient but adds its keys' weights to these sums: float64, rows
+  // = queries.
   ResultOperand weight_sums{};
 
   // Pointers to all targets of `to` but the captured ones, each once; they are const if `to` is.

@@ -12,8 +12,7 @@
 // Arithmetic on shapes, and the one loop over all elements of strided arrays.
 namespace qkv::core {
 
-// Computes element_count(shape). An Error has the name `function` of the public function that was
-// called.
+// Computes element_count(shape). Errors name `function`, the public function that was called.
 Index count_elements(std::string_view function, const Dims& shape);
 
 // Returns the shape to which both broadcast, aligned from the right as in NumPy; nullopt if they do

@@ -12,7 +12,7 @@
 namespace qkv::core {
 
 // The number of steps of a plain loop (elements, multiply-adds) between two reads of the stop flag.
-// They take at most a millisecond, even if every step misses the cache.
+// That many steps take at most a millisecond, even if every step misses the cache.
 inline constexpr Index kStepsBetweenStops = Index{1} << 13;
 
 // A point at which a long task can be cancelled: calling it throws Cancelled if the call's stop

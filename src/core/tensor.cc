@@ -130,7 +130,7 @@ void copy_values(const ConstView& source, const View& target) {
       });
 }
 
-// `name`: what messages call the source.
+// `name` is the source's name in error messages.
 void copy_checked(std::string_view function, std::string_view name, const ConstView& source,
                   const View& target) {
   const bool converts =

@@ -40,8 +40,8 @@ const char* unsupported_additive_gradient(const core::GradientResults& to) {
   return nullptr;
 }
 
-// Calls f(address, count) for each part of a call's memory that it has: `count` float32 numbers,
-// a multiple of 4, for an address in the arguments.
+// Calls f(address, count) for each part of a call's own memory: `address` is its address in the
+// arguments, and `count` its number of float32 numbers, a multiple of 4.
 template <class F>
 void for_each_additive_part(AdditiveGradientArguments& g, const Problem& p, const F& f) {
   const bool of_queries = is_given(g.dq) || is_given(g.dwq) || is_given(g.db) || is_given(g.du);
@@ -87,7 +87,7 @@ AdditiveGradientLaunches additive_gradient_launches(const Problem& p,
   g.dwk = array_of(to.key.w);
   g.db = array_of(to.query.b);
   g.du = array_of(to.score_v);
-  g.adds = to.q.accumulate;  // as all are
+  g.adds = to.q.accumulate;  // equal for all gradients
   x = additive_arguments(p, {}, g.dwk.head != 0);
   ForwardArguments& a = x.call;
   a.out = device_array(from.out);

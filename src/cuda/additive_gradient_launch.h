@@ -15,8 +15,8 @@
 // which of them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order. All have the same arguments, whose memory set_memory()
-// gives.
+// The kernels of a call in their order. All take the same arguments; set_memory() sets the
+// addresses of the call's own memory in them.
 struct AdditiveGradientLaunches {
   AdditiveGradientArguments arguments;
   std::vector<KernelLaunch> kernels;
@@ -28,7 +28,7 @@ std::string additive_gradients_unsupported(const core::Problem& p,
                                            const core::GradientSources& from,
                                            const core::GradientResults& to);
 
-// The launches of a call that is supported; none if its gradients have no elements.
+// The launches of a call that is supported, without kernels that would have no blocks.
 AdditiveGradientLaunches additive_gradient_launches(const core::Problem& p,
                                                     const core::GradientSources& from,
                                                     const core::GradientResults& to);

@@ -16,21 +16,21 @@
 // them run a call.
 namespace qkv::cuda {
 
-// The kernels of a call in their order: projections of q and k, then scores. Both have the same
-// arguments, whose memory of the projections set_projections() gives.
+// The kernels of a call in their order: projections of q and k, then attention. Both take the same
+// arguments; set_projections() sets the addresses of the projections in them.
 struct AdditiveLaunches {
   AdditiveArguments arguments;
   std::vector<KernelLaunch> kernels;
-  std::int64_t left_count = 0;  // of the numbers of the first projection
+  std::int64_t left_count = 0;  // numbers in the projection of q
   std::size_t projection_bytes = 0;
 };
 
-// The arguments without memory and numbers of blocks of pairs. With `key_per_head`, keys are
-// projected for each query head even if all share Wk.
+// The arguments, but for the addresses of projections and the numbers of row and key blocks. With
+// `key_per_head`, keys are projected for each query head even if all share Wk.
 AdditiveArguments additive_arguments(const core::Problem& p, const core::Results& results,
                                      bool key_per_head = false);
 
-// The numbers of a projection, and the blocks that compute it.
+// How many float32 numbers a projection has, and how many blocks compute it.
 std::int64_t float_count(const core::Problem& p, const AdditiveArguments& a, const Projections& x);
 std::int64_t projecting_blocks(const core::Problem& p, const AdditiveArguments& a,
                                const Projections& x);

@@ -65,7 +65,7 @@ void check_images(std::string_view function) {
 
 // ---- implementations ------------------------------------------------------------------------
 
-// The functions that compute calls with scores of one kind, of q of one type or any.
+// The functions that compute calls with one kind of score and with q of one type or of any.
 struct Implementation {
   core::PairProduct product;
   DType dtype;  // kNone: of any type
@@ -138,7 +138,7 @@ void run_float_gradients(Driver& driver, const core::Problem& p, const core::Gra
   launch_all(driver, stream, launches);
 }
 
-// The first of a call's kind and type computes it, or says why not.
+// The first entry with a call's kind of score and type computes the call, or says why not.
 constexpr Implementation kImplementations[] = {
     {core::PairProduct::kDot, DType::kFloat32, &float_unsupported, &float_gradients_unsupported,
      &run_float, &run_float_gradients},

@@ -8,7 +8,7 @@
 
 namespace qkv::cuda {
 
-// attention() and attention_backward() by a driver.
+// attention() and attention_backward(), run with the given driver.
 void run_attention(Driver& driver, const Inputs& inputs, const Options& options,
                    const Outputs& outputs, const Stream& stream);
 void run_attention_backward(Driver& driver, const Inputs& inputs, const Options& options,

@@ -192,7 +192,7 @@ Memory Driver::memory_of(const void* pointer) const {
   int device = -1;
   PointerAttribute attributes[] = {kMemoryType, kIsManaged, kDeviceOrdinal};
   void* values[] = {&type, &is_managed, &device};
-  // Unlike cuPointerGetAttribute, success with zeros for an address that the driver does not know.
+  // For an address that the driver does not know, cuPointerGetAttributes succeeds and gives zeros.
   check(functions_.pointer_attributes(static_cast<unsigned>(std::size(values)), attributes, values,
                                       reinterpret_cast<std::uintptr_t>(pointer)),
         "asking the CUDA driver about an address");

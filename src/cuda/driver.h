@@ -22,7 +22,7 @@ struct Kernel {
   FunctionHandle handle = nullptr;
   std::string name{};
   int device = 0;
-  // The dynamic shared memory that the driver admits to a block of it.
+  // The dynamic shared memory, in bytes, that the driver allows a block of this kernel.
   unsigned shared_bytes = 48U << 10U;
 };
 
@@ -41,7 +41,7 @@ struct Memory {
 };
 
 // The CUDA driver: a library that is opened by name and stays open until the process ends. Any
-// number of threads may call it. Its functions throw DriverError if the driver reports one.
+// number of threads may call it. Its functions throw DriverError if the driver reports an error.
 class Driver {
  public:
   // Opens and starts a driver, for kernels that need this version (12080 is CUDA 12.8). Does not
@@ -53,7 +53,7 @@ class Driver {
   const std::vector<Device>& devices() const { return devices_; }
   const std::string& why_no_device() const { return why_; }
 
-  // The functions themselves; they may be called if there is a device.
+  // The functions of the driver's library; they may be called if there is a device.
   const Functions& functions() const { return functions_; }
   // Throws DriverError "action: NAME (description)" unless `status` is success.
   void check(Status status, std::string_view action) const;

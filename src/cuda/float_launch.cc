@@ -59,8 +59,8 @@ std::string float_call_unsupported(const Problem& p) {
   return options_unsupported(p);
 }
 
-// Calls f(address, count) for each part of a call's memory that it has: `count` float32 numbers, a
-// multiple of 4, for an address in the arguments.
+// Calls f(address, count) for each array in the call's own memory: `address` in the arguments is to
+// point to it, and `count` is its number of floats, rounded up to a multiple of 4.
 template <class F>
 void for_each_float_part(FloatGradientArguments& x, const Problem& p, const F& f) {
   GradientArguments& g = x.gradients;
@@ -122,7 +122,7 @@ FloatGradientLaunches float_gradient_launches(const Problem& p, const core::Grad
   a.lse = device_array(from.lse);
   g.dout = device_array(from.dout);
   g.dlse = device_array(from.dlse);
-  g.adds = to.q.accumulate;  // as all are
+  g.adds = to.q.accumulate;  // equal in all targets
   const auto sums_of = [&](const core::GradientTarget& gradient, DeviceArray& array, Index heads,
                            Index rows, Index width) {
     array = gradient.given() ? device_array(gradient.direct) : DeviceArray();

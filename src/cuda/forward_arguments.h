@@ -38,27 +38,28 @@ DeviceArray device_array(const core::BasicOperand<Void>& x) {
 
 inline bool is_given(const DeviceArray& x) { return x.data != nullptr; }
 
-// The array of rows of q, k, v or out, or of their gradients, as tiles are read and written.
+// The array of q, k, v, out or one of their gradients; `vectors` says whether tiles of it can be
+// read, or written, in vectors.
 DeviceArray read_in_tiles(const core::Operand& x, Index width);
 DeviceArray written_in_tiles(const core::ResultOperand& x);
 
-// The array of rows of a call's own memory, [entries, heads, rows, width], without its address.
+// An array of float32 rows in a call's own memory, [entries, heads, rows, width] in C order; its
+// address is still to be set.
 DeviceArray rows_in_c_order(const core::Problem& p, Index heads, Index rows, Index width);
 
-// Whether any result is requested.
 bool any_given(core::Results results);
 
-// Returns what no forward kernel supports about a call's masks, rows and other options, or an empty
-// string. Scores, dtypes, channels and results are up to each kernel.
+// Returns what no kernel supports about a call's masks, rows and other options, or an empty string.
+// Scores, dtypes, channels and results are up to each kernel.
 std::string options_unsupported(const core::Problem& p);
 
-// The arguments, without numbers of blocks and memory of the call's own.
+// The arguments of a call, except numbers of blocks and the addresses of its own memory.
 ForwardArguments forward_arguments(const core::Problem& p, const core::Results& results);
 
 // The batch entries that have blocks of their own: 1 for packed sequences.
 Index entries_of(const core::Problem& p);
 
-// The blocks of `size` rows that a head of such an entry has; if packed, an upper bound.
+// The number of blocks of `size` rows in a head of a batch entry; an upper bound for packed rows.
 Index blocks_of(const core::Problem& p, Index rows, Index size);
 
 }  // namespace qkv::cuda

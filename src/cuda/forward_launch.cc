@@ -88,7 +88,7 @@ ForwardLaunches forward_launches(const Problem& p, const core::Results& results)
   const TileKernel& columns = choose(kSumColumns, p, true);
   const TileKernel& rows = choose(kInspectRows, p, true);
   const Index heads = p.H * entries_of(p);
-  // Forward kernels and those of rows need not have equal blocks of queries.
+  // kForward and kInspectRows may divide queries into blocks of different sizes.
   const auto launch = [&](const TileKernel& kernel, Index blocks) {
     if (blocks * heads > 0) launches.kernels.push_back({&kernel, blocks * heads});
   };

@@ -16,25 +16,26 @@
 namespace qkv::cuda {
 
 // The kernels of a call in their order. All have the same arguments, whose `statistics` the caller
-// sets to memory of this size, if it is not 0.
+// sets to memory of statistics_bytes, or to null for 0 bytes.
 struct ForwardLaunches {
   ForwardArguments arguments;
   std::vector<KernelLaunch> kernels;
   std::size_t statistics_bytes = 0;
 };
 
-// Names input transforms, which no kernel of dot products has, or returns an empty string.
+// Returns "input transforms (...)" if the call has any, which no kernel of dot products supports,
+// or an empty string.
 std::string transforms_unsupported(const core::Problem& p);
 
 // Returns what no kernel with tiles of 16-bit numbers supports about a call's dtype, input
 // transforms and channels, or an empty string.
 std::string tiles_unsupported(const core::Problem& p);
 
-// Returns what the kernels do not support about a call with product scores, such as "user functions
-// (mods)", or an empty string.
+// Returns what the kernels do not support about a call with dot-product scores, such as "user
+// functions (mods)", or an empty string.
 std::string forward_unsupported(const core::Problem& p, const core::Results& results);
 
-// The launches of a call that is supported; none if its results have no elements.
+// The launches of a call that is supported, without kernels that would have no blocks.
 ForwardLaunches forward_launches(const core::Problem& p, const core::Results& results);
 
 }  // namespace qkv::cuda

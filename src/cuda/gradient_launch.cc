@@ -64,7 +64,7 @@ const char* unsupported_gradient(const Problem& p, const core::GradientResults& 
   rest.q = rest.k = rest.v = rest.bias = rest.alibi = rest.sinks = {};
   const core::ResultOperand& bias = to.bias.direct;
   if (to.bias.given() &&
-      ((bias.row_stride == 0 && p.q_rows > 1) || (bias.col_stride == 0 && p.k_rows > 1))) {
+      ((bias.row_stride == 0 && p.q_rows != 1) || (bias.col_stride == 0 && p.k_rows != 1))) {
     return "the gradient of a bias that is broadcast over queries or keys";
   }
   for (const core::GradientTarget* one : rest.all()) {
@@ -73,8 +73,8 @@ const char* unsupported_gradient(const Problem& p, const core::GradientResults& 
   return nullptr;
 }
 
-// Whether an array has one element for several of a problem's, which its gradient sums, or for
-// none.
+// Whether elements of an array stand for several of a problem's, or for none, so that the array's
+// gradient is a sum.
 bool is_broadcast(const core::GradientTarget& to, Index elements) {
   return to.given() && to.buffer.element_count() != elements;
 }
@@ -130,7 +130,7 @@ GradientLaunches gradient_launches(const Problem& p, const core::GradientSources
   g.dbias = numbers(to.bias);
   g.dalibi = numbers(to.alibi);
   g.dsinks = numbers(to.sinks);
-  g.adds = to.q.accumulate;  // as all are
+  g.adds = to.q.accumulate;  // equal in all targets
   const bool stages = a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr;
   const TileKernel& prepare = choose(kPrepare, p, stages);
   const TileKernel& of_queries = choose(kOfQueries, p, stages);

@@ -31,7 +31,7 @@ std::string gradients_unsupported(const core::Problem& p, const core::GradientSo
 // string.
 std::string broadcast_unsupported(const core::Problem& p, const core::GradientResults& to);
 
-// The launches of a call that is supported; none if its gradients have no elements.
+// The launches of a call that is supported, without kernels that would have no blocks.
 GradientLaunches gradient_launches(const core::Problem& p, const core::GradientSources& from,
                                    const core::GradientResults& to);
 

@@ -18,11 +18,12 @@ struct Image {
 
 const std::vector<Image>& images();
 
-// The image of a name. One that the build lacks is a mistake in this library: std::logic_error.
+// Returns the image of this name. Throws std::logic_error if the build has none, which is a bug in
+// this library.
 const Image& image(std::string_view name);
 
 // The version of CUDA that compiled the images, as the driver counts it, 13000 for 13.0; 0 if there
-// are none. linked_images.cc.in defines it, and the list that images() keeps.
+// are none. linked_images.cc.in defines both functions; images() keeps the list.
 int toolkit_version();
 std::vector<Image> linked_images();
 

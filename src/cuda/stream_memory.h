@@ -10,7 +10,8 @@
 namespace qkv::cuda {
 
 // Memory of the current device for the work of one call, taken and given back in the order of a
-// stream, so that neither waits for the device. The driver keeps it in its pool for the next call.
+// stream, so that neither waits for the device. The driver's pool keeps freed memory for later
+// calls until the host synchronizes.
 class StreamMemory {
  public:
   // Takes nothing if `bytes` is 0.

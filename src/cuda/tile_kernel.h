@@ -13,9 +13,9 @@
 namespace qkv::cuda {
 
 // One kernel, for tiles of one type and width. Forward kernels with `every` have all options that
-// options_unsupported() permits; the others have causal masks, windows and lengths only, and scales
-// above 0. Gradient kernels have all of them; with `every` they have shared memory for those that
-// are staged there.
+// options_unsupported() permits; the others have no bias, Keep, Padding, ALiBi, soft-cap or
+// dropout, and only scales above 0. All gradient kernels have all options; those with `every` have
+// shared memory for the options that are staged there.
 struct TileKernel {
   const char* image;  // the file that defines it
   const char* name;

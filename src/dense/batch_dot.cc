@@ -106,7 +106,6 @@ struct Blocks {
   Index down() const { return core::divide_up(N, rows); }
   Index across() const { return core::divide_up(M, columns); }
   Index count() const { return batch * down() * across(); }
-  // The number of blocks of one task.
   Index blocks_per_task() const {
     const double work = static_cast<double>(rows) * static_cast<double>(columns) *
                         static_cast<double>(std::max<Index>(L, 1));
@@ -154,8 +153,8 @@ struct Operands {
   }
 };
 
-// If all entries share one b, merges their rows of a and out into one product, provided that the
-// rows are equally spaced.
+// If all entries share one b, merges their rows of a and out into one product, provided that tiles
+// can use the rows in place (Rows::even()).
 template <class Stored>
 void fold(ConstView& a, ConstView& b, View& out) {
   for (int axis = 0; axis < b.rank() - 2; ++axis) {

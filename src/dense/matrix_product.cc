@@ -35,8 +35,8 @@ void convert(const Matrix<const Stored>& from, Index rows, Index columns, const 
   }
 }
 
-// Copies a matrix [rows,columns] whose columns are contiguous to contiguous rows, kPanel columns at
-// a time through `panel` [rows,kPanel].
+// Copies a matrix [rows,columns] whose row_stride is 1 to contiguous rows, kPanel columns at a time
+// through `panel` [rows,kPanel].
 template <class T>
 void transpose(const Kernels<T>& by, const Matrix<const T>& from, Index rows, Index columns,
                const RowsOf<T>& to, T* panel) {
@@ -89,7 +89,7 @@ void pack_piece(const Kernels<T>& by, const Matrix<const Stored>& b, Index lengt
 }  // namespace
 
 // Whether b is copied: if its numbers are converted, if its columns are not adjacent, or if a has
-// kCopyRows rows and b's rows descend or are more than 2 kPanel numbers apart.
+// kCopyRows rows or more and b's rows descend or are more than 2 kPanel numbers apart.
 template <class Stored>
 bool MatrixProduct<Stored>::copies_b() const {
   const bool far = b.row_stride < 0 || b.row_stride > 2 * kPanel;

@@ -63,7 +63,7 @@ void copy_rows(const RowsOf<const T>& from, Index rows, Index n, T* to) {
   for (Index r = 0; r < rows; ++r) std::copy_n(from.data + r * from.stride, n, to + r * n);
 }
 
-// The numbers of scratch memory that add_transposed_product needs.
+// The numbers of scratch memory that add_transposed_product or transposed_product_of_panels needs.
 Index transposed_product_scratch(Index columns, Index width);
 // Computes to_oi += sum_r dy_ro x_ri over the rows r of one block, in ascending order from zero: dy
 // [rows,columns], x [rows,width], to [columns,width], at most kGradientBlock rows. If `finite` is

@@ -46,8 +46,8 @@ void store_zeros(Index begin, Index end, const SoftmaxRow<Stored>& row) {
   for (Index j = begin; j < end; ++j) row.out[j * row.out_stride] = Stored();
 }
 
-// Stores the results e_j / sum for begin <= j < end, where e[0] is the number of j = begin. It may
-// overwrite e.
+// Stores the results e_j / sum for begin <= j < end, where e[0] is the number of j = begin. The
+// array e may be overwritten.
 template <class T, class Stored>
 void put_quotients(const kernels::DotKernels<T>& by, T* e, T sum, Index begin, Index end,
                    const SoftmaxRow<Stored>& row) {

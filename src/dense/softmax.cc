@@ -196,7 +196,7 @@ void softmax_of_rows(const RowSoftmax<Stored>& softmax, const RowsOfCall<Stored>
 }
 
 // Computes few long rows, each in parts: first the sums of all parts, merged in order, then the
-// results. Both are in one run, since waking workers takes as long as thousands of numbers.
+// results. One run computes both, since waking workers takes as long as thousands of numbers do.
 template <class Stored>
 class SoftmaxOfParts {
  public:

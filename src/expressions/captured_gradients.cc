@@ -45,7 +45,7 @@ void CapturedGradients::start(const Pairs& pairs) {
     Dims begin = shape;
     Dims size = shape;
     for (int axis = 0; axis < shape.rank(); ++axis) {
-      // The indices of all steps that read the array, which are within it.
+      // The range of the indices at which steps read the array, kept within the axis.
       std::int64_t low = shape[axis];
       std::int64_t high = -1;
       for (const Ranges& ranges : ranges_) {

@@ -26,11 +26,11 @@ class CapturedGradients {
   void start();
   void start(const Pairs& pairs);
   // Adds the gradients of n pairs, a query's keys from `place` on. `scores` are those before the
-  // first mod, `ds` the gradients of those behind the last one, 0 for masked pairs.
+  // first mod, `ds` the gradients of the scores after the last mod, 0 for masked pairs.
   template <class T>
   void add(detail::InstanceTarget target, const RowPlace& place, Index n, const T* scores,
            const T* ds);
-  // Adds the sums to those of all elements.
+  // Adds the sums to `all`, which has sums of all elements.
   void add_to(CapturedGradients& all) const;
   // Writes the sums of all elements to the buffers of the targets, or adds them.
   void deliver(std::span<const core::CapturedTarget> targets, const core::StopPoint& stop) const;

@@ -26,8 +26,8 @@ namespace qkv::expressions {
 // The keys of a piece.
 inline constexpr Index kPiece = 512;
 
-// The value of a step: for every key of a piece; or one for the row; or, of a linear integer, that
-// of the first key. Truth values are integers, 0 or 1.
+// The value of a step: an array with a value for each key of a piece, one value for the row, or a
+// linear integer's value for the first key. Truth values are integers, 0 or 1.
 template <class T>
 struct Value {
   const T* numbers = nullptr;
@@ -79,10 +79,9 @@ class Evaluation {
     return has_array(n) ? values_[n].integers[c] : linear(n)[c];
   }
 
-  // After run(): computes the gradients of all numbers on which `result_gradients`, those of the
-  // result, depend: of the scores if `of_scores` is true, of captured numbers if `of_captured` is.
-  // The functions are begin_back(), go_back(), then score_gradients() and add_captured().
-  // `result_gradients` must stay until then.
+  // After run(), the functions begin_back(), go_back(), then score_gradients() and add_captured()
+  // compute gradients from `result_gradients`, those of the result, which must stay until then: of
+  // the scores if `of_scores` is true, of captured numbers if `of_captured` is.
   void begin_back(const T* result_gradients, bool of_scores, bool of_captured) {
     of_scores_ = of_scores;
     of_captured_ = of_captured;
@@ -113,7 +112,7 @@ class Evaluation {
   }
 
  private:
-  // One cache line more than a piece, so that steps do not map to the same cache sets.
+  // At least a cache line more than a piece, so that steps do not map to the same cache sets.
   static constexpr std::size_t kStride = static_cast<std::size_t>(kPiece) + 16;
 
   const Step& step(std::size_t n) const { return program_.steps()[n]; }
@@ -203,7 +202,7 @@ class Evaluation {
     });
   }
 
-  // The divisor of a row's integers; 0 if it differs from key to key, or of numbers.
+  // The divisor of step n if it is an integer that all keys share, else 0.
   std::int32_t row_divisor(std::size_t n) const {
     const std::size_t divisor = operand(step(n), 1);
     if (step(n).type != Type::kInteger || step(divisor).per_key) return 0;
@@ -220,8 +219,8 @@ class Evaluation {
                     : put(n, count, [&](Index c) { return a[c] & (by - 1); });
         return;
       }
-      // The quotient of two integers of 32 bits that is no integer is farther from one than its
-      // rounding error in float64.
+      // A quotient of 32-bit integers that is not an integer differs from the nearest one by more
+      // than its rounding error in float64.
       const double divisor = by;
       const auto rounded_down = [&](std::int32_t x) {
         const auto truncated = static_cast<std::int32_t>(static_cast<double>(x) / divisor);
@@ -368,8 +367,8 @@ class Evaluation {
     return true;
   }
 
-  // Loads elements of a captured array. Indices were checked before the call (ranges.h); should the
-  // array have changed since, they are kept within it.
+  // Loads elements of a captured array. Indices were checked before the call (indices.h), and are
+  // kept within the array in case captured indices have changed since.
   QKV_INLINED void load(std::size_t n, Index count) {
     const Step& x = step(n);
     const ConstView& view = x.array->view;
@@ -377,7 +376,7 @@ class Evaluation {
       return Axis{0, static_cast<std::int32_t>(view.size(axis)), view.stride(axis)};
     };
     if (view.element_count() == 0) return;
-    // Rows of a table that is read at j - i or i - j, and columns.
+    // Tables are often read along a line, such as at j - i or i - j.
     Line line;
     const bool is_line = x.per_key && find_line(n, count, line, axis_of);
     if (view.dtype() == dtype_of<T>) {
@@ -428,7 +427,7 @@ class Evaluation {
     }
     return axis;
   }
-  // The offset of the indices on all axes but one, which are those of the row.
+  // The offset of a row's indices on all axes except `but`.
   Index row_offset(std::size_t n, int but) const {
     const ConstView& view = step(n).array->view;
     Index offset = 0;
@@ -468,7 +467,7 @@ class Evaluation {
   // ---- derivatives ----------------------------------------------------------------------------
 
   // Adds the gradients of the elements that step n reads to `to`, in order of keys. An element
-  // that a whole row reads gets the sum of eight partial sums by key mod 8.
+  // that all keys read gets the sum of eight partial sums, by the key's place in the piece mod 8.
   void scatter(std::size_t n, Index count, CapturedSums& to) {
     const T* const own = gradient_[n];
     const auto axis_of = [&](int axis) {
@@ -494,7 +493,7 @@ class Evaluation {
     offsets[0] = 0;  // gcc 12 does not see that count is above 0
     find_offsets(n, count, offsets, axis_of);
     if (step(n).per_key) {
-      // Neighbours often read one element, whose sum stays in a register then.
+      // Neighbouring keys often read one element, whose sum then stays in a register.
       Index at = offsets[0];
       double sum = sums[at];
       for (Index c = 0; c < count; ++c) {
@@ -520,9 +519,9 @@ class Evaluation {
                         ((parts[2] + parts[6]) + (parts[3] + parts[7]));
   }
 
-  // Adds own[c] * f(c) to the gradient of operand k of step n, or makes it the gradient if it is
-  // the first. What does not reach the result (0, as from the other side of a condition) adds
-  // nothing, whatever f(c) is.
+  // Adds own[c] * f(c) to the gradient of operand k of step n; the first such term becomes the
+  // gradient. An own[c] of 0, as on the side of a condition that is not taken, adds nothing,
+  // whatever f(c) is.
   template <class F>
   QKV_INLINED void add_to(std::size_t n, int k, Index count, const F& f) {
     const std::size_t to = operand(step(n), k);
@@ -663,7 +662,7 @@ class Evaluation {
   // The gradient of each step, which may be that of another one; null if none has reached it.
   std::vector<const T*> gradient_;
   bool of_scores_ = false;    // scores have gradients
-  bool of_captured_ = false;  // captured numbers have gradients, too
+  bool of_captured_ = false;  // captured numbers have gradients
 };
 
 // This thread's arrays for the programs that it evaluated last.

@@ -199,13 +199,13 @@ std::string constant_text(const ExpressionNode& node) {
   char digits[32];
   const auto end = std::to_chars(digits, digits + sizeof(digits), node.number).ptr;
   std::string written(digits, end);
-  // A number, not an integer.
+  // Python would read digits alone as an integer.
   if (written.find_first_not_of("-0123456789") == std::string::npos) written += ".0";
   return written;
 }
 
-// Writes an expression as Python has it. Parts beyond the limits are "...": text shows a part as
-// often as it is used, and each level takes memory of the stack.
+// Writes an expression in Python's notation. Parts beyond the limits become "...": a shared part is
+// written each time it is used, and each level of nesting takes memory of the stack.
 class Writer {
  public:
   std::string text{};
@@ -247,7 +247,7 @@ class Writer {
       text += sign;
       return write(*node.operands[0], binding, level + 1);
     }
-    // The right operand of an operation of equal binding is in brackets: a - (b - c). So is the
+    // A right operand that binds as tightly as its operation is in brackets: a - (b - c). So is a
     // left operand of a comparison, which Python would chain: (i < j) == k.
     write(*node.operands[0], binding == kComparisonBinds ? binding + 1 : binding, level + 1);
     text += sign;
@@ -294,7 +294,7 @@ Symbols::Symbols()
       Tk(make(Operation::kKeys, Type::kInteger)) {}
 
 Captured::Captured(const ConstView& array, const std::string& name) {
-  if (!array.given()) throw Error(kFunction, name, "is no array");
+  if (!array.given()) throw Error(kFunction, name, "is absent");
   const auto type = [&] {
     switch (array.dtype()) {
       case DType::kBool:

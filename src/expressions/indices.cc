@@ -17,8 +17,8 @@ using core::text;
 
 // A value that must lie in a range: an index of an array, or a divisor, which must not be 0.
 struct Demand {
-  int step = 0;     // the value
-  int user = 0;     // the element or the quotient
+  int step = 0;     // that computes the value
+  int user = 0;     // the step that reads the element or divides
   int axis = 0;     // of the array
   Index size = -1;  // of the axis; -1 for a divisor
 
@@ -59,17 +59,29 @@ std::vector<Demand> demands_of(const Program& program, const Ranges& ranges) {
                    ", which has ", demand.size, " elements, at ", place));
 }
 
-}  // namespace
+// Scores are not known before the call.
+void refuse_score(std::string_view function, std::string_view argument, const Program& program,
+                  const Demand& demand) {
+  const auto& steps = program.steps();
+  if (!steps[static_cast<std::size_t>(demand.step)].of_score) return;
+  if (demand.size < 0) {
+    throw Error(function, argument,
+                "divides an integer by one that depends on the score and may be 0; exclude 0 with "
+                "max or where");
+  }
+  throw Error(
+      function, argument,
+      text("reads ", steps[static_cast<std::size_t>(demand.user)].array->name,
+           " at an index that depends on the score and may be outside of axis ", demand.axis,
+           ", which has ", demand.size, " elements; limit it with min and max"));
+}
 
-void check_indices(std::string_view function, std::string_view argument, const Program& program,
-                   const Pairs& pairs, const core::Problem* p) {
-  if (pairs.B == 0 || pairs.H == 0 || pairs.Tq == 0 || pairs.Tk == 0) return;
-  Ranges ranges(function, argument, program);
-  ranges.find(pairs);
-  const std::vector<Demand> demands = demands_of(program, ranges);
-  if (demands.empty()) return;
-  Evaluation<double> evaluation(program);
-  const std::vector<double> scores(static_cast<std::size_t>(kPiece));
+// Computes the demanded values of all pairs. T: the type in which the call computes them.
+template <class T>
+void check_pairs(std::string_view function, std::string_view argument, const Program& program,
+                 const Pairs& pairs, const core::Problem* p, const std::vector<Demand>& demands) {
+  Evaluation<T> evaluation(program);
+  const std::vector<T> scores(static_cast<std::size_t>(kPiece));
   const auto place = [](Index n) { return static_cast<std::int32_t>(n); };
   for (Index b = 0; b < pairs.B; ++b) {
     const core::Sequence s =
@@ -79,6 +91,7 @@ void check_indices(std::string_view function, std::string_view argument, const P
     for (Index n = 0; n < (p != nullptr ? p->H : pairs.H); ++n) {
       const Index h = p != nullptr ? p->head_number(n) : n;
       for (Index i = 0; i < s.Tq; ++i) {
+        if (p != nullptr) p->stop();
         for (Index j = 0; j < s.Tk; j += kPiece) {
           const Index count = std::min(kPiece, s.Tk - j);
           const At at{place(b), place(h), place(pairs.i + i), place(pairs.j + j)};
@@ -94,6 +107,24 @@ void check_indices(std::string_view function, std::string_view argument, const P
         }
       }
     }
+  }
+}
+
+}  // namespace
+
+void check_indices(std::string_view function, std::string_view argument, const Program& program,
+                   const Pairs& pairs, const core::Problem* p) {
+  if (pairs.B == 0 || pairs.H == 0 || pairs.Tq == 0 || pairs.Tk == 0) return;
+  Ranges ranges(function, argument, program);
+  ranges.find(pairs);
+  const std::vector<Demand> demands = demands_of(program, ranges);
+  if (demands.empty()) return;
+  for (const Demand& demand : demands) refuse_score(function, argument, program, demand);
+  const bool is_mask = program.result().type == Type::kTruth;  // computed in float32
+  if (!is_mask && p != nullptr && p->accumulator == DType::kFloat64) {
+    check_pairs<double>(function, argument, program, pairs, p, demands);
+  } else {
+    check_pairs<float>(function, argument, program, pairs, p, demands);
   }
 }
 

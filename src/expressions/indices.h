@@ -10,10 +10,10 @@
 
 namespace qkv::expressions {
 
-// Throws Error of `function` about `argument` if an index of a captured array lies outside of it
-// for a pair, masked or not, or an integer is divided by 0. Interval arithmetic proves most
-// indices; the others are evaluated for all pairs: those of `p`, if it is given, else `pairs`, from
-// b = h = i = j = 0 on.
+// Throws Error of `function` about `argument` if, for any pair, masked or not, an index of a
+// captured array lies outside the array or an integer is divided by 0. Interval arithmetic proves
+// most indices and divisors valid; the others are evaluated, with scores of 0, for all pairs: those
+// of `p` if it is given, else `pairs`, which then begin at b = h = i = j = 0.
 void check_indices(std::string_view function, std::string_view argument, const Program& program,
                    const Pairs& pairs, const core::Problem* p);
 

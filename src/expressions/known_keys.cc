@@ -17,7 +17,8 @@ namespace {
 using core::KeyRange;
 using core::TileClass;
 
-// How a value changes from each key to the next. Both are true for a constant of the row.
+// How a value changes from each key to the next. A value that is constant in the row never falls
+// and never rises.
 struct Course {
   bool never_falls = false;
   bool never_rises = false;
@@ -30,7 +31,7 @@ Course operator&(const Course& a, const Course& b) {
   return {a.never_falls && b.never_falls, a.never_rises && b.never_rises};
 }
 
-// How the elements of an array change along an axis, all of its lines considered.
+// How the elements of an array change along an axis, in all lines of the array along that axis.
 Course course_along(const ConstView& view, int axis) {
   Course course{true, true};
   const auto element = [&](Index offset) {
@@ -103,7 +104,7 @@ class Courses {
       case Operation::kDivide:
         return is_constant(1) && range_of(1).low > 0 ? operand(0) : Course{};
       case Operation::kModulo:
-        // The operand itself, if it is smaller than the divisor.
+        // x mod y is x if 0 <= x < y.
         return range_of(0).low >= 0 && range_of(0).high < range_of(1).low ? operand(0) : Course{};
       case Operation::kWhere:
         return is_constant(0) ? operand(1) & operand(2) : Course{};
@@ -137,7 +138,8 @@ class Courses {
     __builtin_unreachable();
   }
 
-  // An array that is sorted along the only axis whose index depends on the key.
+  // An element has a course if its array is sorted along the only axis whose index changes with the
+  // key, and that index has a course.
   Course course_of_element(const Step& x) const {
     int axis = -1;
     for (std::size_t n = 0; n < x.operands.size(); ++n) {
@@ -156,7 +158,8 @@ class Courses {
   std::vector<Course> courses_;
 };
 
-// A range that contains the keys for which a condition holds; `exact` if it holds for all of them.
+// A range that contains the keys for which a condition holds; `exact` if the condition holds for
+// all keys of the range.
 struct Solution {
   KeyRange keys;
   bool exact = false;
@@ -182,8 +185,8 @@ class Solver {
   Solver(const Program& program, const Pairs& pairs)
       : program_(program), courses_(program, pairs), evaluation_(program) {}
 
-  // `first` is the place of the query's first key, from which the solution counts; it has `keys`
-  // keys.
+  // `first` is the place of the query's first key, which is key 0 of the solution; the query has
+  // `keys` keys.
   Solution solve(const RowPlace& first, Index keys) {
     first_ = first;
     Tk_ = keys;
@@ -215,14 +218,14 @@ class Solver {
   Index value(int n) const { return evaluation_.integer(static_cast<std::size_t>(n), 0); }
   Index value(const Side& x) const { return x.negative ? -value(x.step) : value(x.step); }
   Course course(const Side& x) const { return courses_[x.step].reversed_if(x.negative); }
-  // The step from key to key, if the value has a course and changes evenly.
+  // Whether a value that has a course grows by key_step() from each key to the next.
   bool is_linear(const Side& x) const { return step(x.step).is_linear; }
   Index key_step(const Side& x) const {
     return x.negative ? -step(x.step).key_step : step(x.step).key_step;
   }
 
-  // The keys for which the truth value of step n is `wanted`; found once for each step, since steps
-  // may use one another in many ways.
+  // The keys for which the truth value of step n is `wanted`; found once for each step, since many
+  // steps may use it.
   Solution where_is(int n, bool wanted) {
     std::optional<Solution>& known = known_[2 * static_cast<std::size_t>(n) + (wanted ? 1 : 0)];
     if (!known) known = find_where(n, wanted);
@@ -291,8 +294,8 @@ class Solver {
     return {{first_key(holds), Tk_}, true};
   }
 
-  // Solves a comparison with the larger (smaller) of two values, such as abs, by its parts.
-  // `is_right` tells whether the value is the right side of "less".
+  // Solves a comparison whose side x is the larger (smaller) of two values, as in abs, by solving
+  // it for each of the two values. `is_right` tells whether x is the right side of "less".
   template <class F>
   Solution split(const Side& x, bool is_right, const F& solve) {
     const Step& from = step(x.step);
@@ -323,8 +326,8 @@ class Solver {
     return {{begin, Tk_}, true};
   }
 
-  // The first key for which `holds`, which then holds for all later ones; Tk if there is none.
-  // Searches from the answer for the query before, since answers of neighbours are close.
+  // The first key for which holds(key) is true, as it then is for all later keys; Tk if there is
+  // none. Searches from the answer for the previous query, since answers of neighbours are close.
   template <class F>
   Index first_key(const F& holds) {
     if (search_ == answers_.size()) answers_.push_back(0);
@@ -365,8 +368,8 @@ class Solver {
   RowPlace first_{};
   std::vector<std::optional<Solution>> known_;  // by step, then by `wanted`
   Index Tk_ = 0;
-  Index key_ = -1;              // for which the evaluation has the values
-  std::vector<Index> answers_;  // of each search for the query before
+  Index key_ = -1;              // whose values the evaluation holds
+  std::vector<Index> answers_;  // of each search for the previous query
   std::size_t search_ = 0;
   static constexpr int kMostSplits = 256;
   int splits_ = 0;  // for the query

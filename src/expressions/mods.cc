@@ -34,7 +34,7 @@ void apply_score(const void* callable, const ScoreTile<T>& tile) {
     for (Index c = 0; c < tile.cols; c += kPiece) {
       const Index count = std::min(kPiece, tile.cols - c);
       T* const scores = tile.scores + r * tile.row_stride + c;
-      // The slope of a score to which something is added is 1.
+      // The derivative of a score plus a term is 1, which leaves the slopes as they are.
       const bool goes_back = tile.slopes != nullptr && !program.result().adds_to_score;
       instance.run(evaluation, RowPlace{tile.at, tile.lengths}.shifted(r, c), count, scores,
                    goes_back ? nullptr : scores);

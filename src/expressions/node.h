@@ -9,8 +9,8 @@
 
 #include <qkv/expression.h>
 
-// The nodes of expressions. The functions of qkv/expression.h make them from operands that they
-// have checked and converted; a node never changes.
+// The nodes of expressions. The functions of qkv/expression.h check and convert the operands of
+// each new node; a node never changes.
 namespace qkv::detail {
 
 enum class Operation : std::uint8_t {

@@ -24,7 +24,7 @@ namespace qkv::expressions {
 #endif
 
 // The attributes of an instance: a function that is compiled for one CPU target, with everything
-// that it calls inlined (qkv/instances.h has those of functions).
+// that it calls inlined (qkv/instances.h has the attributes for users' functions).
 #if defined(__clang__)
 #define QKV_INSTANCE __attribute__((flatten))
 #else

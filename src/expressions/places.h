@@ -27,7 +27,7 @@ struct Pairs {
   Index Tq = 0;
   Index Tk = 0;
   Index b = 0, h = 0, i = 0, j = 0;
-  // The shortest and the longest sequence.
+  // Lower and upper bounds of the lengths.
   detail::Lengths shortest, longest;
 };
 

@@ -14,7 +14,7 @@ namespace {
 // Two steps with equal keys have equal values. NaN equals NaN by its bits.
 using Key = std::tuple<Operation, Type, std::vector<int>, std::uint64_t, const CapturedArray*>;
 
-// Sets is_linear and key_step of an integer. Sums that wrap around do so for all keys alike.
+// Sets is_linear and key_step of an integer. A sum that wraps around stays linear modulo 2^32.
 void find_key_step(Step& x, const std::vector<Step>& steps) {
   const auto operand = [&](std::size_t n) -> const Step& {
     return steps[static_cast<std::size_t>(x.operands[n])];
@@ -51,7 +51,7 @@ bool adds_to_score(const Step& x, const std::vector<Step>& steps) {
 
 }  // namespace
 
-// Walks the nodes with a list of its own, since an expression may be nested deeply.
+// Walks the nodes with an explicit stack, not recursion, since an expression may be deeply nested.
 Program::Program(const Expression& root) : root_(root.shared_node()) {
   static std::atomic<std::uint64_t> programs = 0;
   id_ = ++programs;

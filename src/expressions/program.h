@@ -24,7 +24,7 @@ struct Step {
   Type operands_type = Type::kNumber;  // of the last operand
   bool per_key = false;                // one value per key of a row, else one per row
   bool of_score = false;               // depends on the score
-  bool of_captured = false;            // depends on a captured number, not only by a condition
+  bool of_captured = false;            // is a captured number, or depends on one through numbers
   bool adds_to_score = false;          // is the score plus a value that does not depend on it
   // Whether an integer grows by key_step from each key of a row to the next.
   bool is_linear = false;
@@ -34,15 +34,15 @@ struct Step {
   const CapturedArray* array = nullptr;
 };
 
-// An expression as a list of steps, each after its operands, equal ones once. The last step is the
-// result.
+// An expression as a list of steps, each after its operands; equal steps appear once. The last step
+// is the result.
 class Program {
  public:
   explicit Program(const Expression& root);
 
   const std::vector<Step>& steps() const noexcept { return steps_; }
   const Step& result() const noexcept { return steps_.back(); }
-  // Whether a step is this leaf.
+  // Whether any step is the leaf `place`.
   bool reads(Operation place) const noexcept {
     return std::ranges::any_of(steps_, [&](const Step& x) { return x.operation == place; });
   }
@@ -51,7 +51,7 @@ class Program {
 
  private:
   std::uint64_t id_;
-  std::shared_ptr<const ExpressionNode> root_;  // keeps the captured arrays
+  std::shared_ptr<const ExpressionNode> root_;  // owns the CapturedArrays of steps
   std::vector<Step> steps_;
 };
 

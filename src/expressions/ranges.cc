@@ -51,10 +51,10 @@ Range modulo_of(const Range& a, const Range& b) {
   return {b.low + 1, 0};
 }
 
-// 1 if a condition always holds, 0 if it never does.
+// The range of a truth value: 1 if it is always true, 0 if never, else both.
 Range truth_of(bool always, bool never) { return {always ? 1 : 0, never ? 0 : 1}; }
 
-// Calls f(offset) with the first element of each line along the last axis.
+// Calls f with the offset of the first element of each line along the last axis.
 template <class F>
 void for_each_line(const ConstView& view, const F& f) {
   const auto step = [&](auto&& self, int axis, Index offset) -> void {
@@ -102,10 +102,9 @@ Ranges::Ranges(std::string_view function, std::string_view argument, const Progr
     Range& range = of_arrays_[n];
     range = range_of_array(x.array->view);
     if (range.low >= kLeastInteger && range.high <= kLargestInteger) continue;
-    throw Error(
-        function, argument,
-        core::text("reads ", x.array->name, ", whose integers must fit in 32 bits, got one of ",
-                   range.low < kLeastInteger ? range.low : range.high));
+    throw Error(function, argument,
+                core::text("reads ", x.array->name, ", whose integers must fit in 32 bits, got ",
+                           range.low < kLeastInteger ? range.low : range.high));
   }
 }
 

@@ -58,7 +58,7 @@ class Ranges {
 
   const Program* program_;
   std::vector<Range> ranges_;
-  std::vector<Range> of_arrays_;  // by step: the range of the whole array, if it reads one
+  std::vector<Range> of_arrays_;  // by step: of the whole array of integers that it reads
   std::vector<IndexedArray> indexed_;
 };
 

@@ -29,17 +29,17 @@ namespace hn = hwy::HWY_NAMESPACE;
 inline constexpr double kLn2High = 0x1.62e42fee00000p-1;
 inline constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
 
-// The form whose code runs for rows of kForm. In double, where a division takes longer than a
-// bound, kSmall and kWhole share code.
+// The form whose code runs for rows of kForm. In double kSmall and kWhole share code, since there
+// applying the bound kLargest takes less time than the division.
 template <class T, ExponentialForm kForm>
 inline constexpr ExponentialForm kOwn =
     sizeof(T) == 8 && kForm == ExponentialForm::kSmall ? ExponentialForm::kWhole : kForm;
 
 // ---- exponentials ---------------------------------------------------------------------------
 
-// Bound of the rest of a split, which is the error of its power. Not every integer of the size of a
-// large power is a T. If the error is larger than this bound, different powers are so far apart
-// that tanh is certainly -1, 0 or 1.
+// Bound of the rest of a split. The rest is the error of the power, which is large where T lacks
+// integers of the power's size. If the error is larger than this bound, different powers are so far
+// apart that tanh is certainly -1, 0 or 1.
 template <class T>
 inline constexpr T kMostRest = 40;
 
@@ -195,8 +195,8 @@ HWY_NOINLINE ExponentialForm exponentials(const T* a, Index n, T* x, T* power) {
 
 // Whether two denominators of scores share a division: 1 / x = y / (x y) and 1 / y = x / (x y).
 // Without fused multiply-adds the additional products would take as long as a division. A tanh that
-// is rounded to -1 may then be an ulp off, so gradients, whose slopes 1 - tanh^2 must then be 0,
-// divide for each.
+// is rounded to -1 may be an ulp off if the division is shared, so gradients, whose slope 1 -
+// tanh^2 must be 0 there, share none.
 inline constexpr bool kPairsReciprocals = HWY_NATIVE_FMA != 0;
 
 // Bound of denominators: a reciprocal below 1 / kLargest changes no tanh. The product of two has to
@@ -215,8 +215,8 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
     return V{_mm512_scalef_pd(x.raw, e.raw)};
   }
 #else
-  // Adds integers to the exponents of x, which is not negative. A product that is subnormal would
-  // take a hundred times as long; added to 1 it is 0.
+  // Adds e to the exponent of x, which is not negative. A subnormal result, which would make later
+  // arithmetic a hundred times slower, becomes 0: added to 1 it would vanish anyway.
   using T = hn::TFromD<D>;
   const hn::RebindToSigned<D> di;
   using I = hn::TFromD<decltype(di)>;
@@ -236,7 +236,8 @@ HWY_INLINE V times_power_of_two(D d, V x, V e) {
 #endif
 }
 
-// Computes one + e^2a e^2b, but at most kLargest; NaN stays NaN.
+// Computes one + e^2a e^2b, at most kLargest except in double where no divisions are shared; NaN
+// stays NaN.
 template <ExponentialForm kForm, class D, class V = hn::Vec<D>>
 HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
   if constexpr (kForm == ExponentialForm::kPowers) {
@@ -249,9 +250,9 @@ HWY_INLINE V denominator(D d, V a, V a_power, V b, V b_power, V one) {
 }
 
 // Computes the reciprocal of a denominator. The estimate `rcpps` of SSE and AVX differs between the
-// makers of CPUs, and with the steps that refine it takes as long as a division. The estimate r of
-// AVX-512, vrcp14ps, is defined to the bit. One Newton step makes r (1 + e) of it, with e = 1 - x
-// r; 1 / 1 is exactly 1.
+// makers of CPUs and, with the steps that refine it, takes as long as a division. The estimate r of
+// AVX-512, vrcp14ps, is defined to the bit. One Newton step makes it r (1 + e), where e is 1 - x r;
+// 1 / 1 is exactly 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
   using T = hn::TFromD<D>;
@@ -264,7 +265,7 @@ HWY_INLINE V reciprocal(D d, V x) {
   }
 }
 
-// Computes from - 1 / x for one or two denominators x.
+// Computes to = `from` - 1 / x for one or two denominators x.
 template <int kCount, class D, class V = hn::Vec<D>>
 HWY_INLINE void minus_reciprocals(D d, V from, const V (&x)[kCount], V (&to)[kCount]) {
   if constexpr (kCount == 1) {
@@ -280,8 +281,8 @@ HWY_INLINE void minus_reciprocals(D d, V from, const V (&x)[kCount], V (&to)[kCo
 // ---- scores ---------------------------------------------------------------------------------
 
 // Computes a tile of scores. It is not inlined, for the reason given at scores_tile
-// (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r). Units 2 n and
-// 2 n + 1 share a division, whatever the queries and keys beside them.
+// (kernels/tile-inl.h). Each chunk of units is summed from zero: 2 sum v (1/2 - r). If
+// kPairsReciprocals, units 2 n and 2 n + 1 of a pair share a division, whatever tile it is in.
 template <class T, ExponentialForm kForm, int kRows, int kVectors>
 HWY_NOINLINE void additive_tile(const T* HWY_RESTRICT left, Index stride,
                                 const T* HWY_RESTRICT panel, const AdditiveUnits<T>& by, T scale,

@@ -13,8 +13,8 @@
 // holds all x, then all powers. Where |a| <= kPlainBound the power is 0.
 namespace qkv::kernels {
 
-// Largest |a| whose exp(2a) is stored whole, in float32 (float64): the product of two of these
-// overflows to infinity at worst. Another factor with a power may overflow, at 2^128 (2^1024). This
+// Largest |a| whose exp(2a) is stored whole, in float32 (float64). The product of two whole factors
+// overflows to infinity at worst. A factor with a power may overflow, at 2^128 (2^1024); a whole
 // one is at least 2^-101 (2^-953), so their product is then above 2^26 (2^70), and tanh is 1.
 template <class T>
 inline constexpr T kPlainBound = sizeof(T) == 4 ? T(35) : T(330);
@@ -45,7 +45,8 @@ struct UnitColumn {
   const T* power = nullptr;
 };
 
-// The sums that a tile of pairs adds to, each [rows][kUnitLanes]; t = tanh(a_iu + b_ju).
+// The sums that a tile of pairs adds to: [rows][kUnitLanes], `right` [keys][kUnitLanes]. t is
+// tanh(a_iu + b_ju).
 template <class T>
 struct PairSums {
   T* left = nullptr;     // sum_j ds_ij (1 - t^2)

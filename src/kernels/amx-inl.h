@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of attention of BF16 in tiles of AMX, or in tiles with the same arithmetic.
+// The BF16 products of attention in tiles of AMX, or in tiles with the same arithmetic.
 #ifndef QKV_KERNELS_AMX_INL_H_
 #define QKV_KERNELS_AMX_INL_H_
 
@@ -119,7 +119,7 @@ void for_each_tile_of_rows(Index rows, const F& f) {
 
 // ---- q k^T ----------------------------------------------------------------------------------
 
-// Adds +0, which makes -0 to +0, and multiplies.
+// Adds +0, which turns -0 into +0, then multiplies by `scale`.
 HWY_INLINE void scale_tile(const RowsOf<float>& s, Index rows, Index columns, float scale) {
   const __m512 factor = _mm512_set1_ps(scale);
   for (Index r = 0; r < rows; ++r) {
@@ -150,7 +150,7 @@ void amx_scores(const Words& q, Index rows, Index D, const float* panel, float s
   amx_scores_of_keys<Tiles>(q, rows, D, panel, kPanel, scale, s);
 }
 
-// Transposes 16 rows of up to 16 words, of which the others count as zeros.
+// Transposes `rows` rows of `words` words to a tile of 16 by 16; missing words count as zeros.
 HWY_INLINE void transpose_tile(const Words& from, Index rows, Index words, float* to,
                                Index to_stride) {
   const __mmask16 some = first_words(words);

@@ -72,7 +72,7 @@ const GradientKernels<float>& amx_gradient_kernels(Target target) noexcept {
   return N_AVX3::tables_of(target, gradient_kernels<float>(Target::kAvx512));
 }
 
-#else  // no target has them
+#else  // these kernels are for x86 only
 
 const DotKernels<float>& amx_kernels(Target) noexcept { __builtin_unreachable(); }
 const GradientKernels<float>& amx_gradient_kernels(Target) noexcept { __builtin_unreachable(); }
@@ -81,7 +81,7 @@ const GradientKernels<float>& amx_gradient_kernels(Target) noexcept { __builtin_
 
 constinit thread_local TileShape configured_shape;
 
-// It is not one of the functions that are compiled for AVX-512: tasks call it on every CPU.
+// release_tiles() is not compiled for AVX-512, since tasks call it on every CPU.
 void release_tiles() noexcept {
 #if defined(__x86_64__)
   if (configured_shape.rows == 0) return;

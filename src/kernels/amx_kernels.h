@@ -6,10 +6,10 @@
 
 // AMX products of BF16 (core/bfloat16_products.h), for the targets amx and amx-emulated.
 //
-// They stand in tables of kernels whose other entries are those of avx512, on the same words of two
-// BF16 numbers as dot2 kernels (kernels/dot2_kernels.h). weighted_sum, stored_sum and
-// transposed_sum take any number of rows. All sums but the scores may be cut at multiples of 32
-// terms only.
+// The tables hold these kernels and, for all else, those of avx512. The operands are words of two
+// BF16 numbers, as in dot2 kernels (kernels/dot2_kernels.h). weighted_sum, stored_sum and
+// transposed_sum take any number of rows. Callers may cut sums other than scores only at multiples
+// of 32 terms.
 namespace qkv::kernels {
 
 constexpr bool has_amx_products(Target target) noexcept {
@@ -26,8 +26,8 @@ const GradientKernels<float>& amx_gradient_kernels(Target target) noexcept;
 bool amx_is_permitted() noexcept;
 
 // The shapes of the tiles of c += a b, where a has [rows][words], b [words][columns] and c
-// [rows][columns]; a and b are words of two BF16 numbers. Each is at most 16, and at least 1 unless
-// there are no tiles.
+// [rows][columns]; a and b are words of two BF16 numbers. Each size is at most 16, and at least 1
+// unless there are no tiles.
 struct TileShape {
   Index rows = 0;
   Index columns = 0;
@@ -39,7 +39,7 @@ struct TileShape {
 extern constinit thread_local TileShape configured_shape;
 
 // Releases the tiles that kernels of kAmx have configured in this thread: the system then need not
-// save them, and the thread may use AMX otherwise.
+// save them, and other code of the thread may use AMX.
 void release_tiles() noexcept;
 
 // Releases the tiles at the end of a scope.

@@ -155,7 +155,7 @@ inline void stored_dot2_scores(const Words& q, Index rows, Index D, const Stored
 // The source of a tile's values: words that `join_values` has made, or rows as they are stored.
 enum class Values { kWords, kStored };
 
-// Adds a tile of weighted sums of kUnits times 32 channels, of which there are E.
+// Adds a tile of weighted sums of E channels, at most kUnits times 32.
 template <Values kValues, int kRows, int kUnits>
 HWY_NOINLINE void dot2_sum_tile(const Words& w, const void* v, Index v_stride, Index keys, Index E,
                                 const RowsOf<float>& acc, LinesAhead* shared_ahead) {

@@ -9,9 +9,8 @@
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace qkv::kernels::HWY_NAMESPACE {
 
-// Adds a tile of transposed sums of kUnits times 32 channels, of which there are E. Unlike in
-// dot2_sum_tile, row m of w has word m of all sums, and sums start from zero before they are added
-// to `acc`.
+// Adds a tile of transposed sums of E channels, at most kUnits times 32. Unlike in dot2_sum_tile,
+// row m of w has word m of all sums, and sums start from zero before they are added to `acc`.
 template <int kRows, int kUnits>
 HWY_NOINLINE void transposed_dot2_tile(const Words& w, const Words& x, Index pairs, Index E,
                                        const RowsOf<float>& acc) {

@@ -62,7 +62,7 @@ const GradientKernels<float>& dot2_gradient_kernels() noexcept {
   return kernels;
 }
 
-#else  // no target has them
+#else  // these kernels are for x86 only
 
 const DotKernels<float>& dot2_kernels() noexcept { __builtin_unreachable(); }
 const GradientKernels<float>& dot2_gradient_kernels() noexcept { __builtin_unreachable(); }

@@ -22,9 +22,8 @@ namespace qkv::kernels {
 // last key.
 inline constexpr Index kPanel = core::kPartialSums;
 
-// The number of query rows of a register tile. 6 rows x 4 of the 32 registers of AVX-512 are 24
-// accumulators, 6 x 2 of the 16 registers of AVX2 and SSE4 are 12; both leave room for the
-// operands.
+// The number of query rows of a register tile. The sums of a tile take 24 of the 32 registers of
+// AVX-512 (6 rows of 4) or 12 of the 16 of AVX2 and SSE4 (6 rows of 2); the others hold operands.
 inline constexpr Index kTileRows = 6;
 
 // Rows of contiguous elements: row r begins at data[r * stride].
@@ -39,7 +38,7 @@ struct RowsOf {
 struct StoredRows {
   const void* data = nullptr;
   DType dtype = DType::kNone;
-  Index stride = 0;  // in elements; of q8, in numbers
+  Index stride = 0;  // in elements; for q8, in numbers
 
   StoredRows() = default;
   StoredRows(const void* first, DType type, Index row_stride)
@@ -62,15 +61,15 @@ constexpr bool is_read_in_place(DType type) {
 
 // The bytes of a cache line.
 inline constexpr Index kLine = 64;
-// Rows that a loop prefetches while it reads others: row n of these during row n of the others.
+// Rows that a loop prefetches while it reads other rows: row n ahead while it reads its row n.
 struct ReadAhead {
   const std::byte* data = nullptr;
   Index stride = 0;  // in bytes
   Index bytes = 0;   // of a row; 0 if there is nothing to prefetch
 };
 
-// The softmax states of rows of scores so far, without weighted sums: arrays with an element per
-// row, where sum = sum_j exp(s_j - max). A sum of NaN marks a row with an unmasked score of NaN or
+// Softmax states of rows, without weighted sums: arrays with an element per row. sum is sum_j
+// exp(s_j - max) over the row's scores so far; NaN marks a row with an unmasked score of NaN or
 // +inf.
 template <class T>
 struct PartialSoftmax {
@@ -99,10 +98,10 @@ struct WeightSums {
 
 template <class T>
 struct DotKernels {
-  // Packs keys: panel[c][n] = k_nc for n < keys <= kPanel, 0 behind them.
+  // Packs keys: panel[c][n] = k_nc for n < keys <= kPanel, 0 for n >= keys.
   void (*pack_panel)(const StoredRows& k, Index keys, Index D, T* panel);
   // Computes s_rn = scale * q_r . k_n for a panel's keys and any number of rows: D >= 1 channels,
-  // in the order of the table's products (core/bfloat16_products.h).
+  // summed in the order of this table's products (core/bfloat16_products.h).
   void (*scores)(const RowsOf<const T>& q, Index rows, Index D, const T* panel, T scale,
                  const RowsOf<T>& s);
   // Computes `scores` of only the first `keys` keys of the panel, in whole registers of at most 16
@@ -138,7 +137,7 @@ struct DotKernels {
   // for up to kTileRows.
   void (*stored_sum)(const RowsOf<const T>& w, Index rows, const StoredRows& v, Index keys, Index E,
                      const RowsOf<T>& acc, const ReadAhead& ahead);
-  // Adds y_rc += sum_n x_rn w_nc, n ascending from zero, for 1..kTileRows rows and all columns.
+  // Adds y_rc += sum_n x_rn w_nc, from zero, n ascending, for 1..kTileRows rows and all columns.
   void (*add_product)(const RowsOf<const T>& x, Index rows, const RowsOf<const T>& w, Index terms,
                       Index columns, const RowsOf<T>& y);
   // total_c = total_c * total_factor + chunk_c * chunk_factor.
@@ -154,8 +153,7 @@ struct DotKernels {
   bool (*has_nan)(const T* x, Index n);
   // to_n = x_n * factor.
   void (*scale_row)(const T* x, T factor, Index n, T* to);
-  // to_n = (x_n + 0) * factor: a sum that is -0 by underflow gives the result that it has after
-  // merging.
+  // to_n = (x_n + 0) * factor: a sum that underflowed to -0 becomes +0, as it does in a merge.
   void (*result_row)(const T* x, T factor, Index n, T* to);
   // w_n = exp(s_n - max) / sum, 0 for -inf and where s_n - max < least. `w` may be `s`.
   void (*weights)(const T* s, Index n, T least, T max, T sum, T* w);
@@ -165,9 +163,9 @@ struct DotKernels {
   void (*divide)(const T* x, T by, Index n, T* to);
   // w_n = 0 where key j0 + n is dropped; j0 and n are multiples of kPanel.
   void (*drop)(T* w, const core::DropoutRow& row, Index j0, Index n);
-  // For measuring: runs `rounds` times 24 (12 with 16 registers) independent multiply-adds of full
-  // registers, or four times as many products of tiles. Returns the number of floating-point
-  // operations: two for each multiply-add of two numbers.
+  // For measuring: runs `rounds` times 24 (on AVX-512, else 12) independent multiply-adds of full
+  // registers, or 4 products of tiles. Returns the number of floating-point operations: two for
+  // each multiply-add of two numbers.
   double (*multiply_adds)(Index rounds);
 };
 

@@ -81,8 +81,8 @@ HWY_INLINE void dots_of_rows(const RowsOf<const T>& a, const RowsOf<const T>& b,
   } while (end < n);
 }
 
-// Computes dot products of as many rows as a register has lanes, transposed; bit-identical with
-// dots_of_rows.
+// Computes dot products of as many rows as a register has lanes, one row in each lane;
+// bit-identical with dots_of_rows.
 template <class T>
 HWY_INLINE void dots_of_lanes(const RowsOf<const T>& a, const RowsOf<const T>& b, Index n, T* to) {
   const hn::ScalableTag<T> d;
@@ -138,7 +138,8 @@ HWY_NOINLINE void row_dots(const RowsOf<const T>& a, const RowsOf<const T>& b, I
   for (; r < rows; ++r) dots_of_rows<T, 1>(from(a), from(b), n, to + r);
 }
 
-// Computes sum_n term(d, n), where term returns one register or, with a one-lane tag, one value.
+// Sums n terms. term(d, x, sum) returns `sum` plus the register of terms from x on or, with a
+// one-lane tag, plus term x.
 template <class T, class Term>
 HWY_INLINE T sum_of(Index n, const Term& term) {
   const hn::ScalableTag<T> d;

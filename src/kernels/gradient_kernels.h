@@ -8,7 +8,7 @@
 // pointers: no threads, no allocation, no failure. T is float or double.
 namespace qkv::kernels {
 
-// One number per query: see attention/backward/gradient_call.h.
+// Arrays with one number per query: see attention/backward/gradient_call.h.
 template <class T>
 struct QueryState {
   const T* lse = nullptr;

@@ -27,13 +27,13 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sigmoid(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>(1));
   const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
-  // NaN is not below zero, so it propagates.
+  // For x = NaN e is NaN, and so is the quotient.
   const V above = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), e, one);
   return hn::Div(above, hn::Add(one, e));
 }
 
-// Computes tanh(x) as (1 - exp(-2|x|)) / (1 + exp(-2|x|)) with the sign of x. Near 0, where that
-// difference cancels, it takes the first terms of the series, whose next term is below half an ulp.
+// Computes tanh(x) as (1 - exp(-2|x|)) / (1 + exp(-2|x|)) with the sign of x. Near 0, where the
+// numerator cancels, computes a Taylor polynomial whose first omitted term is below half an ulp.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V tanh(D d, V x) {
   using T = hn::TFromD<D>;

@@ -8,14 +8,14 @@
 
 // The operations of a gated recurrent unit between its products, for one CPU target, on one row of
 // `hidden` units: no threads, no allocation, no failure. T is float or double. The formulas are
-// those of reference/gru.h; exponentials are within 2 ulp.
+// those of reference/gru.h, with the exponentials of kernels/exp-inl.h.
 namespace qkv::kernels {
 
 template <class T>
 struct GruKernels {
-  // Computes the next state (which may be h) from the sums of the gates r, z, n from the input and
-  // from the state, xs and hs [3 hidden], and the state h. Unless `gates` [4 hidden] is null, it
-  // gets r, z, n and hs_n.
+  // Computes the next state from the state h and the parts of the sums of the gates r, z, n that
+  // come from the input and from h: xs and hs [3 hidden]. `gates` [4 hidden], unless null, gets r,
+  // z, n and hs_n. `next` may be h.
   void (*forward)(const T* xs, const T* hs, const T* h, Index hidden, T* next, T* gates);
   // Computes dgates [4 hidden], the gradients of the sums of r, z, n and of hs_n, and dh, the part
   // dnext z of the gradient of h. `dh` may be dnext.

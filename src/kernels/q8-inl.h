@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values stored as q8 (BlockQ8 in qkv/dtype.h), for each CPU target. For few queries, AVX-512
-// converts values in registers, as it does keys (kernels/q8_keys-inl.h). On other targets some
-// values at a time are converted to float32 in a buffer that stays in the first-level cache, and
-// the loops for float32 read them there.
+// converts values in registers, as it does keys (kernels/q8_keys-inl.h). Other targets convert a
+// block of values at a time to float32, in a buffer that stays in the first-level cache, and run
+// the loops for float32 on it.
 #if defined(QKV_KERNELS_Q8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_Q8_INL_H_
 #undef QKV_KERNELS_Q8_INL_H_
@@ -92,9 +92,9 @@ HWY_INLINE hn::Vec<Floats> number_of_word(hn::Vec<Floats> word, int byte,
                                           const Q8Scale<kWiden>& scale) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (kWiden == Widen::kByBits) {
-    // Byte x becomes the float32 2^15 + 128 + x without a conversion: bits 8..15 of a mantissa
-    // whose exponent is 15 count 1. Subtracting the scale times 2^15 + 128, which is exact, leaves
-    // scale times x.
+    // Byte x becomes the float32 2^15 + 128 + x without a conversion: with exponent 15, bits 8..15
+    // of the mantissa count 1, 2, .. 128. Subtracting the scale times 2^15 + 128, which is exact,
+    // leaves scale times x.
     __m512i bits = _mm512_castps_si512(word.raw);
     bits = byte == 0   ? _mm512_slli_epi32(bits, 8)
            : byte == 1 ? bits
@@ -172,7 +172,7 @@ inline void widen_q8(const StoredRows& x, Index rows, Index width, const RowsOf<
 inline constexpr int kWordBytes = 4;
 inline constexpr Index kTwoBlocks = 2 * kQ8Numbers;
 
-// Loads the words of two blocks, or of one block twice, and their scales.
+// Loads the scales and words of two blocks, or of one block (the upper 8 words are undefined).
 template <bool kTwo, Widen kWiden>
 HWY_INLINE hn::Vec<Floats> words_of_values(const std::byte* blocks, Q8Scale<kWiden>& scale) {
   const auto scales = [](const std::byte* block) HWY_ATTR {
@@ -210,7 +210,7 @@ HWY_NOINLINE void q8_sum_tile(const float* HWY_RESTRICT w, Index w_stride, const
     for (int m = 0; m < kBytes; ++m) sum[r][m] = hn::Load(d, sums[r][kFirst + m]);
   }
   for (Index n = 0; n < keys; ++n, v += stride) {
-    // Two blocks have 68 bytes: a cache line and sometimes one more; one block has half of that.
+    // Two blocks have 68 bytes: a cache line and a 16th of another; one block has half of that.
     if (kTwo || n % 2 == 0) ahead.ask();
     if (n % 16 == 0) ahead.ask();
     Q8Scale<widen_for(kRows)> scale;

@@ -188,7 +188,7 @@ void weights(const T* s, Index n, T least, T max, T sum, T* w) {
 }
 
 // Adds weights to sums; columns stay in registers while rows are added to them. -ln(w) is log_sum -
-// (s - max); where w is 0 it may be infinite.
+// (s - max), limited to finite numbers, since w ln(w) has to be 0 where w is 0.
 template <class T, bool kCells, bool kEntropy>
 HWY_NOINLINE void sum_weights_to(const SummedRow<T>* rows, Index count, Index n,
                                  const WeightSums<T>& to) {
@@ -244,7 +244,7 @@ void divide(const T* x, T by, Index n, T* to) {
 
 // ---- dropout --------------------------------------------------------------------------------
 
-// Sets all bits where a weight is dropped, for `streams` times 4 * (64-bit lanes) keys in order.
+// Sets all bits where a weight is dropped, for kStreams times 4 * (64-bit lanes) keys in order.
 //
 // A 64-bit lane represents a group of four keys and holds a 32-bit word in its lower half: products
 // need no shuffling, and upper halves are ignored. Lane 2m counts group m, lane 2m + 1 group m +

@@ -118,7 +118,7 @@ HWY_INLINE hn::Vec<hn::CappedTag<T, kBytes / sizeof(T)>> gather_blocks(const std
 }
 
 // Transposes the first 16 bytes of each row in words of 4 or 8 bytes: to[c] is word c of each row.
-// Each block of 16 bytes is transposed in its place of the registers.
+// Block m of 16 bytes of each register has rows 4 m .. 4 m + 3 (for double, 2 m and 2 m + 1).
 HWY_INLINE void transpose_words(const std::byte* rows, Index stride,
                                 hn::Vec<hn::ScalableTag<float>>* to) {
   const hn::ScalableTag<float> d;
@@ -159,7 +159,7 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
   __asm__("" : "+r"(stride));
   __m512 x[16];
   __m512 y[16];
-  // Within each quarter of a register, word c of rows 4g .. 4g + 3 goes to y[4g + c].
+  // Within each quarter of a register, word c of rows g .. g + 3 goes to y[g + c].
 #pragma GCC unroll 8
   for (int r = 0; r < 16; r += 2) {
     const std::byte* four = rows + r / 4 * 4 * stride;
@@ -178,7 +178,7 @@ HWY_INLINE void transpose_lines(const std::byte* rows, Index stride,
       y[g + 2 * c + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
     }
   }
-  // Then the quarters of words 4q .. 4q + 3 from each group of rows are joined.
+  // Word 4q + c of all rows, to[4q + c], is quarter q of y[c], y[4 + c], y[8 + c] and y[12 + c].
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512 a = _mm512_shuffle_f32x4(y[c], y[4 + c], 0x44);
@@ -282,8 +282,8 @@ class LinesAhead {
 
 // ---- any storage type -----------------------------------------------------------------------
 
-// Calls f(rows) with the rows as the type they are stored in, one of those that
-// is_read_in_place<T>.
+// Calls f(rows) with the rows as the type they are stored in: one that is_read_in_place<T>, but not
+// q8.
 template <class T, class F>
 HWY_INLINE void visit_stored(const StoredRows& x, const F& f) {
   if constexpr (sizeof(T) == 4) {

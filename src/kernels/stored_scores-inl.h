@@ -27,9 +27,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 // a query's channel.
 inline constexpr int kMostStoredRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
 
-// Computes some rows' scores of `registers` whole registers of keys. Sums are those of scores_tile
-// in kernels/tile-inl.h: each block of channels from zero, added to those before it, and the first
-// to s if `adds`.
+// Computes some rows' scores of `registers` whole registers of keys, in the order of scores_tile in
+// kernels/tile-inl.h: each block of channels is summed from zero and added to s, the first only if
+// `adds`.
 template <class T, class Stored, int kRows>
 HWY_NOINLINE void stored_scores_tile(const RowsOf<const T>& q, Index D,
                                      const RowsOf<const Stored>& k, Index registers, bool adds,

@@ -33,9 +33,9 @@
 #define QKV_FOR_EACH_ABSENT_TARGET QKV_FOR_EACH_ARM_TARGET
 #endif
 
-// For the files of kernels: Highway's other targets, which they are not compiled for, and whether
-// the one being compiled is on the list. Kernels keep registers in arrays, which the types of SVE,
-// whose size the compiler does not know, cannot be in.
+// For the files of kernels: Highway's targets that are disabled there, and whether the target being
+// compiled is on the list. SVE is disabled since kernels keep registers in arrays, and the compiler
+// does not know the size of SVE's types.
 #define QKV_SVE_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
 #define QKV_DISABLED_HIGHWAY_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | QKV_SVE_TARGETS)
 #define QKV_OR_HIGHWAY_TARGET(with, enumerator, name, highway) | HWY_##highway
@@ -43,7 +43,7 @@
   ((HWY_TARGET & (0 QKV_FOR_EACH_TARGET(QKV_OR_HIGHWAY_TARGET, ))) != 0)
 
 // Returns function() from the namespace of a target: Highway compiles one namespace for each target
-// of its own. It is not a switch, since two targets may share a table.
+// of its own. A switch would have equal cases for targets that share a table.
 #define QKV_RETURN_FOR_TARGET(function, enumerator, name, highway) \
   if (wanted == Target::enumerator) return N_##highway::function();
 #define QKV_TABLE_OF_TARGET(target, function)          \
@@ -82,7 +82,7 @@ bool is_supported(Target target) noexcept;
 using TargetOrder = std::array<Target, kTargets.size()>;
 
 // The targets, best first, on CPUs whose dot2 instruction (VDPBF16PS) is fast or slow. Where it is
-// slow, avx512 comes before avx512bf16: it widens BF16 to float32 and uses fused multiply-adds.
+// slow, avx512, which widens BF16 and uses fused multiply-adds, comes before avx512bf16.
 constexpr TargetOrder ordered_targets(bool dot2_is_slow) noexcept {
   TargetOrder order = kTargets;
   for (std::size_t n = 0; dot2_is_slow && n + 1 < order.size(); ++n) {

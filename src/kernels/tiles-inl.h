@@ -23,14 +23,14 @@ inline constexpr int kTiles = 8;
 
 inline constexpr TileShape kFullTiles{kTileSide, kTileSide, kTileSide};
 
-// The numbers of the tiles that hold each operand: kSums of c, one of a, the others of b.
+// The tiles that hold c += a b: 0 .. kSums - 1 hold c, kLeft holds a, kFirstRight and later hold b.
 inline constexpr int kSums = 4;
 inline constexpr int kLeft = 4;
 inline constexpr int kFirstRight = 5;
 
 // The functions of HardwareTiles and EmulatedTiles; strides are in bytes:
 //   shape(s)           sets the shapes; the tiles' contents are lost if s is another shape
-//   zero<n>()          c of tile n becomes +0
+//   zero<n>()          sets tile n, one of c, to +0
 //   load<n>(p, s)      reads tile n
 //   stream<n>(p, s)    reads tile n, whose lines are not needed again soon
 //   store<n>(p, s)     writes tile n
@@ -120,7 +120,7 @@ HWY_INLINE __m512 second_of(__m512 words) {
 class EmulatedTiles {
  public:
   // The contents become NaN where those of the CPU's tiles become zeros, so that a kernel that
-  // relies on them shows.
+  // relies on zeros gives wrong results.
   void shape(const TileShape& wanted) {
     if (shape_ == wanted) return;
     shape_ = wanted;

@@ -109,8 +109,8 @@ void sum_at_once(T* const* sets, Index count, Index first, Index n) {
   if constexpr (kCount > 2) sum_at_once<T, kCount - 1>(sets, count, first, n);
 }
 
-// Sums `count` sets. If they are more than are read at once, each half is summed into its first
-// set.
+// Sums `count` sets. If there are more than kSetsAtOnce, each half is summed into its first set,
+// and the two are added.
 template <class T>
 void sum_sets(T* const* sets, Index count, Index first, Index n) {
   if (count <= kSetsAtOnce) return sum_at_once<T>(sets, count, first, n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over whole registers, sums over one register, and bounds that NaN passes, for each target.
+// Loops over whole registers, sums over one register, and bounds that keep NaN, for each target.
 #if defined(QKV_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QKV_KERNELS_VECTOR_INL_H_
 #undef QKV_KERNELS_VECTOR_INL_H_
@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace qkv::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Calls f(d, n) for n = 0, lanes, ... as long as there are whole registers, then with one-lane
-// tags.
+// Calls f(d, x) for x = 0, lanes, ... while a whole register of the n numbers is left, then with a
+// one-lane tag for each number left.
 template <class T, class F>
 HWY_INLINE void for_each_vector(Index n, const F& f) {
   const hn::ScalableTag<T> d;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words of two BF16 numbers (kernels/dot2_kernels.h), for AVX-512 with BF16 alone.
+// Words of two BF16 numbers (kernels/dot2_kernels.h), for the target avx512bf16 only.
 #ifndef QKV_KERNELS_WORDS_INL_H_
 #define QKV_KERNELS_WORDS_INL_H_
 
@@ -18,7 +18,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Rows of words: word m of row r is at data[r * stride + m].
 using Words = RowsOf<const float>;
-// Number of words in a register: one word, two numbers, of each of 16 keys or channels.
+// Number of words in a register, which holds one word (two numbers) per key or channel.
 inline constexpr Index kWordLanes = 16;
 // Number of channels in a cache line, which are transposed together.
 inline constexpr Index kLineChannels = kLine / 2;
@@ -54,8 +54,8 @@ inline void copy_line(const StoredRows& k, Index count, Index c, Index width, BF
   }
 }
 
-// Words of up to a line of channels of up to 16 keys: register m holds channels 2m and 2m + 1 of
-// each key.
+// Words of up to kLineChannels channels of up to kWordLanes keys: register m holds channels 2m and
+// 2m + 1 of each key.
 struct LineWords {
   hn::Vec<hn::ScalableTag<float>> words[kLineWords];
 

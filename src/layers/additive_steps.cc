@@ -47,7 +47,7 @@ RowsOf<T> rows_of_source(const AnyView& x, Index b) {
   return {row_at<T>(x, b, 0), x.stride(1)};
 }
 
-// The first `width` channels of [1,B,units], as [1,B,width].
+// The first `width` channels of [A,B,units], as [A,B,width].
 View first_channels(Tensor& x, Index width) { return slice(x, 2, 0, width); }
 
 }  // namespace

@@ -15,9 +15,9 @@
 //   p = Wq s        e_j = v . tanh(p + Wk k_j)        w = softmax(e)        out = sum_j w_j value_j
 // The projections of the keys are computed once. A backward step completes only the gradient of s,
 // which the step before needs; it keeps the factors of all other gradients, whose products over all
-// steps follow at the end. Results equal those of AdditiveMemory, but are not bit-identical; with
-// it instead, `qkv train` takes 1.7 times as long with 64 units and 1.2 times with 256 (CPU
-// seconds, one thread, sentences of Tatoeba).
+// steps follow at the end. Results equal those of AdditiveMemory up to rounding. With
+// AdditiveMemory instead, `qkv train` takes 1.7 times as long with 64 units and 1.2 times with 256
+// (CPU seconds, one thread, sentences of Tatoeba).
 namespace qkv::layers {
 
 // The arrays of a batch of source sequences. Rows have contiguous channels and the layer's dtype,
@@ -25,7 +25,7 @@ namespace qkv::layers {
 struct StepSources {
   ConstView keys{};     // [B,Ts,Dk]
   ConstView values{};   // [B,Ts,E]
-  ConstView lengths{};  // [B] int32 in 0..Ts: rows from there on are never read
+  ConstView lengths{};  // [B] int32 in 0..Ts: rows from there on affect no result
 };
 
 class QKV_API AdditiveSteps {
@@ -74,13 +74,13 @@ class QKV_API AdditiveSteps {
   // The exponentials of projected rows (kernels/additive_kernels.h): x and power.
   Tensor panels_;   // [B,padded/kPanel,2 units,kPanel]: keys, for scores
   Tensor columns_;  // [2,B,units/kUnitLanes,Ts,kUnitLanes]: for gradients
-  std::vector<kernels::ExponentialForm> forms_;  // [B]: the highest form of a source's keys
-  // The numbers that are kept of each step.
+  std::vector<kernels::ExponentialForm> forms_;  // [B]: the most general form of a source
+  // The numbers kept for each step.
   Tensor queries_;                                     // [steps,B,2 units]
   std::vector<kernels::ExponentialForm> query_forms_;  // [steps,B]
   Tensor weights_;                                     // [steps,B,padded]
   Tensor d_projected_;                                 // [steps,B,U]: the gradient of p
-  // Sums over the steps computed backward, before they are multiplied by v.
+  // Sums over the steps computed backward; d_columns_ lacks the factor v.
   Tensor d_columns_;  // [B,units/kUnitLanes,Ts,kUnitLanes]
   Tensor d_v_;        // [B,units]
   // Scratch memory of one step.

@@ -15,7 +15,7 @@ namespace qkv::layers {
 // The dropout of a forward pass: p in training, 0 in evaluation.
 Dropout dropout_of(double p, const RunState& run);
 
-// Counts a step in training. It is called after a successful forward pass.
+// Counts a training step. A layer calls advance() after a successful forward pass.
 void advance(RunState& run);
 
 Options options_of(const Score& score, const ConstView& lengths, const std::vector<Mask>& masks,
@@ -26,26 +26,26 @@ Options options_of(const Score& score, const LayerInputs& inputs, const Dropout&
 // are unspecified.
 void resize(Tensor& tensor, DType dtype, const Dims& shape);
 
-// Calls attention(), saves the log-sum-exp, of shape `lse_shape`, in `lse`, and copies it to
-// outputs.lse if requested.
+// Calls attention() and saves the log-sum-exp, of shape `lse_shape`, in `lse`, and in outputs.lse
+// if requested.
 void attend(const Inputs& inputs, const Options& options, Outputs outputs, Tensor& lse,
             const Dims& lse_shape, Context& context);
 
-// The gradients of captured arrays on their way to the caller's buffers, for layers that call
-// attention_backward() with Write::kOverwrite: overwritten directly, or added from memory of its
-// own.
+// Buffers for the gradients of captured arrays, for layers that call attention_backward() with
+// Write::kOverwrite: the caller's buffers, or with Write::kAccumulate temporary ones, which give()
+// adds to the caller's.
 class CapturedBuffers {
  public:
   CapturedBuffers(const std::vector<CapturedGradient>& wanted, Write write);
 
   // The buffers that attention_backward() overwrites.
   const std::vector<CapturedGradient>& filled() const { return filled_; }
-  // Adds what attention_backward() has written to the caller's buffers.
+  // Adds the temporary buffers, if any, to the caller's.
   void give() const;
 
  private:
   std::vector<CapturedGradient> filled_;
-  std::vector<Tensor> memory_{};  // of filled_; none if it is the caller's
+  std::vector<Tensor> memory_{};  // the temporary buffers in filled_
   std::vector<View> to_{};        // the caller's buffer of each tensor in memory_
 };
 

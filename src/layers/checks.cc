@@ -42,7 +42,7 @@ void check_tensor(std::string_view function, std::string_view sizes, DType dtype
 }
 
 double checked_dropout(std::string_view function, double p) {
-  // Written so that NaN fails.
+  // The condition is written so that NaN fails.
   if (!(p >= 0 && p < 1)) throw Error(function, "dropout", text("must be in [0,1), got ", p));
   return p;
 }

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kDropoutForward = "DropoutLayer::forward";
 constexpr std::string_view kDropoutBackward = "DropoutLayer::backward";
 
-// The elements drawn at a time. They stay in the first-level cache.
+// The number of elements drawn at a time: few enough for the first-level cache.
 constexpr Index kBlock = 1024;
 
 // The factors, 0 or 1/(1-p), of elements first .. first + kBlock - 1, where first is a multiple of

@@ -129,8 +129,8 @@ Gru::Packed Gru::pack(Context& context) const {
 // Runs a forward pass. With `packed` no backward pass follows, so states and gates are not saved.
 void Gru::compute(const GruInputs& inputs, Saved& saved, const Packed* packed,
                   const GruOutputs& outputs, Context& context) const {
-  saved.lengths.clear();  // no backward pass if this one throws
-  Tensor sequences = std::exchange(saved.x, {});
+  saved.lengths.clear();
+  Tensor sequences = std::exchange(saved.x, {});  // no backward pass if this one throws
   const ConstView& x = inputs.x;
   if (!x.given() || x.rank() != 3) {
     throw Error(kGruForward, "x",

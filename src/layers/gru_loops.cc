@@ -34,8 +34,8 @@ void gru_parameter_gradients(std::string_view function, const ConstView& x, cons
                                LinearGradientViews{weight, bias}, write, context);
   };
   add(x, 0, 3, gradients.weight_ih, gradients.bias_ih);
-  // The state's part of the sums of gate n has a gradient of its own, stored after those of the
-  // sums of the three gates.
+  // The gradient of W_hn h + b_hn is part 3 of dgates. It differs from part 2, that of gate n's
+  // sum, in which r multiplies W_hn h + b_hn.
   add(h, 0, 2, rows_of(gradients.weight_hh, 0, 2 * hidden),
       rows_of(gradients.bias_hh, 0, 2 * hidden));
   add(h, 3, 1, rows_of(gradients.weight_hh, 2 * hidden, hidden),

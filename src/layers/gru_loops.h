@@ -19,8 +19,8 @@ T* row_of(const RowsOf<T>& rows, Index r) {
   return rows.data + r * rows.stride;
 }
 
-// The rows that go through the steps together: four tiles. Eight tiles take as long: reading the
-// weights once for them instead of twice makes no difference.
+// The number of rows that go through the steps together: four tiles. Eight tiles are not faster,
+// although they read the weights half as often.
 inline constexpr Index kGruRows = 24;
 
 // Returns the kernels for the part of a step between its products, or the reference's formulas if
@@ -80,7 +80,7 @@ struct GruLoops {
                      const RowsOf<T>& hs) const {
     dense::multiply(by, h, rows, w.hh, w.bias_hh, hs, stop);
   }
-  // Adds to dh the gradient of the gates' sums through W_hh.
+  // Computes dh += dhs W_hh, where dhs, the gradient of hs, is parts 0, 1 and 3 of dgates.
   void add_state_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dh) const {
     const Index H = w.hidden;
@@ -88,7 +88,7 @@ struct GruLoops {
     add_gradient(weight, 0, 2 * H, dgates, rows, dh);
     add_gradient(weight, 2 * H, H, {dgates.data + 3 * H, dgates.stride}, rows, dh);
   }
-  // Adds to dx the gradient of the gates' sums through W_ih.
+  // Computes dx += dxs W_ih, where dxs, the gradient of xs, is parts 0 to 2 of dgates.
   void add_input_gradient(const GruWeights<T>& w, const RowsOf<const T>& dgates, Index rows,
                           const RowsOf<T>& dx) const {
     add_gradient({w.ih_transposed, w.weight_ih, w.input}, 0, 3 * w.hidden, dgates, rows, dx);

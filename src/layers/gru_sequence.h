@@ -36,8 +36,8 @@ template <class T>
 void gru_forward(const GruSequence& s, const GruTensors& tensors, const ConstView& state,
                  const GruOutputs& outputs, Context& context);
 
-// Computes the gradients of inputs and of the sums of the gates, [directions,B,T,4*hidden], which
-// are 0 beyond each sequence, but not those of parameters.
+// Computes the gradients of the inputs, and in dgates [directions,B,T,4*hidden] those of the gates'
+// sums, 0 beyond each sequence. The parameters' gradients are left to gru_parameter_gradients().
 template <class T>
 void gru_backward(const GruSequence& s, const Gru::Saved& saved, const GruOutputGradients& from,
                   const View& dgates, const GruInputGradients& to, Context& context);

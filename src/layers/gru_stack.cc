@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include <qkv/layers/gru_stack.h>
 
 #include "core/message.h"
@@ -40,10 +42,15 @@ GruStack::Parameters GruStack::zero_gradients() const {
 void GruStack::forward(const GruInputs& inputs, Saved& saved, const GruOutputs& outputs,
                        Context& context) const {
   saved.layers.resize(layers_.size());
-  compute(inputs, saved.between, outputs,
-          [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
-            layers_[n].forward(in, saved.layers[n], out, context);
-          });
+  try {
+    compute(inputs, saved.between, outputs,
+            [&](std::size_t n, const GruInputs& in, const GruOutputs& out) {
+              layers_[n].forward(in, saved.layers[n], out, context);
+            });
+  } catch (...) {
+    for (Gru::Saved& layer : saved.layers) layer.x = {};  // no backward pass of some layers
+    throw;
+  }
 }
 
 void GruStack::forward(const GruInputs& inputs, const Packed& packed, const GruOutputs& outputs,
@@ -79,10 +86,11 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
   if (x.rank() == 3) {  // if it is not, the first layer reports it
     check("inputs.state", inputs.state);
     check("outputs.state", outputs.state);
-    if (outputs.out.given()) {
-      layers::check_same(kGruStackForward, {"outputs.out", outputs.out}, config_.dtype,
-                         {B, x.size(1), directions() * config_.hidden});
-    }
+    layers::check_same(kGruStackForward, {"outputs.out", outputs.out}, config_.dtype,
+                       {B, x.size(1), directions() * config_.hidden});
+    layers::check_apart(
+        kGruStackForward, {"outputs.out", outputs.out},
+        {{"inputs.x", x}, {"inputs.lengths", inputs.lengths}, {"inputs.state", inputs.state}});
     if (outputs.state.given()) {  // as a whole, since each layer sees only its own part
       layers::check_apart(kGruStackForward, {"outputs.state", outputs.state},
                           {{"inputs.x", x},
@@ -113,7 +121,10 @@ void GruStack::compute(const GruInputs& inputs, std::vector<Tensor>& between,
 void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gradients,
                         const GruInputGradients& input_gradients, Parameters& gradients,
                         Context& context) const {
-  if (saved.layers.size() != layers_.size()) {
+  const bool is_saved =
+      saved.layers.size() == layers_.size() &&
+      std::ranges::all_of(saved.layers, [](const Gru::Saved& layer) { return layer.x.given(); });
+  if (!is_saved) {
     throw Error(kGruStackBackward, "saved", "must come from a forward pass of this layer");
   }
   if (gradients.layers.size() != layers_.size()) {
@@ -132,19 +143,17 @@ void GruStack::backward(const Saved& saved, const GruOutputGradients& output_gra
   }
   const Tensor& x = saved.layers.front().x;
   const auto check = [&](std::string_view name, const ConstView& state) {
-    if (!state.given() || !x.given()) return;  // the last layer reports it if x is not given
+    if (!state.given()) return;
     layers::check_same(kGruStackBackward, {name, state}, config_.dtype,
                        {layers() * directions(), x.size(0), config_.hidden});
   };
-  if (x.given()) {
-    if (input_gradients.x.given()) {
-      layers::check_same(kGruStackBackward, {"input_gradients.x", input_gradients.x}, config_.dtype,
-                         x.shape());
-    }
-    if (output_gradients.out.given()) {
-      layers::check_same(kGruStackBackward, {"output_gradients.out", output_gradients.out},
-                         config_.dtype, {x.size(0), x.size(1), directions() * config_.hidden});
-    }
+  if (input_gradients.x.given()) {
+    layers::check_same(kGruStackBackward, {"input_gradients.x", input_gradients.x}, config_.dtype,
+                       x.shape());
+  }
+  if (output_gradients.out.given()) {
+    layers::check_same(kGruStackBackward, {"output_gradients.out", output_gradients.out},
+                       config_.dtype, {x.size(0), x.size(1), directions() * config_.hidden});
   }
   check("output_gradients.state", output_gradients.state);
   check("input_gradients.state", input_gradients.state);

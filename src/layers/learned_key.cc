@@ -147,7 +147,7 @@ void give_bias_gradient(const Tensor& extended, const View& to, Write write) {
     auto result = given.values<R>();
     const auto row = static_cast<std::size_t>(Tk + 1);
     for (std::size_t n = 0; n < from.size(); ++n) {
-      if (n % row + 1 == row) continue;  // the learned key has no gradient
+      if (n % row + 1 == row) continue;  // the learned key's bias is a constant 0
       result[summed ? n / row : n - n / row] += from[n];
     }
   });

@@ -16,13 +16,13 @@ namespace qkv::layers {
 // Returns x [..,T,N] with one row [N] appended to each entry: [..,T+1,N].
 Tensor with_row(const Tensor& x, const Tensor& row);
 
-// Returns the first T rows of [..,T+1,N], and writes or adds (`write`) the sum of the last ones to
-// `row` [N] if given.
+// Returns the first T rows of [..,T+1,N], and writes or adds (`write`) the sum of the entries'
+// last rows to `row` [N] if given.
 Tensor without_row(const Tensor& x, const View& row, Write write);
 
 // Changes the options of a call with these inputs to those of the call with one more key. `held`
 // owns the new arrays. Throws Error for options that the call without that key would reject, and
-// for a user's mask, which cannot handle that key.
+// for a user's mask or score mod, which cannot handle that key.
 void let_see_last_key(const Inputs& inputs, Options& options, std::vector<Tensor>& held,
                       Context& context);
 

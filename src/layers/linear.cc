@@ -20,7 +20,7 @@ constexpr std::string_view kLinear = "Linear";
 constexpr std::string_view kLinearForward = "Linear::forward";
 constexpr std::string_view kLinearBackward = "Linear::backward";
 
-// The shape [..,channels] with the leading axes of x.
+// Returns `shape` with the last size replaced by `channels`.
 Dims with_channels(const Dims& shape, Index channels) {
   Dims result = shape;
   result[result.rank() - 1] = channels;

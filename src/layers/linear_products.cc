@@ -23,7 +23,7 @@ using dense::RowsOf;
 using runtime::Arena;
 using runtime::Call;
 
-constexpr Index kMostRows = 192;             // per task: copying for them costs little
+constexpr Index kMostRows = 192;             // per task; for so few, no weight is packed whole
 constexpr Index kLeastRows = 48;             // per task: eight tiles, worth reading a panel for
 constexpr Index kColumnsPerTask = 256;       // four panels
 constexpr Index kMostGradientColumns = 192;  // columns of dy in a task of the parameters' gradients

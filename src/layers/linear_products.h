@@ -10,13 +10,13 @@
 #include <qkv/layers/parameters.h>
 
 // The products of y = x W^T + b over the last axis: x [..,I], W [O,I], b [O], y [..,O], of any
-// strides, float32 or float64, all of one dtype, which the callers have checked. Each sum is fused
-// multiply-adds over an ascending index in blocks of core::kChannelBlock, each from zero, and each
-// element is computed by one task: its bits depend neither on threads nor on the other rows.
-// `function` is the public one, for messages.
+// strides, float32 or float64, all of one dtype, which the callers have checked. The sums of y and
+// dx are multiply-adds (fused on all targets but SSE4) over an ascending index in blocks of
+// core::kChannelBlock, each from zero. One task computes an element, so that no bit depends on
+// threads; a row of y or dx depends on no other row. `function` is the public one, for messages.
 namespace qkv::layers {
 
-// The parameters of a layer, or a weight that two layers share and its bias.
+// The parameters of a layer, or a weight that two layers share and the bias of one of them.
 struct LinearPair {
   const Tensor& weight;
   const Tensor& bias;
@@ -41,7 +41,7 @@ void pack_backward(std::string_view function, const Tensor& weight, Tensor& pane
 void packed_backward_input(std::string_view function, const ConstView& dy, const Tensor& panels,
                            const View& dx, Write write, Context& context);
 
-// Computes dx = dy W: a sum over o in blocks, as the sum over i in y.
+// Computes dx = dy W, summed over o.
 void linear_backward_input(std::string_view function, const ConstView& dy, const LinearPair& p,
                            const View& dx, Write write, Context& context);
 

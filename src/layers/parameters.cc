@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include <qkv/layers/parameters.h>
@@ -18,7 +19,8 @@ std::uint64_t dropout_seed(const RunState& run) noexcept {
 namespace detail {
 
 // Elements 2n and 2n+1 use words (0, 1) and (2, 3) of counter n. The upper 53 of the 64 bits plus
-// half a step give the midpoints of 2^53 equal intervals of (0, 1).
+// half a step give the midpoints of 2^53 equal intervals of (0, 1), rounded to a float64
+// below 1.
 void initialise(const BasicParameter<Tensor>& parameter, std::uint64_t seed, Index index) {
   if (index < 0 || index > Index{0xFFFFFFFF}) {
     throw Error("initialise", "first", core::text("must be in 0..2^32-1, got ", index));
@@ -31,7 +33,8 @@ void initialise(const BasicParameter<Tensor>& parameter, std::uint64_t seed, Ind
                      static_cast<std::uint32_t>(index));
     const std::size_t first = element % 2 == 0 ? 0 : 2;
     const std::uint64_t bits = layers::joined(words[first], words[first + 1]);
-    const double unit = (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+    const double unit =
+        std::min((static_cast<double>(bits >> 11) + 0.5) * 0x1p-53, 1 - 0x1p-53);  // not 1
     core::store(target.dtype(), target.data(), element, bound * (2 * unit - 1));
   }
 }

@@ -23,9 +23,10 @@ class RowKernels {
   // Finds the row's maximum and replaces its n numbers by exp(x - maximum), which is 0 where x -
   // maximum < least. Their sum is NaN if a number was NaN or +inf, and 0 if all were -inf.
   void softmax(T* row, Index n, T least, T* max, T* sum) const;
-  // Computes w_j = exp(x_j - max) / sum for any n numbers; it is 0 for -inf.
+  // Computes w_j = exp(x_j - max) / sum for any n; w_j = 0 where x_j - max < kNormalExponent.
   void weights(const T* row, Index n, T max, T sum, T* w) const;
-  // Computes e_j = e_j / sum for any n numbers: bit-identical to weights() after softmax().
+  // Computes e_j = e_j / sum for any n: after softmax() with a `least` of kNormalExponent, the
+  // result is bit-identical to weights().
   void divide(T* e, Index n, T sum) const;
   // Sets x_j = 0 where element first + j is dropped; first and n are multiples of kWhole.
   void drop(T* x, const core::DropoutRow& row, Index first, Index n) const;

@@ -88,7 +88,7 @@ void SelfAttention::backward(const Saved& saved, const OutputGradients& output_g
                      output_gradients, {.q = dq, .k = dk, .v = dv, .captured = captured.filled()},
                      context);
   captured.give();
-  // The backward of the three project(): dx is the sum of theirs, in the order q, k, v.
+  // The backward of the three project() calls: dx sums their gradients in the order q, k, v.
   const double divisor = divisor_of(width());
   const auto undo = [&](const LinearParameters& p, double divided_by, Tensor& dy,
                         LinearParameters& dp, Write write_x) {

@@ -11,7 +11,7 @@
 namespace qkv::mpi {
 namespace {
 
-// A count of MPI 3 is an int: longer messages are sent in parts.
+// A count of MPI 3 is an int: messages above this size are sent in parts.
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 void check(int code, const char* function) {
@@ -33,12 +33,18 @@ class MpiTransfer final : public Transfer {
   MpiTransfer(Direction direction, std::size_t bytes, std::shared_ptr<bool> failed,
               const Start& start)
       : direction_(direction), failed_(std::move(failed)) {
-    for (std::size_t first = 0; first == 0 || first < bytes; first += kMostBytes) {
-      MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
-      start(first, static_cast<int>(std::min(kMostBytes, bytes - first)), &request);
+    try {
+      for (std::size_t first = 0; first == 0 || first < bytes; first += kMostBytes) {
+        MPI_Request& request = requests_.emplace_back(MPI_REQUEST_NULL);
+        start(first, static_cast<int>(std::min(kMostBytes, bytes - first)), &request);
+      }
+    } catch (...) {
+      *failed_ = true;
+      throw;
     }
   }
-  // A receive that was not waited for is cancelled: its memory may go. A send cannot be.
+  // A receive that was not waited for is cancelled, since its memory may be freed. Sends cannot be
+  // cancelled reliably (deprecated in MPI 4).
   ~MpiTransfer() override {
     for (MPI_Request& request : requests_) {
       if (request == MPI_REQUEST_NULL) continue;
@@ -74,9 +80,14 @@ class MpiTransfer final : public Transfer {
 
 MpiRanks::MpiRanks(MPI_Comm comm, MPI_Errhandler handler) {
   check(MPI_Comm_dup(comm, &comm_), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(comm_, handler), "MPI_Comm_set_errhandler");
-  check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-  check(MPI_Comm_size(comm_, &count_), "MPI_Comm_size");
+  try {
+    check(MPI_Comm_set_errhandler(comm_, handler), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &count_), "MPI_Comm_size");
+  } catch (...) {
+    MPI_Comm_free(&comm_);
+    throw;
+  }
 }
 
 MpiRanks::~MpiRanks() {
@@ -86,7 +97,8 @@ MpiRanks::~MpiRanks() {
 }
 
 void MpiRanks::check_usable() const {
-  if (*failed_) throw std::runtime_error("the ranks cannot go on after an error in a call");
+  if (*failed_)
+    throw std::runtime_error("the ranks cannot go on after an error in an earlier call");
 }
 
 std::unique_ptr<Transfer> MpiRanks::send(std::span<const std::byte> data, int to, int channel) {

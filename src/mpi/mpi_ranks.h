@@ -10,8 +10,8 @@
 
 namespace qkv::mpi {
 
-// The processes of a communicator. Messages go over a duplicate of it, so that those of others are
-// never received in their place.
+// The processes of a communicator. Messages go over a duplicate of the communicator, apart from the
+// messages of other code.
 class MpiRanks final : public Ranks {
  public:
   // Collective. Throws std::runtime_error if MPI reports an error, as send() and receive() do,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The module that the program loads if MPI has started several of it: the program itself is linked
-// without MPI.
+// The module that the program loads if MPI has started it as several processes: the program itself
+// is linked without MPI.
 #include "mpi/ranks_module.h"
 
 #include <optional>
@@ -17,7 +17,7 @@ qkv::Ranks* join() {
   int provided = 0;
   // Threads compute, but one thread alone calls MPI.
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
-  // Ranks that cannot send would wait for one another: MPI ends them all.
+  // An error of MPI ends all ranks: the others would wait for the one that failed.
   return &ranks.emplace(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
 }
 

@@ -41,7 +41,7 @@ std::string receive_text(Ranks& ranks, int from) {
   return text;
 }
 
-// A text behind its length.
+// A text, preceded by its length.
 std::string framed(std::string_view text) {
   const std::uint64_t size = text.size();
   std::string frame(sizeof(size), '\0');
@@ -49,15 +49,15 @@ std::string framed(std::string_view text) {
   return frame.append(text);
 }
 
-// The distance from a rank to the one above it in the binomial tree with rank 0 at the top: its
-// lowest bit. For rank 0 the first power of two that is not below the number of ranks.
+// The distance from this rank to its parent in the binomial tree with root 0: the lowest set bit of
+// the rank. For rank 0, the first power of two that is not below the number of ranks.
 int distance_up(const Ranks& ranks) {
   int distance = 1;
   while (distance < ranks.count() && (ranks.rank() & distance) == 0) distance *= 2;
   return distance;
 }
 
-// Calls f(rank) for the ranks below this one in the tree, those of the largest subtrees first.
+// Calls f(rank) for the children of this rank in the tree, the largest subtree first.
 template <class F>
 void for_each_below(const Ranks& ranks, const F& f) {
   for (int distance = distance_up(ranks) / 2; distance >= 1; distance /= 2) {
@@ -76,12 +76,8 @@ std::unique_ptr<Transfer> OneRank::receive(std::span<std::byte> /*data*/, int /*
   throw std::logic_error("a single process has nobody to receive from");
 }
 
-int owner(Index thing, Index n, Index ranks) {
-  Index rank = thing * ranks / n;  // the exact share's rank, or one before the right one
-  while (share(n, rank + 1, ranks) <= thing) ++rank;
-  while (share(n, rank, ranks) > thing) --rank;
-  return static_cast<int>(rank);
-}
+// share() rounds up, this down.
+int owner(Index thing, Index n, Index ranks) { return static_cast<int>(thing * ranks / n); }
 
 void broadcast(Ranks& ranks, std::span<std::byte> bytes) {
   if (bytes.empty()) return;
@@ -160,7 +156,7 @@ namespace ranks {
 void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
                std::span<const Index> to, const View& target) {
   const auto me = static_cast<std::size_t>(ranks.rank());
-  // The rows that one rank gives another, counted from the first row of `base`.
+  // The rows that one rank gives another, counted from row `base`.
   const auto common = [&](std::size_t giver, std::size_t taker, Index base) {
     const Index begin = std::max(from[giver], to[taker]);
     const Index end = std::max(begin, std::min(from[giver + 1], to[taker + 1]));

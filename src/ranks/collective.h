@@ -28,8 +28,8 @@ class QKV_API OneRank final : public Ranks {
   std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override;
 };
 
-// Rank r's share of n things in a row: the things from share(n, r) to share(n, r + 1). The first
-// ranks have one more, so that rank 0 has the first thing.
+// The first thing of a rank's share of n things in a row; the share ends where that of the next
+// rank begins. The sizes of shares differ by at most one, and rank 0 has the first thing.
 inline Index share(Index n, Index rank, Index ranks) { return (rank * n + ranks - 1) / ranks; }
 // The rank that has a thing.
 QKV_API int owner(Index thing, Index n, Index ranks);
@@ -56,16 +56,16 @@ void broadcast(Ranks& ranks, T& value) {
 // The texts of all ranks, by rank.
 QKV_API std::vector<std::string> all_texts(Ranks& ranks, std::string_view mine);
 
-// Texts as one, and back.
+// joined() packs texts into one string, split() unpacks it.
 QKV_API std::string joined(std::span<const std::string> texts);
 QKV_API std::vector<std::string> split(std::string_view joined);
 
-// Combines arrays of equal sizes in no particular order: add() takes another rank's into `mine`.
-// In the end every rank has the combination of all in `mine`.
+// Combines arrays of equal sizes in no particular order: add(other) combines another rank's array
+// into `mine`. In the end `mine` is the combination of all arrays, on every rank.
 QKV_API void combine(Ranks& ranks, std::span<std::byte> mine,
                      const std::function<void(std::span<const std::byte>)>& add);
 
-// True if it is on any rank.
+// Returns whether `mine` is true on any rank.
 QKV_API bool any(Ranks& ranks, bool mine);
 
 // Calls f on every rank. If it throws on some, the lowest of them rethrows, and all others throw
@@ -81,9 +81,9 @@ void agreed(Ranks& ranks, const F& f) {
   check_all(ranks, error);
 }
 
-// Moves the rows of a matrix that is divided in one way to the ranks that have them in another:
-// rank r has the rows from[r] to from[r+1] in `mine`, and gets the rows to[r] to to[r+1] in
-// `target`. Both are C-ordered.
+// Moves the rows of a matrix from one division among the ranks to another: rank r has the rows
+// from[r] to from[r+1] in `mine`, and gets the rows to[r] to to[r+1] in `target`. Both arrays are
+// C-ordered.
 QKV_API void move_rows(Ranks& ranks, std::span<const Index> from, const ConstView& mine,
                        std::span<const Index> to, const View& target);
 

@@ -26,7 +26,7 @@ constexpr DType kTypes[] = {DType::kFloat64, DType::kFloat32, DType::kFloat16, D
 
 Index bits_of(double value) { return std::bit_cast<Index>(value); }
 
-// The numbers that are equal on all ranks, and what they are called in messages.
+// A number that must be equal on all ranks, and its name in messages.
 struct Equal {
   const char* name;
   Index value;
@@ -57,7 +57,7 @@ void visit_array(KeyLengths& mask, const F& f) {
   if (mask.lengths.rank() == 2) f("lengths", mask.lengths, Axes::kQueries);
 }
 
-// Adds the numbers of a mask.
+// Adds the numbers of a mask that must be equal on all ranks.
 void add_numbers(const Causal&, std::vector<Equal>&) {}
 void add_numbers(const Keep&, std::vector<Equal>&) {}
 void add_numbers(const Padding&, std::vector<Equal>&) {}
@@ -212,7 +212,7 @@ Ring::Ring(std::string_view function, const Inputs& inputs, const Options& optio
   agreed(ranks_, [&] { check_sizes(); });
 }
 
-// Checks what errors of calls on parts would describe in terms of the part.
+// Checks the inputs here, since the error of a call on a part would describe that part.
 void Ring::check(const Inputs& inputs) const {
   const std::pair<const char*, const ConstView&> arrays[] = {
       {"q", inputs.q}, {"k", inputs.k}, {"v", inputs.v}};
@@ -241,7 +241,7 @@ void Ring::check(const Inputs& inputs) const {
   }
 }
 
-// Checks the arrays of the options, which have the rows of this rank and the keys of all.
+// Checks the arrays of the options, which have the queries of this rank and the keys of all ranks.
 void Ring::check_sizes() const {
   const Index t = inputs_.q.size(2);
   const auto check_axis = [&](const char* name, const ConstView& x, int from_end, Index size,
@@ -339,7 +339,8 @@ void Ring::divide(const std::vector<Index>& lengths, Sharding sharding) {
     parts_.push_back({total_, total_ + piece.end, piece.rank, piece.local});
     total_ += piece.end;
   }
-  // Finds the keys that causal masks and windows allow; with an offset per batch entry, all.
+  // Finds the keys that causal masks and windows allow: all keys, if batch entries have offsets of
+  // their own.
   Index offset = 0;
   if (const auto* given = std::get_if<Offset>(&options_.diagonal)) offset = given->o;
   if (std::holds_alternative<Offsets>(options_.diagonal)) return;
@@ -384,7 +385,7 @@ std::vector<int> Ring::ranks_of(const Part& keys) const {
 
 namespace {
 
-// The entries `begin` to `end` of an axis counted from the end; all of it if it is broadcast.
+// The entries `begin` to `end` of an axis counted from the end; the whole axis if it is broadcast.
 template <class AnyView>
 AnyView part_of_axis(const AnyView& view, int from_end, Index begin, Index end) {
   if (!view.given() || view.rank() < from_end) return view;

@@ -13,7 +13,7 @@
 #include <qkv/ring.h>
 #include <qkv/tensor.h>
 
-// A sequence that is divided among ranks: its parts, the calls on them, and messages about them.
+// A sequence that is divided among ranks: its parts, the calls on them, and the messages.
 namespace qkv::ranks {
 
 // Rows of the sequence that one rank has, the first of which is row `local` of its arrays.
@@ -26,7 +26,6 @@ struct Part {
   Index size() const { return end - begin; }
 };
 
-// The channels of messages.
 enum class Channel : int { kAgreement = 0, kKeys = 1, kPieces = 2, kSums = 3 };
 
 // The rows of a part in an array [B,heads,T,channels] or [B,heads,T] of its rank.
@@ -35,7 +34,7 @@ auto rows(const AnyView& view, const Part& part) {
   return view.given() ? slice(view, 2, part.local, part.local + part.size()) : view;
 }
 
-// Keys and values of a part, and sums of their gradients, where they are.
+// Keys and values of a part with the sums of their gradients so far, as ranks pass them on.
 struct KeyRows {
   Tensor k{};
   Tensor v{};
@@ -45,8 +44,8 @@ struct KeyRows {
 
 class Ring {
  public:
-  // Collective: throws on every rank if one rank's arguments are wrong, or other than the others'.
-  // All arguments must outlive the object. `more` are numbers that are equal on all ranks.
+  // Collective: throws on every rank if one rank's arguments are wrong or differ where they must be
+  // equal, as the numbers in `more` must. All arguments must outlive the object.
   Ring(std::string_view function, const Inputs& inputs, const Options& options, Ranks& ranks,
        Sharding sharding, const std::vector<Index>& more, Context& context);
   ~Ring();
@@ -66,9 +65,10 @@ class Ring {
   Inputs inputs(const Part& queries, const ConstView& k, const ConstView& v,
                 const Part& keys) const;
   Options options(const Part& queries, const Part& keys) const;
-  // Makes it the call of every `step`-th head from `first` on.
+  // Restricts a call to every `step`-th query head from `first` on.
   void take_heads(Inputs& inputs, Options& options, Index first, Index step) const;
-  // The rows and keys of an array that has them as its last two axes, broadcast or not.
+  // The pairs of two parts, from an array whose last two axes are queries and keys, broadcast or
+  // not.
   template <class AnyView>
   AnyView pairs(const AnyView& view, const Part& queries, const Part& keys) const;
 
@@ -115,10 +115,10 @@ inline void wait_for(std::span<const std::unique_ptr<Transfer>> transfers) {
   }
 }
 
-// The error of a call on parts as one of the function that was called.
+// Returns the error of a call on parts with the name of the public function.
 Error of_function(const Error& error, std::string_view function);
 
-// Adds numbers of any real type to those of the accumulator's; shapes are equal.
+// Adds `terms` of any real type to `sums` of the accumulator's type; their shapes are equal.
 void add(const View& sums, const ConstView& terms);
 
 }  // namespace qkv::ranks

@@ -117,8 +117,8 @@ struct Requested {
 
 // ---- sums of terms --------------------------------------------------------------------------
 
-// Terms are those of kShardKeys queries and kShardKeys keys, at multiples of these: they are the
-// same for any division of the sequence.
+// The blocks of a part: at most kShardKeys rows from multiples of kShardKeys. A term is that of a
+// block of queries and a block of keys, and so does not depend on how the sequence is divided.
 std::vector<Part> blocks_of(const Part& part) {
   std::vector<Part> blocks;
   for (Index begin = part.begin; begin < part.end; begin += kShardKeys) {
@@ -293,7 +293,7 @@ class BlockGradients {
   const Ring& ring_;
   const Call& call_;
   InputGradients terms_{};
-  std::deque<SharedSum> shared_{};  // but sinks and bias
+  std::deque<SharedSum> shared_{};  // except sinks and bias
   std::optional<SharedSum> sinks_{};
   Tensor bias_{};  // float64, of a bias that has rows of its own for the queries of a rank
   std::optional<SharedSum> shared_bias_{};
@@ -306,7 +306,7 @@ class BlockGradients {
 constexpr Index kPiece = 2 * kShardKeys;
 static_assert(kPiece % kShardKeys == 0);
 
-// A place that each piece of the keys visits: a part of the queries, and every R-th head.
+// A place that pieces of the keys visit: a part of the queries, in every R-th head (H = R G).
 struct Station {
   std::size_t number = 0;
   Index first_head = 0;
@@ -393,9 +393,9 @@ class Pipeline {
     return path;
   }
 
-  // A rank's tasks, in an order in which every rank can wait for the others: a task needs the one
-  // of the station before, and queries add the pieces in ascending order. Both have a smaller sum
-  // of piece and station.
+  // A rank's tasks in an order without deadlock: by the sum of piece and station. A task waits for
+  // its piece at the station before and for the pieces before at its station, whose sums are
+  // smaller.
   std::vector<Task> tasks_of(int rank) const {
     std::vector<Task> tasks;
     for (std::size_t piece = 0; piece < pieces_.size(); ++piece) {
@@ -434,7 +434,7 @@ class Pipeline {
     ring_.send(std::make_shared<const Tensor>(std::move(tensor)), to, channel);
   }
 
-  // Sends the keys of this rank to the first station of each.
+  // Sends each piece of this rank's keys to its first station.
   void send_first_keys() {
     for (const Part& piece : pieces_) {
       const int first = path(piece).front()->queries.rank;
@@ -470,8 +470,8 @@ class Pipeline {
       coming.transfers.push_back(ring_.receive(coming.rows->v, source, Channel::kKeys));
       return coming;
     }
-    // The pieces come in the order of the tasks at their source, which may be another one than
-    // that of the tasks here.
+    // The pieces come in the order of the tasks at their source, which may differ from the order
+    // of the tasks here.
     auto& early = early_[source];
     const bool is_new = !order_.contains(source);
     auto& order = order_[source];
@@ -489,7 +489,7 @@ class Pipeline {
     }
     return std::move(early.extract(wanted).mapped());
   }
-  // The pieces that a rank sends this one, with the stations for which they are, in order.
+  // The pieces that a rank sends this one, with their stations here, in the order of sending.
   std::deque<std::pair<std::size_t, std::size_t>> pieces_from(int source) const {
     std::deque<std::pair<std::size_t, std::size_t>> pieces;
     for (const Task& task : tasks_[static_cast<std::size_t>(source)]) {

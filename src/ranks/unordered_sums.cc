@@ -32,7 +32,7 @@ void carry(std::int64_t (&digits)[kCount]) {
 
 UnorderedSums::UnorderedSums(Index count) : sums_(static_cast<std::size_t>(count)) {}
 
-// Keeps the digits from a higher place on.
+// Drops the digits below the place `lowest`.
 void UnorderedSums::go_to(Sum& sum, int lowest) {
   const int by = std::min(lowest - sum.lowest, kDigits);
   std::copy(sum.digits + by, sum.digits + kDigits, sum.digits);

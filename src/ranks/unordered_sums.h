@@ -15,8 +15,8 @@ namespace qkv::ranks {
 
 // An array of sums whose bits do not depend on the order in which terms are added (as in Demmel and
 // Nguyen 2015, "Parallel reproducible summation"). The digits of a number have fixed places, each
-// digit is a sum of integers, and of each sum the digits are kept that begin with the highest one
-// of its largest term: the error of n <= 2^30 terms is below n 2^-83 of that term.
+// digit is a sum of integers, and a sum keeps kDigits digits, from the highest of its largest term
+// down: the error of n <= 2^30 terms is below n 2^-83 of that term.
 class QKV_API UnorderedSums {
  public:
   explicit UnorderedSums(Index count);

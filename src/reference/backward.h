@@ -13,21 +13,21 @@
 
 // Gradients computed from the saved out and lse, not from saved weights (Dao et al. 2022, appendix
 // B.2), in plain loops and two sweeps: over queries for the gradients of queries, over keys for
-// those of keys. Each sum is computed by one task in a fixed order: blocks of kGradientBlock keys
-// (queries) in ascending order, each from zero.
+// those of keys. Each sum is computed by one task in a fixed order; the sums of the gradients of
+// rows are in blocks of kGradientBlock keys (queries), each from zero, in ascending order.
 namespace qkv::reference {
 
 using core::GradientResults;
 using core::GradientTarget;
 using core::kGradientBlock;
 
-// The queries of one task of the query sweep. Results are bit-identical for any number.
+// The number of queries of one task of the query sweep, which changes no bit of the results.
 inline constexpr Index kQueriesPerBackwardTask = 32;
 
 template <class T>
 class Backward {
  public:
-  // `products`: those of bfloat16 only if multiplies_bfloat16(p, from).
+  // `products` must be Products::kPlain unless multiplies_bfloat16(p, from).
   Backward(const Problem& p, const GradientSources& from, const GradientResults& to,
            Products products = Products::kPlain)
       : p_(p), from_(from), to_(to), products_(products), own_(p, to) {}
@@ -63,7 +63,8 @@ class Backward {
     return std::max({arena.bytes(), back.bytes(), prepare_scratch<T>(p_)});
   }
 
-  // Computes the gradients. `call` has shared memory and runs tasks (runtime/tasks.h).
+  // Computes the gradients, or only the weight sums if they are given. `call` has the shared memory
+  // that take_shared() takes, and runs tasks (runtime/tasks.h).
   template <class Call>
   void run(Call& call);
 
@@ -159,8 +160,8 @@ class Backward {
   const GradientResults& to_;
   Products products_ = Products::kPlain;
   Prepared<T> x_;
-  // Flags of queries and keys (a key as seen from one query head) that belong to an unmasked pair.
-  // A row without one is skipped everywhere, whatever it holds: 0 * NaN would be NaN.
+  // Whether each query and each row of `right` belongs to an unmasked pair. All other rows are
+  // skipped, whatever they hold: 0 * NaN would be NaN.
   RowsOf<std::uint8_t> query_live_, key_live_;
   RowsOf<T> delta_, factor_;  // per query
   RowsOf<T> dleft_, dright_, dvalue_;
@@ -209,7 +210,7 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
     for (Index n = 0; n < s.Tk; ++n) w.row.w[n] *= factor;
     *query_live_.of(b, h, s.q0 + i) = any_live;
     T& delta = *delta_.of(b, h, s.q0 + i);
-    // Other keys than a shard's may be unmasked.
+    // Keys of other shards may be unmasked, and lse covers all keys.
     const bool any_of_all = p_.has_part_of_keys()
                                 ? element<T>(p_, from_.lse, b, h, s.q0 + i, 0) != T(-kInfinity<T>)
                                 : any_live;
@@ -221,7 +222,7 @@ void Backward<T>::query_sweep(Index b, Index h, Index i0, core::Arena& arena) {
   }
 }
 
-// Computes the gradients of `left` and of v for one query:
+// Computes the gradients of `left` and of the additive score's v for one query:
 //   dot       d left_i = sum_j draw_ij right_j
 //   additive  d left_iu = sum_j draw_ij v_u (1 - t_iju^2),  dv_u += sum_j draw_ij t_iju
 template <class T>

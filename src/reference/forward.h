@@ -97,8 +97,8 @@ class Forward {
     return w;
   }
 
-  // Processes one query: its scores, then the softmax, and the weighted sum into w.acc. Writes the
-  // state of a step; then adds the sink.
+  // Processes one query: its scores, the softmax, and the weighted sum into w.acc. The state stored
+  // for attention_step() is without the sink, the returned state with it.
   Softmax<T> process(const QueryAt& at, Worker& w) const {
     const Sequence s = p_.sequence(at.b);
     score_row(p_, x_, at, 0, s.Tk, false, w.row);

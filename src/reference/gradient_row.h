@@ -43,8 +43,7 @@ struct GradientRow {
   }
 };
 
-// Loads dweights_j of this query: a row of the full matrix, or the sum of the listed rows with its
-// index.
+// Loads dweights_j of one query: a row of the full matrix, or the sum of the rows listed for it.
 template <class T>
 void load_dweights(const Problem& p, const core::RowsOperand& m, const QueryAt& at, Index begin,
                    Index count, T* to) {
@@ -91,15 +90,15 @@ bool weight_gradients(const Problem& p, const Prepared<T>& x, const GradientSour
   return any_live;
 }
 
-// Adds the weights of a row, which were computed with factor 1, to `sum`.
+// Returns `sum` plus the weights of a row, which were computed with factor 1.
 template <class T>
 double add_weights(const GradientRow<T>& row, double sum) {
   for (Index n = 0; n < row.scores.count; ++n) sum += row.w[n];
   return sum;
 }
 
-// Returns the factor of a whole row, whose weights were computed with factor 1. It is not known
-// from a part of the keys, unless the sum over all keys is given.
+// Returns the factor of a whole row, whose weights were computed with factor 1. For a part of the
+// keys the factor is 1, unless the sum over all keys is given.
 template <class T>
 T row_factor(const Problem& p, const GradientSources& from, const QueryAt& at,
              const GradientRow<T>& row) {

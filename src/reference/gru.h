@@ -15,8 +15,8 @@ S sigmoid(const S& x) {
   return S(1) / (S(1) + reference::exp(-x));
 }
 
-// Computes the next state from xs and hs [3 hidden], the sums of the gates r, z, n from the input
-// and from the state h. gates [4 hidden], which may be null, gets r, z, n, hs_n. `next` may be h.
+// Computes the next state from xs and hs [3 hidden], the parts of the pre-activations of r, z, n
+// from the input and h. gates [4 hidden], which may be null, gets r, z, n, hs_n. `next` may be h.
 template <class S>
 void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S* gates) {
   for (Index u = 0; u < hidden; ++u) {
@@ -34,8 +34,8 @@ void gru_forward(const S* xs, const S* hs, const S* h, Index hidden, S* next, S*
   }
 }
 
-// Computes dgates [4 hidden], the gradients of the sums of r, z and n and of hs_n, and dh, the part
-// dnext z of the gradient of h. The lines go through gru_forward from the last to the first.
+// Computes dgates [4 hidden], the gradients of the pre-activations of r, z and n and of hs_n, and
+// dh, the part dnext z of the gradient of h. The lines undo those of gru_forward, last to first.
 template <class S>
 void gru_backward(const S* gates, const S* h, const S* dnext, Index hidden, S* dgates, S* dh) {
   for (Index u = 0; u < hidden; ++u) {

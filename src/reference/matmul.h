@@ -10,7 +10,7 @@
 #include "core/storage.h"
 #include "reference/scalar.h"
 
-// Matrix products as plain loops. Every faster product must have bit-identical results.
+// Matrix products as plain loops. Faster products give bit-identical results, except on SSE4.
 namespace qkv::reference {
 
 // The elements data[0], data[stride], ...

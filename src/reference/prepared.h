@@ -11,7 +11,7 @@
 #include "reference/scalar.h"
 
 // The rows from which scores are computed: for each head a matrix of queries (left) and one of keys
-// (right), after the score's transforms ("row maps"), as plain rows of T.
+// (right), after the input transforms ("row maps"), as plain rows of T.
 //   dot       left_i = q_i            right_j = k_j            s = left_i . right_j
 //   cosine    left_i = q_i / |q_i|    right_j = k_j / |k_j|    s = left_i . right_j
 //   bilinear  left_i = q_i^T W        right_j = k_j            s = left_i . right_j
@@ -77,7 +77,6 @@ struct Prepared {
   }
 };
 
-// One element of an operand.
 template <class T>
 T element(const Problem& p, const Operand& x, Index b, Index h, Index row, Index col) {
   const Index entry = core::batch_offset(x, p.batch, b);
@@ -104,8 +103,8 @@ RowAt<T> key_row(const Problem& p, Index b, Index head, Index j) {
   return {b, head, p.sequence(b).k0 + j, j + p.first_key()};
 }
 
-// Makes a row of `width` values of x after the transforms; `h` is the head of the product's
-// parameters. `spare` has room for a row of x.
+// Loads a row of x, `width` values, and writes the transformed row to `to`. `h` is the head of the
+// product's parameters. `spare` has room for a row of x.
 template <class T>
 void make_row(const Problem& p, const Operand& x, const RowMaps& maps, const RowAt<T>& at, Index h,
               Index width, T* spare, T* to, const core::StopPoint& stop) {

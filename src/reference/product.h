@@ -8,7 +8,7 @@
 
 #include "reference/scalar.h"
 
-// The products of the layers as plain loops. Those of dense/ are bit-identical, except on SSE4.
+// The products of the layers as plain loops. Results of dense/ are bit-identical, except on SSE4.
 namespace qkv::reference {
 
 // Computes y_ro = sum_i x_ri w_io, summed as a score is.

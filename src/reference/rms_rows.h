@@ -36,8 +36,8 @@ void change_row(const core::RmsRows& map, const RowAt<T>& at, const T* x, Index 
   });
 }
 
-// The backward pass. With z = x / length and dz_c = g_c dy_c: dg_c += dy_c z_c, and dx = (dz - z
-// mean(z . dz)) / length.
+// The backward pass. With z = x / length and dz_c = g_c dy_c: dg_c += dy_c z_c, and
+// dx = (dz - z (z . dz) / n) / length.
 template <class T>
 void change_back(const core::RmsRows& map, const RowAt<T>& at, const T* x, const T*, Index n, T* d,
                  T* dg) {

@@ -54,7 +54,7 @@ T additive_score(const T* a, const T* b, const T* v, Index units) {
   return total;
 }
 
-// Computes sum_c a_c b_c in the products of the call.
+// Computes sum_c a_c b_c with the products of the call.
 template <class T>
 T dot_of(const Prepared<T>& x, const T* a, const T* b, Index n) {
   if constexpr (std::is_same_v<T, float>) {

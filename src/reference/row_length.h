@@ -12,7 +12,6 @@
 // The norm of a row, for the transforms that divide by it.
 namespace qkv::reference {
 
-// Returns x times 2^exponent.
 template <class T>
 T times_power_of_two(const T& x, int exponent) {
   if constexpr (core::kIsComplex<T>) {
@@ -70,10 +69,10 @@ struct RowLength {
     }
     length = sqrt(square);
   }
-  // The imaginary part of a complex length may be the complex step.
+  // Only the real part counts: the imaginary part of a complex length is the complex step.
   bool is_zero() const { return real_part(length) == 0; }
 
-  // Calls f(divide), where divide(x) is x / length for a value of the row.
+  // Calls f(divide), where divide(x) is x / norm for a value of the row.
   template <class F>
   void with_divide(const F& f) const {
     if (power == 0) {
@@ -82,7 +81,7 @@ struct RowLength {
       f([&](const T& x) { return times_power_of_two(x, power) / length; });
     }
   }
-  // Calls f(divide), where divide(d) is d / length for a gradient, which may be of any size.
+  // Calls f(divide), where divide(d) is d / norm for a gradient, which may be of any size.
   template <class F>
   void with_divide_gradient(const F& f) const {
     if (power == 0) {

@@ -13,7 +13,7 @@
 
 // The transforms of a row of q or k ("row maps", core/row_maps.h), forward and backward. A
 // transform is two functions:
-//   change_row(map, at, x, n, y)          y, n values like x; they may be the same
+//   change_row(map, at, x, n, y)          computes y from x, n values each; y may be x
 //   change_back(map, at, x, y, n, d, dg)  d, the gradient of y, becomes that of x; the row's part
 //                                         of the gradient of the gain is added to dg, n
 //                                         values, unless it is null

@@ -28,7 +28,6 @@ class RowSums {
   }
 
   Products products() const { return products_; }
-  Index width() const { return width_; }
   // Begins with term n. `to` has the sums of earlier terms; after end() they include the terms
   // added since.
   void begin(Index n, T* to) {

@@ -21,11 +21,11 @@ class TaskOrder {
     order.next_ = arena.template take<Index>(things).data();
     return order;
   }
-  // Sets which task is the first to write to `thing`. It is called before the first task runs.
+  // Sets the number of the first task to write to `thing`; to be called before any task waits.
   void begin(Index thing, Index number) const { next_[thing] = number; }
 
   // Waits until task `number` is the next to write to `thing`. Returns false if that may never
-  // happen, because a task has thrown. Throws Cancelled if the call is stopped.
+  // happen, because call.failed(). Throws Cancelled if the call is stopped.
   bool wait(const Call& call, Index thing, Index number) const {
     const std::atomic_ref<Index> next(next_[thing]);
     const core::StopPoint stop = call.stop_point();
@@ -41,8 +41,8 @@ class TaskOrder {
     }
     return true;
   }
-  // Makes task number + 1 the next to write to `thing`; to be called once after each wait() that
-  // returned true, except by the last task.
+  // Makes task number + 1 the next to write to `thing`; to be called once by each task that has
+  // written. The last task may omit the call.
   void pass_on(Index thing, Index number) const {
     std::atomic_ref<Index>(next_[thing]).store(number + 1, std::memory_order_release);
   }

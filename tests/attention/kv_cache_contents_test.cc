@@ -220,7 +220,7 @@ TEST(KvCacheContents, EveryFieldIsChecked) {
   EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 5, 0); }),
             "KvCache: block_tables must be -1 where there is no page, got 0 for page 2 of entry 1");
   EXPECT_EQ(complaint([](C& c) { set(c.block_tables, 2, 1); }),
-            "KvCache: block_tables must name every page, got none that names page 2");
+            "KvCache: block_tables must name every page, but no entry names page 2");
 }
 
 // ---- pages that stay where they are -------------------------------------------------------------

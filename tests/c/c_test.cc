@@ -232,8 +232,8 @@ TEST(TensorInC, RefusesArguments) {
 TEST(StructSize, IsChecked) {
   SmallCall call;
   const std::string right = std::to_string(sizeof(qkv_options));
-  const std::string rule =
-      "must be sizeof the struct, here " + right + " and never below 2584, got ";
+  const std::string rule = "must be sizeof the struct, here " + right +
+                           ", a multiple of 8 up to 16384 and never below 2584, got ";
   for (const std::size_t wrong : {std::size_t{0}, std::size_t{8}, std::size_t{2576},
                                   sizeof(qkv_options) + 4, std::size_t{1} << 40}) {
     call.options.struct_size = wrong;
@@ -295,7 +295,8 @@ TEST(StructSize, OfAnOlderHeaderHasDefaults) {
   EXPECT_EQ(read.second, 99);
   const std::array<std::int64_t, 3> short_one{8, 5, 99};
   EXPECT_EQ(error_of([&] { c::copy_known(sized, short_one.data(), &read); }),
-            "f: x.struct_size must be sizeof the struct, here 24 and never below 16, got 8");
+            "f: x.struct_size must be sizeof the struct, here 24, a multiple of 8 up to 16384 and "
+            "never below 16, got 8");
 
   // Nothing is written beyond the end of an older struct.
   const Growing made{sizeof made, 3, 4};

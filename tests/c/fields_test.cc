@@ -27,9 +27,11 @@ const Refused kRefused[] = {
     {[](SmallCall& x) { x.inputs.q.dtype = -1; }, "attention: q.dtype must be a qkv_dtype, got -1",
      QKV_INVALID_TYPE},
     {[](SmallCall& x) { x.inputs.k.dtype = QKV_NONE; },
-     "attention: k.dtype is QKV_NONE, absent, but data or rank is not 0", QKV_INVALID_TYPE},
+     "attention: k.dtype is QKV_NONE, for an absent array, but data or rank is not 0",
+     QKV_INVALID_TYPE},
     {[](SmallCall& x) { x.inputs.k = {}, x.inputs.k.rank = 4; },
-     "attention: k.dtype is QKV_NONE, absent, but data or rank is not 0", QKV_INVALID_TYPE},
+     "attention: k.dtype is QKV_NONE, for an absent array, but data or rank is not 0",
+     QKV_INVALID_TYPE},
     {[](SmallCall& x) { x.inputs.k = {}; }, "attention: k is absent but q and k are always needed"},
     {[](SmallCall& x) { x.inputs.v.rank = 9; }, "attention: v.rank must be 0 to 8, got 9"},
     {[](SmallCall& x) { x.inputs.v.rank = -1; }, "attention: v.rank must be 0 to 8, got -1"},
@@ -118,7 +120,7 @@ const Refused kRefusedBackward[] = {
     {[](SmallCall& x) { x.to.reserved = 2; },
      "attention_backward: input_gradients.reserved must be 0, got 2"},
     {[](SmallCall& x) { x.to.score.w = x.to.score.wk = x.to.q; },
-     "attention_backward: input_gradients.score.w is given, but also gradients of the additive "
+     "attention_backward: input_gradients.score.w is given, but so are gradients of the additive "
      "score"},
     {[](SmallCall& x) { x.to.score.v = x.to.q; },
      "attention_backward: input_gradients.score is the gradient of additive, but the score is "

@@ -61,7 +61,7 @@ TEST(ExpressionErrors, NameTheArgumentAndTheRule) {
       {[&] { mask_mod(x.i - x.j); },
        "mask_mod: mask must be a truth value, such as j <= i, got i - j"},
       {[&] { mask_mod(x.s < 0); }, "mask_mod: mask must not depend on the score, got s < 0.0"},
-      {[&] { Captured(ConstView(), "table"); }, "expression: table is no array"},
+      {[&] { Captured(ConstView(), "table"); }, "expression: table is absent"},
       {[&] { Expression(std::int64_t{1} << 40); },
        "expression: an integer must fit in 32 bits, got 1099511627776"},
       {[&] {
@@ -107,8 +107,18 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
        "0, h = 0, i = 34, j = 0"},
       {{.masks = {mask_mod(x.j / count(x.h) < 5)}},
        "attention: mask_mod divides an integer by 0 at b = 0, h = 1, i = 0, j = 0"},
+      {{.mods = {score_mod(x.s + of_distance(to_integer(x.s)))}},
+       "attention: mods[0] reads of_distance at an index that depends on the score and may be "
+       "outside of axis 0, which has 64 elements; limit it with min and max"},
+      {{.mods = {score_mod(x.s + x.i / where(x.s > 0, 0, 1))}},
+       "attention: mods[0] divides an integer by one that depends on the score and may be 0; "
+       "exclude 0 with max or where"},
+      // 9 * 0.33333333 is 3 in float32, the type of the call, and less in float64.
+      {{.mods = {score_mod(x.s + count(to_integer(to_number(min(x.i, 9)) * 0.33333333)))}},
+       "attention: mods[0] reads count at index 3 of axis 0, which has 3 elements, at b = 0, h = "
+       "0, i = 9, j = 0"},
       {{.masks = {mask_mod(Captured(ConstView(large), "large")(x.j) == 0)}},
-       "attention: mask_mod reads large, whose integers must fit in 32 bits, got one of "
+       "attention: mask_mod reads large, whose integers must fit in 32 bits, got "
        "8589934592"}};
   for (const auto& [options, message] : cases) {
     for (float& value : call.out.values<float>()) value = 7;
@@ -119,6 +129,8 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
   call.run({.mods = {score_mod(x.s + of_distance(min(abs(x.i - x.j), 63)))}});
   call.run({.mods = {score_mod(x.s + of_distance(where(x.i < x.j, 0, (x.i - x.j) % 64)))}});
   call.run({.mods = {score_mod(x.s + of_distance(x.i * x.i / 25))}});
+  call.run({.mods = {score_mod(x.s + of_distance(min(max(to_integer(x.s), 0), 63)))}});
+  call.run({.mods = {score_mod(x.s + x.i / where(x.s > 0, 2, 1))}});
   call.run({.masks = {mask_mod(x.j / (count(x.h) + 1) < 50)}});
 }
 

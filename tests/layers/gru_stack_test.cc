@@ -125,6 +125,29 @@ TEST(GruStack, ErrorsNameTheArgument) {
             }),
             "GruStack::backward: saved must come from a forward pass of this layer");
   stack.forward({x}, saved, {.out = out}, context);
+  // What is wrong with a result is found before the first layer writes.
+  Tensor last = random_tensor(kF64, {2, 2, 3}, 2);
+  const Tensor before = contiguous(last);
+  EXPECT_EQ(error_of([&] {
+              stack.forward({x}, saved, {{}, last.view()}, context);
+            }),
+            "GruStack::forward: outputs.out is absent");
+  Tensor square = random_tensor(kF64, {2, 4, 3}, 3);
+  const GruStack same({.input = 3, .hidden = 3, .dtype = kF64}, 2);
+  EXPECT_EQ(error_of([&] {
+              same.forward({square}, saved, {square.view(), last.view()}, context);
+            }),
+            "GruStack::forward: outputs.out must not overlap inputs.x");
+  EXPECT_TRUE(same_bits(last, before));
+  // Layers above the one that failed have no results of an earlier pass.
+  stack.forward({x}, saved, {.out = out}, context);
+  EXPECT_NE(error_of([&] { stack.forward({out}, saved, {.out = out}, context); }), "");
+  EXPECT_EQ(error_of([&] {
+              stack.backward(saved, {out, {}}, {}, gradients, context);
+            }),
+            "GruStack::backward: saved must come from a forward pass of this layer");
+  for (const double x : gradients.layers[1].forward.weight_ih.values<double>()) EXPECT_EQ(x, 0);
+  stack.forward({x}, saved, {.out = out}, context);
   for (const Dims& shape : {Dims{3, 2, 3}, Dims{1, 2, 3}, Dims{0}}) {
     const Tensor dlast(kF64, shape);
     EXPECT_EQ(error_of([&] {

@@ -64,7 +64,7 @@ void check_page(const BenchOptions& options, const std::vector<qkv::bench::Group
   }
 }
 
-// The command line that repeats this run, for the report; without its outputs.
+// The command line that repeats this run, shown in the report; without the output options.
 std::string command_of(const BenchOptions& options, const Common& common) {
   std::string command = "qkv";
   if (common.threads > 0) command += fmt::format(" --threads {}", common.threads);
@@ -121,9 +121,9 @@ void add_bench(const Command& program, const Common& common) {
   command.add_option("GROUP", options->groups, "what to measure (default: all but widths)")
       .type_name("");
   add_real(command, "--seconds", options->seconds,
-           "seconds to measure each row of the report (default 1); not with --quick");
+           "seconds to measure each row of the report (default 1); without effect with --quick");
   add_number(command, "--page", options->page, Bounds<qkv::Index>{16, 4096},
-             "in the group decode: keys by head, by token and in pages of N, a multiple of 16");
+             "also measure decoding from pages of N keys, a multiple of 16 (group decode)");
   command.add_flag("--quick", options->quick,
                    "short lengths and few repetitions, to see that everything runs");
   add_outputs(command, options->outputs, "txt", {});

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,8 @@ struct Scored {
   WordAttention attention;
 };
 
-// A weight in percent, three columns wide, or a dot if it rounds to 0. With colour its background
-// gets brighter with the weight: one of the 24 greys of xterm's 256 colours, which start at 232.
+// A weight in percent, three columns wide, or a dot if it rounds to 0. With `colour`, the cell's
+// background is one of the 24 greys of xterm's 256 colours, from 232, brighter for larger weights.
 std::string cell(double weight, bool colour) {
   std::string text = weight < 0.005 ? " . " : fmt::format("{:3.0f}", 100 * weight);
   if (!colour) return text;
@@ -126,8 +127,8 @@ double seed_weight(Index width, const qkv::Score& score) {
   return weights_of(q, k, score).view().at<double>({0, 0});
 }
 
-// Fills a tensor with numbers of mean 0 and variance 1. Each is the sum of 12 uniform numbers,
-// since the distributions of the standard library differ between machines.
+// Fills a tensor with numbers of mean 0 and variance 1. Each is the sum of 12 uniform numbers
+// minus 6, since the distributions of the standard library differ between machines.
 void fill_random(Tensor& tensor, std::mt19937_64& random) {
   for (double& value : tensor.values<double>()) {
     value = -6;
@@ -169,8 +170,7 @@ std::string scaling() {
   return text;
 }
 
-std::string exactness() {
-  const SeedReport report = seed_numbers();
+std::string exactness(const SeedReport& report) {
   if (report.disagreeing > 0) {
     return fmt::format("3 Wrong: {} of the numbers printed in the four documents, {}\n",
                        report.disagreeing, report.worst);
@@ -215,12 +215,17 @@ void run(const DemoOptions& options, const Common& common) {
   text +=
       "Spelling vectors, no projections; the W, Wq, Wk, v of bilinear and additive are random "
       "here.\n";
-  text += scaling() + "\n" + exactness();
+  const SeedReport numbers = seed_numbers();
+  text += scaling() + "\n" + exactness(numbers);
   print(text + "\n");  // printed now, to be read while the next part runs
   const LongSequence sequence = long_sequence(options.tokens, common);
   if (!options.outputs.paths.empty()) write_outputs(options.outputs, files);
   print(fmt::format("{}\n5 Yours: {}{}", sequence.report, sequence.custom,
                     next_steps(options, common)));
+  if (numbers.disagreeing > 0) {
+    throw std::runtime_error(fmt::format(
+        "demo: {} of the numbers printed in the four documents are wrong", numbers.disagreeing));
+  }
 }
 
 }  // namespace

@@ -26,8 +26,8 @@ struct LongSequence {
 };
 
 // Computes attention over a long sequence of `asked` tokens, forward and backward, and reports on
-// it. If `asked` is empty, it is 16,384, or less where the path or the build is slow. Throws
-// Cancelled after Ctrl-C.
+// it. If `asked` is empty, there are 16,384 tokens, or fewer where the path or the build is slow.
+// Throws Cancelled after Ctrl-C.
 LongSequence long_sequence(std::optional<qkv::Index> asked, const Common& common);
 
 #endif  // QKV_COMMANDS_ABOUT_DEMO_H_

@@ -240,7 +240,8 @@ LongSequence long_sequence(std::optional<Index> asked, const Common& common) {
       "backward  {}\n"
       "          {}, {:.1f} MB of scratch; weights and their gradients would take {:.5g} MB\n"
       "top keys  {}\n"
-      "          of head 0's last query: five keys like it were planted there, in this order\n",
+      "          of head 0's last query: five keys like it were planted at these places, in this "
+      "order\n",
       tokens, kHeads, kWidth, plain.path(), threads, threads == 1 ? "" : "s",
       time_line(x.operations(), qkv::bench::median_of(rounds.plain), peak),
       static_cast<double>(plain.scratch_bytes()) * 1e-6, kHeads, tokens, tokens,

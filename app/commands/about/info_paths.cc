@@ -14,8 +14,8 @@ using qkv::DType;
 using qkv::Index;
 using qkv::Tensor;
 
-// The sizes of the sample calls: small, and all different except kB = kG. Their values do not
-// matter, since the choice of the implementation does not depend on them.
+// The sizes of the sample calls: small, and all different except kB = kG. The choice of
+// the implementation does not depend on sizes.
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 3, kTk = 5, kD = 8, kE = 6, kU = 7;
 
 struct DTypes {

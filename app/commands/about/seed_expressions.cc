@@ -193,7 +193,7 @@ Dims head_weights_shape() {
 
 // ---- 002 ----------------------------------------------------------------------------------------
 
-// The weights beyond the lengths 2 and 3 of masked_softmax() over [2,2,4].
+// The weights of masked_softmax() over [2,2,4] beyond the key lengths 2 and 3.
 Tensor masked_weights() {
   const std::vector<std::int64_t> lengths{2, 3};
   Tensor weights = zeros({2, 2, 4});
@@ -371,7 +371,7 @@ constexpr Expression kExpressions[] = {
     {"split form: dropout", [] { return full({1}, split_form().config().dropout.value()); }},
 };
 
-// Splits "NAME[2]" into "NAME" and 2. The number is -1 if there are no brackets.
+// Splits "NAME[2]" into "NAME" and 2. The number is -1 if no "[NUMBER]" is at the end.
 std::pair<std::string_view, Index> entry_of(std::string_view expression) {
   const std::size_t open = expression.rfind('[');
   if (open == std::string_view::npos || !expression.ends_with(']')) return {expression, -1};

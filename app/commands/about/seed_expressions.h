@@ -9,8 +9,8 @@
 // documents of docs/seeds.md print.
 std::vector<std::string_view> seed_expressions();
 
-// The numbers of one expression, computed in float64, in C order. "NAME[2]" is entry 2 of its first
-// axis. Throws std::runtime_error if there is no such name or entry.
+// The numbers of one expression, computed in float64, in C order. "NAME[2]" is entry 2 of the first
+// axis of NAME. Throws std::runtime_error if there is no such name or entry.
 std::vector<double> seed_values(std::string_view expression);
 
 #endif  // QKV_COMMANDS_ABOUT_SEED_EXPRESSIONS_H_

@@ -72,7 +72,6 @@ std::string place(const SeedRow& row) {
   return row.document + ":" + row.line + " " + row.expression;
 }
 
-// Merges `more` into `total`.
 void add(SeedReport& total, const SeedReport& more) {
   const bool worse = (more.disagreeing > 0) != (total.disagreeing > 0)
                          ? more.disagreeing > 0

@@ -62,7 +62,7 @@ std::vector<Index> whole_numbers(const std::string& option, const std::string& t
   for (const std::string& part : parts_of(text)) {
     const auto number = qkv::app::parse_number<Index>(part);
     if (!number) {
-      throw BadValue(option, fmt::format("expected whole numbers between commas, got {}",
+      throw BadValue(option, fmt::format("expected whole numbers, separated by commas, got {}",
                                          qkv::app::quoted(text)));
     }
     numbers.push_back(*number);
@@ -137,7 +137,7 @@ void add_numbers(const Command& command, AttendOptions& options) {
   add_real(command, "--softcap", options.softcap, "s becomes X tanh(s/X); 0 (default): off");
   add_real(command, "--dropout", options.dropout, "probability of dropping a weight (default 0)");
   add_number(command, "--seed", options.seed, Bounds<std::uint64_t>{},
-             "seed of the dropout, which it needs");
+             "seed of the dropout, required with it");
   command
       .add_parsed(
           "--window",
@@ -204,10 +204,9 @@ void run(const AttendOptions& options, const Common& common) {
     throw UsageError(fmt::format("unexpected argument {}; Q, K and V are the arrays",
                                  qkv::app::quoted(options.files[3])));
   }
-  if (std::ranges::count_if(options.files,
-                            [](const std::string& f) { return f == "-" || f.starts_with("-:"); }) >
-          1 &&
-      options.files.size() > 1) {
+  if (std::ranges::count_if(options.files, [](const std::string& f) {
+        return f == "-" || f.starts_with("-:");
+      }) > 1) {
     throw UsageError("standard input can be one of the arrays only");
   }
   read_call(options, call);

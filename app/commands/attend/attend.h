@@ -25,7 +25,7 @@
 enum class Corner { kBottomRight, kTopLeft };
 inline constexpr Choice<Corner> kCorners[] = {{"bottom_right", Corner::kBottomRight},
                                               {"top_left", Corner::kTopLeft}};
-// The order of the axes of q, k, v and out of rank 4.
+// The axis order of q, k, v and `out` if they have rank 4.
 enum class Layout { kBhtd, kBthd };
 inline constexpr Choice<qkv::RotaryPairing> kRotaryPairings[] = {
     {"neighbours", qkv::RotaryPairing::kNeighbours}, {"halves", qkv::RotaryPairing::kHalves}};
@@ -145,10 +145,10 @@ struct AttendCall {
   std::vector<std::string> warnings{};
 };
 
-// The sizes of a call from which the shapes of its results follow. The inputs must fit together.
+// The sizes of a call that determine its results' shapes; arbitrary unless inputs fit together.
 struct CallShape {
   qkv::Dims lead{};            // batch and heads; heads alone if packed
-  bool has_head_axis = false;  // of arrays that are not packed
+  bool has_head_axis = false;  // false if packed
   bool packed = false;
   qkv::Index sequences = 0;  // 0 if not packed
   qkv::Index head_count = 1;
@@ -166,7 +166,7 @@ struct NamedTensor {
   qkv::Tensor tensor{};
 };
 struct AttendResults {
-  std::vector<NamedTensor> arrays{};  // the requested results, in the order of kResultKinds
+  std::vector<NamedTensor> arrays{};  // as requested, in the order of kResultKinds; --top's last
   qkv::Tensor weights{};              // weights for pictures, if they were not requested
   qkv::Tensor unmasked{};             // bool, shape of weights; absent unless a pair is masked
   std::string path{};
@@ -182,7 +182,8 @@ void check_results(const AttendOptions& options, const AttendCall& call);
 
 AttendResults compute(const AttendOptions& options, AttendCall& call, const Common& common);
 
-// The results in the output forms. `call` and `results` must outlive them, and may be filled later.
+// The results in the output forms. All arguments must outlive the forms; `call` and `results` may
+// be filled later.
 Results attend_forms(const AttendOptions& options, const AttendCall& call,
                      const AttendResults& results);
 

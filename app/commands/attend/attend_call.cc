@@ -44,7 +44,7 @@ ConstView read_input(const AttendOptions& options, const std::string& spec, cons
   return qkv::transpose(view, 1, 2);
 }
 
-// Reads q, k and v from one file; v is optional. An array of text is an error of read_input().
+// Reads q, k and v from one file; v is optional. read_input() refuses an array of text.
 void read_together(const AttendOptions& options, AttendCall& call) {
   const std::string& file = options.files.front();
   if (!call.store.has(file, "q") || !call.store.has(file, "k")) {
@@ -106,7 +106,7 @@ void read_norm(const AttendOptions& options, AttendCall& call) {
   qkv::QkNorm norm{.eps = *options.norm_eps};
   call.origins["qk_norm.eps"] = {"--qk-norm", false, "qk-norm"};
   call.settings["qk_norm"] = *options.norm_eps;
-  // The --params file must have a gain, unless it is given for the score's own parameters.
+  // If the score has no parameters of its own, the --params file must have a gain.
   bool any = options.params.empty() || qkv::has_parameters(options.score);
   if (!options.params.empty()) {
     qkv::QkNorm::for_each_parameter([&](const char* side, auto gain, auto) {
@@ -169,7 +169,7 @@ void read_numbers(const AttendOptions& options, AttendCall& call) {
                                           {"diagonal", "--causal-offset"}}) {
     call.origins[argument] = {option, false, word_of(option)};
   }
-  call.origins["context"].word = "";  // the library says that the context forces the path
+  call.origins["context"].word = "";  // "context forces the path ..." becomes "forces the path ..."
   call.origins["window.left"] = {"--window", false, "LEFT"};
   call.origins["window.right"] = {"--window", false, "RIGHT"};
   const qkv::Index D = call.inputs.q.rank() > 0 ? call.inputs.q.size(-1) : 1;
@@ -182,8 +182,8 @@ void read_numbers(const AttendOptions& options, AttendCall& call) {
 // ---- the diagonal, slopes -------------------------------------------------------------------
 
 // The ALiBi slopes of H heads (Press et al. 2022, section 3). If H is a power of two, slope h is
-// 2^(-8(h+1)/H). If not, the slopes are those of the next lower power of two, then every other one
-// of those of the next higher, beginning with its first (as in the authors' published code).
+// 2^(-8(h+1)/H). If not, the slopes are those of the next lower power of two, then every other
+// slope of the next higher one, from the first on (as in the authors' published code).
 std::vector<double> usual_slopes(Index heads) {
   Index below = 1;
   while (2 * below <= heads) below *= 2;
@@ -199,7 +199,7 @@ std::vector<double> usual_slopes(Index heads) {
 ConstView read_slopes(const AttendOptions& options, AttendCall& call) {
   if (options.alibi != "auto") return read_option(call, options.alibi, "--alibi", "alibi");
   call.settings["alibi"] = "auto";
-  if (!qkv::is_real(call.inputs.q.dtype())) return {};  // the library reports q
+  if (!qkv::is_real(call.inputs.q.dtype())) return {};  // the library refuses q's dtype
   std::vector<double> slopes = usual_slopes(shape_of(call.inputs).head_count);
   call.slopes = qkv::convert(ConstView(slopes), qkv::accumulator_of(call.inputs.q.dtype()));
   return call.slopes;
@@ -270,7 +270,6 @@ struct NotFinite {
   Index infinite = 0;
 };
 
-// A number of any real type as a double.
 template <class T>
 double as_double(T value) {
   if constexpr (std::is_same_v<T, double>) {

@@ -62,8 +62,8 @@ Dims with(Dims lead, std::initializer_list<Index> tail) {
   return lead;
 }
 
-// The shape of a result. One that cannot be computed (out without v, a matrix of packed sequences)
-// gets an arbitrary shape, so that the library is called and reports why.
+// The shape of a result. A result that cannot be computed (out without v, a matrix of packed
+// sequences) gets an arbitrary shape, so that the library is called and reports why.
 Dims shape_for(const ResultKind& kind, const CallShape& shape, const AttendOptions& options) {
   const auto rows = static_cast<Index>(options.rows.size());
   switch (kind.axes) {
@@ -161,7 +161,7 @@ class Call {
       masked_ = reserve_apart("masked", picture ? "-o" : "--save weights", "its mask");
     }
   }
-  // True for each pair that is unmasked; absent if no pair is masked.
+  // True for each unmasked pair; absent if no pair is masked, or without weights or masked scores.
   Tensor unmasked() const {
     const qkv::View& masked = outputs_.masked_scores.matrix;
     if (!has_weights() || !may_mask() || !masked.given()) return {};
@@ -202,7 +202,7 @@ class Call {
       if (result.name == kind.argument) Put{*this, tensor}(outputs_.*result.member);
     });
   }
-  // Whether weights before dropout, or those after it, are requested.
+  // Whether the matrix `name`, "weights" or "dropped", is requested.
   bool given(std::string_view name) const {
     return (name == "weights" ? outputs_.weights : outputs_.dropped_weights).matrix.given();
   }
@@ -221,7 +221,8 @@ class Call {
     outputs_.top = {count, weights, results_.arrays.back().tensor};
   }
 
-  // Allocates and requests a matrix that the command line does not name: `what` for `option`.
+  // Allocates and requests the matrix `name`, which --save does not name. Messages call it `what`
+  // and name `option` as its origin.
   Tensor reserve_apart(std::string_view name, std::string_view option, std::string_view what) {
     const ResultKind& kind = *std::ranges::find(kResultKinds, name, &ResultKind::name);
     call_.origins[std::string(kind.argument)] = {std::string(option), false, std::string(what)};

@@ -48,7 +48,7 @@ double value_at(const ConstView& view, Index n) {
 }
 
 // The indices of row n of an array along all axes but the last: "[1,0]"; "" for rank 1. `queries`
-// are the queries along the axis before the last, or none: all of them.
+// lists the queries along the axis before the last; empty means all.
 std::string row_name(const Dims& shape, Index n, const std::vector<Index>& queries) {
   Dims place;
   for (int axis = 0; axis < shape.rank() - 1; ++axis) place.push_back(0);
@@ -115,7 +115,7 @@ std::string summary(const ConstView& view) {
 
 // ---- the report -----------------------------------------------------------------------------
 
-// The arrays q, k and v in the order of axes of their files.
+// The arrays q, k and v, with their axes in the order of the files.
 std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendOptions& options,
                                                          const AttendCall& call) {
   std::vector<std::pair<const char*, ConstView>> inputs{{"q", call.inputs.q}, {"k", call.inputs.k}};
@@ -129,7 +129,7 @@ std::vector<std::pair<const char*, ConstView>> inputs_of(const AttendOptions& op
 // The detail in which a report shows an array: its numbers, or only its extremes and mean.
 enum class Detail { kNumbers, kSummary };
 
-// The queries that the rows of a result are of; none: all of them.
+// The queries that a result's rows belong to; empty for all queries.
 std::vector<Index> queries_of(const AttendOptions& options, const NamedTensor& array) {
   const auto* kind = std::ranges::find(kResultKinds, array.name, &ResultKind::name);
   const bool matrix = kind != std::end(kResultKinds) && kind->axes == qkv::ResultAxes::kMatrix;
@@ -186,7 +186,7 @@ ConstView as_attention(const Tensor& matrix, const CallShape& shape) {
                                       matrix.size(matrix.rank() - 1)});
 }
 
-// Pooled weights as as_attention() reshapes them. Those of packed sequences are
+// Pooled weights, reshaped like a result of as_attention(). For packed sequences `cells` is
 // [sequences,heads,m,n].
 ConstView cells_as_attention(const Tensor& cells, const CallShape& shape) {
   if (!shape.packed) return as_attention(cells, shape);

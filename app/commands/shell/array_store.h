@@ -20,8 +20,8 @@ struct ArraySpec {
   std::string name{};  // the array's name; "" if none was given
 };
 
-// Splits FILE[:NAME] at the last colon. A colon may be part of a file name: if the whole string
-// names an existing file, or what precedes the colon does not, then the whole string is the file.
+// Splits FILE[:NAME] at the last colon. A colon may be part of a file name: the whole string is the
+// file if it exists, or if the part before the colon is neither an existing file nor "-".
 ArraySpec split_spec(const std::string& spec);
 
 // The array files that one command line names. Each file is read once, on first use, and its arrays
@@ -30,8 +30,8 @@ class ArrayStore {
  public:
   // A view of the numbers that `spec` selects: FILE, or FILE:NAME for one of several arrays ("-" is
   // standard input). Without a name, this is the array called `role`, or the file's only array.
-  // `is_input`: it is q, k or v, which share an .npy file of standard input with no other role.
-  // Throws InputError if there is no such array or it does not hold numbers.
+  // `is_input`: the role is q, k or v. Throws UsageError if such a role and another are to share an
+  // .npy file of standard input, InputError for an array that is missing or does not hold numbers.
   qkv::ConstView get(const std::string& spec, std::string_view role, bool is_input = false);
   // Whether a file has an array of this name, numbers or text.
   bool has(const std::string& file, std::string_view name);
@@ -50,7 +50,7 @@ class ArrayStore {
     std::string name;
     std::vector<qkv::app::NamedArray> arrays;
   };
-  std::string stdin_role_;  // of the only array of standard input, once it was read
+  std::string stdin_role_;  // the first role that took the .npy file of standard input, or ""
   bool stdin_is_input_ = false;
   std::list<File> files_;  // in the order of reading; views point into their arrays
 };

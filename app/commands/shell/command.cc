@@ -18,7 +18,7 @@ std::function<void(const Value&)> guarded(const std::function<void(const Value&)
   };
 }
 
-// Gives an option a validator that takes every value. Its name marks the option.
+// Marks an option by adding a validator of this name, which accepts every value.
 CLI::Option* marked(CLI::Option* option, const char* name) {
   const auto take_all = [](const std::string&) { return std::string(); };
   return option->check(CLI::Validator(take_all, "", name));

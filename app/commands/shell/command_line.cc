@@ -122,7 +122,7 @@ std::string named_by(const CLI::Option& option) {
 // Whether an option has the validator of this name, which marks it.
 bool is_marked(const CLI::Option& option, const char* validator) {
   try {
-    // CLI11 has this function for options that are not const alone.
+    // CLI11 declares get_validator() for non-const options only.
     return const_cast<CLI::Option&>(option).get_validator(validator) != nullptr;
   } catch (const CLI::OptionNotFound&) {
     return false;
@@ -165,8 +165,8 @@ std::vector<std::string> words_of(int argc, char** argv) {
     const bool has_no_value =
         options && word.size() > 3 && word.starts_with("--") && word.find('=') == word.size() - 1;
     if (has_no_value) word.pop_back();
-    // After the first argument of a command, the parser takes "--" for the command's end, so that
-    // one without need is left out.
+    // After the first argument of a command, CLI11 takes "--" for the command's end, so a "--" that
+    // precedes no word with a dash is left out.
     const bool is_needed = std::any_of(argv + n + 1, argv + argc, [](const char* later) {
       return later[0] == '-' && later[1] != '\0';
     });

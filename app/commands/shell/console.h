@@ -38,7 +38,7 @@ std::string shown_name(const std::string& path);
 // A word of a command line, written for a shell: quoted if it is empty or has other characters than
 // letters, digits and those of plain file names.
 std::string in_shell(std::string_view word);
-// A path in a command to type: as for a shell, or if it has characters that are not shown, escaped.
+// A path in a command to type: in_shell(path), or shown_name(path) if that escapes characters.
 std::string typed(const std::string& path);
 
 // Prints results on standard output. Throws ClosedPipe, or OutputError if writing fails.

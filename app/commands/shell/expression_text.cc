@@ -26,14 +26,14 @@ constexpr std::pair<std::string_view, OfOne> kOfOne[] = {
     {"cos", &qkv::cos},       {"floor", &qkv::floor}, {"float", &qkv::to_number},
     {"int", &qkv::to_integer}};
 
-// The other words that have a meaning.
+// Words that have a meaning in expressions, besides the functions in kOfOne.
 constexpr std::string_view kWords[] = {"s",   "b",     "h",   "i",  "j",   "Tq",   "Tk",   "min",
                                        "max", "where", "and", "or", "not", "True", "False"};
 
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Brackets within brackets: a text of a few megabytes must not exhaust the stack.
+// The deepest nesting of brackets, - and not: a text of a few megabytes must not exhaust the stack.
 constexpr int kDeepest = 200;
 
 class Reader {
@@ -96,7 +96,7 @@ class Reader {
       fail(at, std::string(what));
     }
   }
-  // Skips blanks, and returns where the next operator begins.
+  // Skips blanks, and returns where the next operator or operand begins.
   std::size_t here() {
     skip_blanks();
     return at_;

@@ -11,9 +11,9 @@
 // Whether an expression is a new score or a mask: errors of a mask do not list the score s.
 enum class Of { kScore, kMask };
 
-// Reads an expression as Python writes it, such as "s - slope[h] * abs(i - j)": the score s, the
-// place b, h, i, j, the lengths Tq and Tk, and arrays by their names. Throws UsageError with
-// `option` and the column for what it does not understand or an operand of the wrong type.
+// Reads an expression in Python's syntax, such as "s - slope[h] * abs(i - j)": the score s, the
+// indices b, h, i, j, the lengths Tq and Tk, and arrays by their names. Throws UsageError with
+// `option` and the column for a syntax error, an unknown name or an operand of the wrong type.
 qkv::Expression read_expression(const std::string& option, std::string_view text, Of of,
                                 const std::map<std::string, qkv::Captured>& arrays);
 

@@ -35,7 +35,7 @@ int number_in(const char* variable) {
   return error == std::errc() && end == digits.data() + digits.size() ? number : -1;
 }
 
-// The module, at one path from the program, whether this was built or installed.
+// The path of the MPI module: one path relative to the program, in a build and when installed.
 std::string module_path() {
   std::error_code failed;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
@@ -50,14 +50,14 @@ const RanksModule& load(int count) {
                     "MPI, {}",
                     count, path));
   }
-  // MPI loads plug-ins that look for its names among those of all libraries.
+  // MPI loads plug-ins that resolve MPI's symbols globally, hence RTLD_GLOBAL.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) throw NotAvailable(::dlerror());
   using Function = const RanksModule* (*)();
   const auto function = reinterpret_cast<Function>(::dlsym(library, "qkv_ranks_module"));
   const RanksModule* const module = function == nullptr ? nullptr : function();
   if (module == nullptr || module->version != std::string_view(QKV_VERSION)) {
-    throw NotAvailable(fmt::format("{} must be that of qkv " QKV_VERSION, path));
+    throw NotAvailable(fmt::format("{} is not the module of qkv " QKV_VERSION, path));
   }
   return *module;
 }

@@ -72,8 +72,8 @@ Option add_choices(const Command& command, const std::string& name, std::vector<
       .one_each_time();
 }
 
-// The largest width, length or count that an option accepts. It is far above any sensible size, so
-// that a typo gets an error instead of an allocation failure.
+// The upper bound of options for widths, lengths and small counts. It is far above any sensible
+// size, so that a typo gets an error instead of an allocation failure.
 inline constexpr qkv::Index kLargestSize = 65536;
 
 // The range of an option's whole number; both ends are allowed.

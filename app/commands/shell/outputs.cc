@@ -71,7 +71,8 @@ Results results_in(const Forms& forms) {
   return results;
 }
 
-// The names of the formats for which `wanted` is true, each after `before`, `between` in between.
+// The names of the formats for which `wanted` is true, each prefixed by `before`, joined by
+// `between`.
 template <class Wanted>
 std::string names_of(Wanted wanted, std::string_view before, std::string_view between) {
   std::string names;

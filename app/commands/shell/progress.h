@@ -24,7 +24,7 @@ class Progress {
   void bytes(qkv::Index done, qkv::Index total);
   // Shows `state`, a short text that says how far the task is.
   void at(const std::string& state);
-  // Shows `state` even in the first second: it begins a step that takes longer and says nothing.
+  // Shows `state` at once, even in the first second: for a step that is long and reports nothing.
   void now(const std::string& state);
   // Prints lines that stay, above the line that is updated.
   void keep(const std::string& text);

@@ -5,7 +5,8 @@
 #include <functional>
 #include <string>
 
-// Whether two paths name one file, possibly through links. "-" is standard input.
+// Whether two paths name one regular file, or one place where neither exists yet, possibly through
+// links. "-" is standard input.
 bool is_same_file(const std::string& a, const std::string& b);
 
 // Checks an output path before anything is written. Throws OutputError if its directory is missing,

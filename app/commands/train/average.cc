@@ -58,7 +58,7 @@ std::vector<std::string> checkpoints(const std::string& folder, const std::optio
   if (files.empty()) {
     throw InputError(folder, fmt::format("expected checkpoints, got none; qkv train {} --keep 4 "
                                          "keeps the last four from now on",
-                                         folder));
+                                         in_shell(folder)));
   }
   const Index most = last.value_or(std::ssize(files));
   if (most > std::ssize(files)) {
@@ -94,7 +94,8 @@ void check(const AverageOptions& options) {
     throw UsageError("-: a model to average must be a file or a folder, got standard input");
   }
   for (const std::string& model : options.models) {
-    std::error_code failed;  // reading the file reports why; a pipe could not be read twice
+    // A missing file is reported when it is read. A pipe is refused: a model may be read twice.
+    std::error_code failed;
     if (is_folder(model) || !std::filesystem::exists(model, failed)) continue;
     if (std::filesystem::is_regular_file(model, failed)) continue;
     throw UsageError(fmt::format("{}: a model to average must be a file or a folder", model));
@@ -106,8 +107,8 @@ void check(const AverageOptions& options) {
   check_place(options.output);
 }
 
-// The run's own files, to which the output must not be written. They include a checkpoint that does
-// not exist if the output has its name, since the run would later count it as one of its own.
+// The files of a run, to which the output must not be written. If the output is named like a
+// checkpoint, they include that name in the run's folder, since the run would later count the file.
 std::vector<std::string> own_files(const std::string& folder, const std::string& output) {
   std::vector<std::string> files = qkv::app::run_files(folder);
   for (std::string& file : qkv::app::run_checkpoints(folder)) files.push_back(std::move(file));

@@ -131,8 +131,8 @@ std::string note_on_uncounted(const std::vector<Curve>& curves) {
 }
 
 // The points with a training loss, as they are drawn. Where an epoch ends just after a validation,
-// the loss is that of few updates, which says little and would be a step in the curve. It is merged
-// into the next point, or into the one before if it is the last.
+// the loss is that of few updates, which says little and would be a step in the curve. Such a point
+// is merged into the next one, or the last point into the one before.
 std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   std::vector<CurvePoint> points;
   std::ranges::copy_if(all, std::back_inserter(points),
@@ -152,7 +152,7 @@ std::vector<CurvePoint> losses_drawn(const std::vector<CurvePoint>& all) {
   };
   std::vector<CurvePoint> drawn;
   for (std::size_t n = 0; n < points.size(); ++n) {
-    // At 0, n - 1 wraps around to an index past the end, which has no neighbour.
+    // At n = 0, n - 1 wraps around to an index past the end, which stands for no neighbour.
     const bool is_short =
         points.size() > 1 && is_short_beside(n, n - 1) && is_short_beside(n, n + 1);
     const bool is_last = n + 1 == points.size();

@@ -230,7 +230,7 @@ Scores score_file(const ScoreOptions& options, const Common& common) {
   return compare(options, data, read_translations(options.hypotheses, data));
 }
 
-// Says which of the two arguments is missing beside the one that is given.
+// Throws UsageError that names the missing one of RUN and DATA, inferred from the given one.
 [[noreturn]] void refuse_one_argument(const std::string& given) {
   std::error_code failed;
   const bool is_model =
@@ -246,7 +246,7 @@ void resolve(ScoreOptions& options) {
     if (!options.data.empty()) {
       throw UsageError(
           fmt::format("--hypotheses takes the place of RUN: qkv score --hypotheses {} {}",
-                      options.hypotheses, options.data));
+                      in_shell(options.hypotheses), in_shell(options.data)));
     }
     options.data = std::exchange(options.run, "");
     if (options.data.empty()) throw UsageError("DATA is required");

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 using qkv::app::CorpusScore;
 using qkv::app::TranslationLoss;
 
-// The fewest sentences whose scores with one reference are shown: those of fewer say little.
+// The least number of sentences for which scores with one reference are shown; fewer say little.
 constexpr qkv::Index kFewestSentences = 100;
 
 double per_token(const TranslationLoss& loss) {

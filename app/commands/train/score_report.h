@@ -13,8 +13,8 @@
 
 // The results of `qkv score`, as text and as JSON.
 
-// Scores of the sentences with several references when only the first one counts: those of the
-// translations, and those of the next reference as if it were a translation.
+// Scores against the first reference alone, over the sentences that have a different one: scores of
+// the translations, and scores of the first different reference taken as a translation.
 struct OneReference {
   qkv::app::CorpusScore translations{};
   qkv::app::CorpusScore humans{};
@@ -36,7 +36,7 @@ struct Scores {
   std::optional<qkv::app::TranslationLoss> loss{};  // of a model, on all sentence pairs
   qkv::app::CorpusScore score{};
   qkv::app::Signature signature{};
-  std::optional<OneReference> one_reference{};  // empty if no sentence has several references
+  std::optional<OneReference> one_reference{};  // empty if no sentence has two different references
   std::optional<Rival> rival{};
 };
 

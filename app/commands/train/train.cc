@@ -155,22 +155,22 @@ std::string resuming(const TrainOptions& options) {
                      "without config.json");
   }
   if (named == "-" || std::filesystem::exists(named, failed)) {
-    throw UsageError(
-        fmt::format("--output is required to train on a file: qkv train {} -o FOLDER", named));
+    throw UsageError(fmt::format("--output is required to train on a file: qkv train {} -o FOLDER",
+                                 in_shell(named)));
   }
   throw InputError(named,
                    "No such file or folder; a run begins with qkv train DATA -o FOLDER and is "
                    "resumed with qkv train FOLDER");
 }
 
-// A file of the run's data, as config.json names it.
+// A file of the run's data, as the command line names it, else as config.json does.
 struct KeptFile {
   std::string path{};
   bool is_given = false;  // whether the command line names it again
 
   bool is_piped() const { return !is_given && path == "-"; }
   bool is_missing() const {
-    std::error_code failed;  // if this fails, reading the file reports why
+    std::error_code failed;  // if exists() fails, reading the file reports why
     return !is_given && !path.empty() && path != "-" && !std::filesystem::exists(path, failed) &&
            !failed;
   }
@@ -193,8 +193,8 @@ std::string moved_with(const std::string& run, const std::string& old) {
   }
 }
 
-// The command that resumes the run if the files that are missing have moved: with the files that
-// lie where the run would have taken them along, else with DATA and FILE in their place.
+// The command that resumes a run whose missing files have moved: it names each file that
+// moved_with() finds, and has DATA or FILE in place of any other.
 std::string resuming_moved(const TrainOptions& options, const KeptFile& data, const KeptFile& valid,
                            const std::vector<std::string>& given) {
   const auto place = [&](const std::string& old, const char* name) {
@@ -240,7 +240,7 @@ void check_kept(const TrainOptions& options, const KeptFile& data, const KeptFil
                    fmt::format("{} not there any more; if moved: {}", what, moved));
 }
 
-// Checks that no given option applies only to validation, if there is none.
+// Throws UsageError for --best or --valid-translate without --valid.
 void check_applies(const TrainingOptions& options, const std::vector<std::string>& given) {
   const auto is_given = [&](const char* name) { return std::ranges::count(given, name) > 0; };
   if (!options.valid.empty()) return;
@@ -263,7 +263,7 @@ void check_tokens(const TrainingOptions& options, const std::vector<std::string>
   }
 }
 
-// Sets the folder of the run and, if it holds one, the options with which it resumes.
+// Sets the run's folder and, if the folder holds a run, the options with which the run resumes.
 void resolve(TrainOptions& options, const Command& command) {
   std::vector<std::string> given = settings_given(command);
   const std::string named = options.training.data;
@@ -272,7 +272,7 @@ void resolve(TrainOptions& options, const Command& command) {
       throw UsageError(
           fmt::format("{} holds a run, which is resumed in its own folder, without -o: "
                       "qkv train {}",
-                      named, named));
+                      named, in_shell(named)));
     }
     options.folder = named;
     std::erase(given, "data");
@@ -292,7 +292,7 @@ void resolve(TrainOptions& options, const Command& command) {
   if (!options.training.valid.empty()) return;
   if (options.training.patience > 0) throw UsageError("--patience requires --valid");
   const bool says_when = std::ranges::count(given, "validate_every") > 0;
-  if (says_when && options.training.keep == 0) {  // --keep uses it too
+  if (says_when && options.training.keep == 0) {  // --keep uses --valid-freq too
     throw UsageError("--valid-freq requires --valid or --keep");
   }
 }
@@ -317,7 +317,7 @@ void warn_if_idle(const TrainOptions& options, const TrainingReport& report, con
 }
 
 // Checks that memory suffices for the encoder and the decoder's cell, start and readout: their
-// parameters, gradients and Adam's two moments, as float32. Embeddings and attention take more.
+// parameters, gradients and Adam's two moments, as float32. Embeddings and attention are left out.
 void check_memory(const qkv::app::TranslatorConfig& model) {
   constexpr double kBytes = 4 * sizeof(float);
   const auto H = static_cast<double>(model.hidden);
@@ -347,8 +347,8 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   hooks.stop = &stop_flag();
   hooks.progress = [&](const TrainingProgress& now) { progress.at(text_of(now)); };
   hooks.learning = [&](Index pieces, Index pairs) {
-    constexpr Index kSlow = 10'000;  // so many pairs take about a second or more
-    const std::string step = fmt::format("learning {} subwords of {} pairs", pieces, pairs);
+    constexpr Index kSlow = 10'000;  // this many pairs take about a second
+    const std::string step = fmt::format("learning {} subwords from {} pairs", pieces, pairs);
     pairs < kSlow ? progress.at(step) : progress.now(step);
   };
   hooks.warning = [&](const std::string& text) { warn(common, text); };
@@ -361,7 +361,7 @@ TrainingReport train(const TrainOptions& options, const Common& common) {
   }
 }
 
-// Runs in one of the processes that train together, of which the first speaks for all, or alone.
+// Trains alone, or as one of several processes, of which only the first prints the report.
 void run(TrainOptions options, const Command& command, Common common) {
   qkv::ranks::OneRank alone;
   qkv::Ranks* const joined = join_ranks();

@@ -153,7 +153,7 @@ class LineTranslator {
   std::vector<std::string> texts_{};
   std::vector<Index> numbers_{};  // the line number of each text
   std::size_t tokens_ = 0;
-  Index translated_ = 0;                // lines with text to translate
+  Index translated_ = 0;                // lines that have a translation
   qkv::app::LineNumbers longer_{};      // the lines that are longer than every source in training
   qkv::app::LineNumbers cut_{};         // the lines whose translations were cut off
   qkv::app::LineNumbers not_finite_{};  // the lines for which the model gives NaN
@@ -223,7 +223,7 @@ Index column_of(const TranslateOptions& options, const Source& source) {
   return is_table ? columns_of_run(options.run).source : 0;
 }
 
-// The text in the column of a line; "" for a blank line. Throws InputError if it has fewer columns.
+// The text in the column of a line; "" for a blank line. Throws InputError for too few columns.
 std::string_view text_in(std::span<const std::string_view> fields, Index column,
                          const std::string& file, Index line) {
   const Index columns = std::ssize(fields);
@@ -319,7 +319,7 @@ std::string shown(const TranslatedLine& line, const TranslateOptions& options,
          "\n";
 }
 
-// Warns of lines without attention, for which no picture is written, if others of several have one.
+// Warns of lines without attention, for which no picture is written, if other lines have one.
 void warn_of_undrawn(const std::vector<TranslatedLine>& lines, const TranslateOptions& options,
                      const Common& common) {
   if (lines.size() < 2 || !wants_picture_file(options.outputs)) return;
@@ -328,7 +328,7 @@ void warn_of_undrawn(const std::vector<TranslatedLine>& lines, const TranslateOp
     if (!has_attention(lines[n])) undrawn.add(static_cast<Index>(n) + 1);
   }
   if (undrawn.count() == 0 || undrawn.count() == std::ssize(lines)) return;
-  warn(common, fmt::format("nothing to draw for empty lines: {}", undrawn.text()));
+  warn(common, fmt::format("nothing to draw for lines without attention: {}", undrawn.text()));
 }
 
 // Adds "--attn FILE": an output that holds the attention of all lines.

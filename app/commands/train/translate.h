@@ -13,7 +13,6 @@
 
 // The options and output forms of `qkv translate`, which translates lines to lines or to files.
 
-// The arguments of `qkv translate`.
 struct TranslateOptions {
   std::string run{};
   // True if RUN was given. An empty RUN names no model, but may be the text of a linked model.
@@ -35,7 +34,6 @@ struct TranslateOptions {
   OutputOptions outputs{};
 };
 
-// A line with its translation.
 struct TranslatedLine {
   std::string line{};
   qkv::app::TranslatedText translation{};
@@ -47,7 +45,8 @@ bool has_attention(const TranslatedLine& line);
 // A translation as a line of text, with its log-probability if requested.
 std::string line_of(const TranslatedLine& translated, const TranslateOptions& options);
 
-// The results in the output forms. `lines` must outlive them, and may be filled later.
+// The results in the output forms. `lines` and `options` must outlive them; `lines` may be filled
+// later.
 Results translate_forms(const std::vector<TranslatedLine>& lines, const TranslateOptions& options);
 
 // A picture of the attention weights: rows are tokens of the translation, columns those of the

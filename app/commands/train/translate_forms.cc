@@ -135,7 +135,7 @@ std::vector<NamedView> arrays_of(const Maps& maps) {
           {"log_probability", maps.log_probability.view()}};
 }
 
-// The picture of a line in a file, where it has both sentences as its title.
+// The picture of a line for a file, titled with the line and its translation.
 qkv::app::Picture titled(const TranslatedLine& line) {
   qkv::app::Picture picture = alignment(line);
   picture.title = fmt::format("{} → {}", line.line, line.translation.text);

@@ -52,9 +52,9 @@ std::string first_folder(const std::string& name) {
   return end == name.npos ? "" : name.substr(0, std::max<std::size_t>(end, 1));
 }
 
-// True for a name that is meant as a file even if no such file exists: one word with a letter that
-// begins with an existing folder, or has an extension of at least two letters or digits, the first
-// a letter; or several words that end in .txt or .tsv. "3/5/1987", "U.S.A" and "and/or" are texts.
+// True for a name that is meant as a file even if no such file exists: several words that end in
+// .txt or .tsv; or one word with a letter if it begins with an existing folder or has an extension
+// of two or more letters or digits, the first a letter. "3/5/1987", "U.S.A", "and/or" are texts.
 bool is_path(const std::string& name) {
   const auto is_letter = [](unsigned char c) { return std::isalpha(c) != 0; };
   const auto is_plain = [](unsigned char c) { return std::isalnum(c) != 0; };
@@ -102,7 +102,8 @@ void check_model_choice(const TranslateOptions& options) {
   }
 }
 
-// A single word is a file if such a file exists or is_path() is true; all else is one text.
+// A single word is a file if such a file exists or is_path() is true. Several words are one text;
+// without a linked model, none of them may name a file.
 Source source_of(const TranslateOptions& options) {
   const LinkedModel* const linked = linked_model(options);
   const std::vector<std::string> words = words_of(options);

@@ -12,7 +12,7 @@
 #include "commands/shell/options.h"
 #include "translator/training/translation_run.h"
 
-// The model and search options that `qkv translate` and `qkv score` share.
+// The options, checks and models that the commands on sentence pairs and translations share.
 
 inline constexpr Choice<qkv::app::RunModel> kRunModels[] = {{"best", qkv::app::RunModel::kBest},
                                                             {"last", qkv::app::RunModel::kLast}};
@@ -49,8 +49,8 @@ std::size_t count_tokens(const qkv::app::TranslationModel& model, std::string_vi
 // The purpose for which a batch of lines or sentence pairs is given to the model.
 enum class Batch {
   kPass,  // one pass of the model, which takes memory for all tokens of the batch, with padding
-  // A search, which begins a line when another has ended. It runs fewer lines than fit only at the
-  // end of a batch, so batches are larger.
+  // A search, which begins a line when another has ended. Only at the end of a batch does it run
+  // fewer lines than fit, so its batches are larger.
   kSearch,
 };
 // True if `lines` lines with `tokens` tokens are a full batch.

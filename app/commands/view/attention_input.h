@@ -31,7 +31,7 @@ struct HeadChoice {
   IndexList heads{};
 };
 
-// Adds --example, --layers and --heads. The help calls the default of --example `examples`.
+// Adds --example, --layers and --heads. `examples` says in the help what --example is by default.
 void add_head_choice(const Command& command, HeadChoice& choice, std::string_view examples);
 
 // Throws UsageError if the file does not have the chosen example.

@@ -2,6 +2,7 @@
 // The command `qkv inspect`, which tells what a file is and whether it is intact.
 #include "commands/view/inspect.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -66,6 +67,9 @@ Inspection inspect(const std::string& path, const InspectOptions& options) {
 }
 
 void run(const InspectOptions& options) {
+  if (std::ranges::count(options.paths, "-") > 1) {
+    throw UsageError("- is given twice, but standard input is read once");
+  }
   for (const std::string& path : options.paths) {
     if (path == "-" && !options.kind) {
       throw UsageError(

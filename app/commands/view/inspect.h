@@ -20,8 +20,8 @@ struct Inspection {
 // `attn` is read if it is an attention file. Like all functions here, throws InputError.
 Inspection inspect_arrays(const std::string& path, std::string_view format,
                           const qkv::app::AttentionFileOptions& options);
-// Inspect files of text, of which every line or record is read: word vectors, text in columns,
-// tables of numbers, and other text.
+// Inspect word vectors, text in columns, tables of numbers, and other text, of which every line or
+// record is read.
 Inspection inspect_vectors(const std::string& path);
 Inspection inspect_columns(const std::string& path);
 Inspection inspect_numbers(const std::string& path);

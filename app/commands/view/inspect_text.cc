@@ -30,10 +30,10 @@ std::string_view name_of(VectorFormat format) {
   return kVectorFormats[static_cast<std::size_t>(format)].name;
 }
 
-// A summary of tab-separated text. A row is a line that is not empty.
+// A summary of tab-separated text. A row is a line that is not blank.
 struct TextRows {
   Index rows = 0;
-  Index lines = 0;   // rows, and the empty lines before the last row
+  Index lines = 0;   // rows, and the blank lines before the last row
   Index fewest = 0;  // the least number of columns of a row
   Index most = 0;
   Index odd_line = 0;  // the first line whose number of columns is not the first row's; 0: none

@@ -97,8 +97,8 @@ const std::string* top_token(const AttentionFile& file, const HeadStatistics& he
   return &file.src[static_cast<std::size_t>(head.example)][static_cast<std::size_t>(head.top_key)];
 }
 
-// A number with so many digits after the point. In a file that holds scores instead of weights it
-// may be as large as the fill of masked keys, or larger, and is then shown with three digits.
+// A number with `digits` digits after the point. If it is no count but 1e6 or more, as in a file of
+// scores whose masked keys hold -1e9, it is shown with three significant digits.
 std::string shown(double value, int digits) {
   constexpr double kLargestInFull = 1e6;
   if (digits > 0 && std::fabs(value) >= kLargestInFull) return fmt::format("{:.3g}", value);
@@ -165,8 +165,8 @@ std::string table(const Stats& stats) {
   return text;
 }
 
-// The table for a narrower terminal: its columns are in bands, in which each row begins with the
-// head's place, such as "0/2/5" for example, layer and head.
+// The table for a terminal that table() is too wide for: its columns are in bands, in which each
+// row begins with the indices of the head, such as "0/2/5" below the title "example/layer/head".
 std::string table_in_bands(const Stats& stats, int columns) {
   std::vector<std::string> places(stats.heads.size());
   std::vector<qkv::app::picture::Column> cells;

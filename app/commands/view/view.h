@@ -71,8 +71,8 @@ struct PictureStyle {
 void add_style(const Command& command, PictureStyle& style);
 // Throws UsageError for options that contradict each other.
 void check_style(const PictureStyle& style, bool is_difference);
-// Throws UsageError if the low end of the colours does not apply to `colours`, or no number that is
-// shown lies above it.
+// Throws UsageError if style.lowest is given and `colours` are centred at 0, or if style.highest is
+// absent and no number that is shown lies above style.lowest.
 void check_lowest(const PictureStyle& style, qkv::app::Colours colours, const qkv::Tensor& weights,
                   const qkv::Tensor& allowed);
 // Warns if the font of --font is not installed, so that a .png or .pdf is drawn in another one.
@@ -113,7 +113,7 @@ struct Selection {
   std::vector<qkv::Index> layers{};
   std::vector<qkv::Index> heads{};
   std::vector<qkv::Index> queries{};  // row indices of the file
-  std::vector<qkv::Index> named{};    // the query of each of these rows: AttentionFile::query_of()
+  std::vector<qkv::Index> named{};    // the query of each row in `queries`, by query_of()
   std::vector<qkv::Index> keys{};
   std::vector<qkv::Index> special_queries{};  // selected, but hidden as special tokens
   std::vector<qkv::Index> special_keys{};
@@ -128,38 +128,38 @@ Selection select(const qkv::app::AttentionFile& file, const ViewOptions& options
 // The maps that are shown: a copy of the selected part, after reductions.
 struct Shown {
   Selection selection{};
-  qkv::Tensor weights{};              // [L,H,Tq,Tk]; float32 or float64 after a reduction
+  qkv::Tensor weights{};              // [L,H,Tq,Tk]; float32 or float64 if reduced or subtracted
   qkv::Tensor allowed{};              // bool [L,H,Tq,Tk], false where masked; absent: no mask
   std::vector<std::string> layers{};  // titles such as "layer 2"; "": no such axis, or reduced
   std::vector<std::string> heads{};
   qkv::app::Strings src{};           // the tokens of the keys; empty if the file has none
   qkv::app::Strings tgt{};           // the tokens of the queries
-  qkv::app::Strings tgt_in_files{};  // texts of their indices, which files have if `tgt` is empty
-  qkv::Tensor rows{};        // int64, the query indices if the file has `rows` and they ascend
+  qkv::app::Strings tgt_in_files{};  // indices of the queries as text, for files if `tgt` is empty
+  qkv::Tensor rows{};        // int64 [Tq], ascending query indices for output files; may be absent
   qkv::app::Strings axes{};  // names of rows and columns, [2]; no values: the usual ones
   qkv::app::Strings line{};  // the example's sentence, [1]; no values: none
   qkv::app::Strings translation{};  // the translation of the sentence, [1]
-  qkv::app::Strings quantity{};     // the name of the numbers that the file stores, [1]
+  qkv::app::Strings quantity{};     // the name of the numbers for output files, [1]
   int stored_rank = 2;              // the rank of attn in the file
   std::string array = "attn";       // the name of the weights in output files
   std::vector<Note> notes{};        // the notes on the picture, with their hints
   qkv::app::Picture picture{};      // points into the tensors above
 };
 
-// The selected maps of `file`, or their difference from those of `minus` unless it is null.
+// The selected maps of `file` or, if `minus` is not null, their difference from its maps.
 Shown show(const qkv::app::AttentionFile& file, const qkv::app::AttentionFile* minus,
            const ViewOptions& options);
 
-// Makes `shown` its difference from the same part of the other file, with notes on how the two
-// differ in tokens and masks. Throws InputError if the parts are not the same.
+// Subtracts `part`, the corresponding part of the other file, from `shown`, and notes where the two
+// differ in tokens and masks. Throws InputError if layers, heads, queries or keys differ.
 void subtract(const Shown& part, const ViewOptions& options, Shown& shown);
 
-// The name of an example, "example 2 of 4"; of a translation, with its line, counted from 1 as by
-// qkv translate: "example 2 of 4 (line 3)".
+// The name of an example, "example 2 of 4", or in a file of translations, whose lines count from 1
+// as in qkv translate, "example 2 of 4 (line 3)".
 std::string example_name(const qkv::app::AttentionFile& file, qkv::Index example);
 
-// The examples of a page: the one that the options choose, or all that are not empty. Throws
-// UsageError if there is none.
+// The examples of a page: the one that the options choose, or all that are not empty; all if the
+// options name tokens, queries or keys. Throws UsageError if there is none.
 std::vector<qkv::Index> page_examples(const qkv::app::AttentionFile& file,
                                       const ViewOptions& options);
 

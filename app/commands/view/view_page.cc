@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page that `qkv view -o FILE.html` writes: everything that is selected, of all examples.
+// The page that `qkv view -o FILE.html` writes: the selected maps of all examples, or of one.
 #include <algorithm>
 #include <cmath>
 
@@ -24,11 +24,13 @@ constexpr std::string_view kSelect =
 ViewOptions options_of(const ViewOptions& options, const std::string& spec, Index example) {
   ViewOptions one = options;
   one.input.spec = spec;
+  const std::string name = split_spec(options.input.spec).name;  // also of a --minus without one
+  if (!name.empty()) one.input.options.name = name;
   one.choice.example = example;
   one.all_maps = true;
   one.style.title.clear();  // the picture's title is then the example's
   if (options.is_difference()) {
-    one.style.colours.reset();  // those of the option are for differences
+    one.style.colours.reset();  // --colours is for the difference
     one.minus.clear();
   }
   return one;
@@ -72,8 +74,8 @@ std::vector<Index> unusual(const std::vector<Index>& indices) {
   return usual ? std::vector<Index>() : indices;
 }
 
-// The mean entropies of the rows that the selected maps pool; none if they are not known, or not of
-// the whole maps as they are in the file.
+// The mean entropy of each selected map's rows before pooling; none if the file does not store
+// these entropies, or if the maps shown are parts or reductions of the file's.
 std::vector<double> entropies_of(const AttentionFile& file, const Selection& part,
                                  const ViewOptions& options) {
   std::vector<double> means;
@@ -86,7 +88,7 @@ std::vector<double> entropies_of(const AttentionFile& file, const Selection& par
       Index rows = 0;
       for (Index row = 0; row < file.row_entropy.size(4); ++row) {
         const double entropy = file.row_entropy.at<double>({part.example, layer, head, 0, row});
-        if (!std::isfinite(entropy)) continue;  // a row without keys
+        if (!std::isfinite(entropy)) continue;  // a NaN row
         sum += entropy;
         ++rows;
       }

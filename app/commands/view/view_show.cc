@@ -78,8 +78,8 @@ void note_queries(const AttentionFile& file, Shown& shown) {
   }
 }
 
-// Notes such as "2 of 9 keys not selected". If the maps are weights, with the weight that these
-// keys hold, since rows without them do not sum to 1.
+// Adds notes such as "2 of 9 keys not selected". If the maps are weights, the notes say how much
+// weight these keys hold, since rows without these keys do not sum to 1.
 void note_keys(const AttentionFile& file, bool are_weights, Shown& shown) {
   const Index all = file.attn.size(4) - shown.selection.padding_keys;
   const auto add = [&](const std::vector<Index>& keys, std::string_view how) {
@@ -135,14 +135,14 @@ std::vector<Note> reduce_all(const std::vector<Reduction>& reductions, bool are_
   return notes;
 }
 
-// Sets what output files say of the queries: `rows`, the indices of queries that are not 0, 1, 2,
-// .. and ascend, and tokens. Where rows cannot be set, or would leave a square map whose queries
-// the tokens of the keys would name, tokens of queries that have none are their indices.
+// Sets what output files say of the queries. `rows` holds their indices if these ascend and are not
+// just 0, 1, 2, .. Queries without tokens get their indices as tokens, `tgt_in_files`, where `rows`
+// cannot be set, and where readers of a square map would give them the tokens of the keys.
 void name_queries(const AttentionFile& file, Shown& shown) {
   const std::vector<Index>& named = shown.selection.named;
   const bool ascends = std::is_sorted(named.begin(), named.end());
   const bool counts = ascends && named.back() == std::ssize(named) - 1;
-  // Readers compare rows with the places of keys, so that keys must be there from the first on.
+  // Readers compare `rows` with the places of keys, which must therefore be the keys 0, 1, 2, ..
   const std::vector<Index>& keys = shown.selection.keys;
   const bool has_places =
       std::is_sorted(keys.begin(), keys.end()) && keys.back() == std::ssize(keys) - 1;
@@ -200,8 +200,8 @@ void add_notes(const AttentionFile& file, const ViewOptions& options, Shown& sho
     shown.notes.push_back({example_name(file, part.example)});
   }
   shown.notes.insert(shown.notes.end(), part.omissions.begin(), part.omissions.end());
-  // Sums of the rows of scores and differences are not noted. An array of another name, whose
-  // quantity the file does not name, counts as weights.
+  // Row sums and faults are noted only for weights. An array of another name, whose quantity the
+  // file does not name, counts as weights.
   const std::string quantity = quantity_of(file, options.input);
   const bool are_weights = !options.is_difference() && quantity != "score" &&
                            quantity != "difference" &&
@@ -277,7 +277,8 @@ void set_style(const PictureStyle& style, const std::string& quantity, Shown& sh
 
 std::string quantity_of(const AttentionFile& file, const AttentionInput& input) {
   if (!file.quantity.empty()) return file.quantity;
-  const std::string name = split_spec(input.spec).name;
+  const ArraySpec parts = split_spec(input.spec);
+  const std::string& name = parts.name.empty() ? input.options.name : parts.name;
   if (name.empty() || name == "attn" || name == "weights" || name == "dropped") return "weight";
   const bool is_score = name == "scores" || name == "capped" || name == "masked";
   return is_score ? "score" : name;

@@ -33,7 +33,8 @@ class ParameterFile {
     });
   }
 
-  // The parameter of this name as float64; empty if the file has none. Throws InputError for text.
+  // The parameter of this name as float64; empty if the file has none. Throws InputError unless its
+  // dtype is a floating-point type.
   std::optional<Tensor> find(const std::string& name) const {
     const std::string wanted = (prefixed_ ? std::string(kPrefix) : "") + name;
     for (const qkv::app::NamedArray& array : arrays_) {
@@ -133,7 +134,7 @@ qkv::ConstView parameter(const std::vector<Parameter>& parameters, std::string_v
   return {};
 }
 
-// Allocates the results for x [T,D]; `lead` is their leading axes, {} or {H}.
+// Allocates the results for x [T,D]. All but `out` have the leading axes `lead`, {} or {H}.
 void reserve(WordAttention& attention, const qkv::Dims& lead, const Tensor& x, bool matrices) {
   const Index words = x.size(0);
   const auto with = [&](std::initializer_list<Index> sizes) {
@@ -173,8 +174,8 @@ qkv::Outputs outputs_of(WordAttention& attention, Tensor& masked, bool heads) {
   return outputs;
 }
 
-// The scores after expressions, in the shape of the scores; absent unless expressions and matrices
-// are given.
+// Memory for the scores after expressions, in the shape of attention.scores; absent if there are no
+// expressions or attention.scores is absent.
 Tensor masked_scores(const WordAttention& attention, const Expressions& expressions) {
   if (!expressions.given() || !attention.scores.given()) return {};
   return {DType::kFloat64, attention.scores.shape()};
@@ -260,7 +261,7 @@ void check_memory(const WordInput& input, const WordsOptions& options, double pa
   const bool wide = options.heads > 0 && options.form == qkv::HeadForm::kWide;
   const bool learned = options.heads > 0 || qkv::has_parameters(options.score);
   const double parameters = learned ? 8 * width * width * (wide ? heads : 1) : 0;
-  // Each parameter is held twice: in the layer, and as a copy in the results.
+  // Parameters are at most four matrices, each held twice: in the layer, and as a copy in results.
   ::check_memory(8 * 8 * words * width * (wide ? heads : 1) + 8 * parameters +
                      pair_bytes * heads * words * words,
                  fmt::format("word vectors [{},{}]", words, width),

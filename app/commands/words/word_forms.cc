@@ -23,7 +23,7 @@ std::string_view form_of(const WordsOptions& options) {
 
 // ---- arrays ---------------------------------------------------------------------------------
 
-// The texts among the arrays of a file, as arrays of strings. The views of arrays() point into it.
+// The texts among the arrays of a file. The views that arrays() returns point into this struct.
 struct Texts {
   Strings tokens{};
   Strings spellings{};
@@ -152,8 +152,8 @@ qkv::app::Picture picture(const WordInput& input, const WordAttention& attention
   return picture;
 }
 
-// The picture of a file, which says by itself where the parameters come from and how the scores
-// were changed; on a terminal the report says it.
+// The picture for a file, with notes on where the parameters come from and how the scores were
+// changed; on a terminal the report has these facts.
 qkv::app::Picture picture_of_file(const WordInput& input, const WordAttention& attention,
                                   const WordsOptions& options, const Expressions& expressions) {
   qkv::app::Picture file = picture(input, attention);

@@ -27,7 +27,7 @@ inline constexpr Choice<Unknown> kUnknowns[] = {
 struct WordsOptions {
   std::vector<std::string> text{};  // parts to join by blanks; "-" alone is standard input
   std::string vectors{};            // the file of word vectors; "": spelling vectors
-  qkv::Index width = 0;             // numbers of a word vector; 0: that of the file, spelling 50
+  qkv::Index width = 0;             // numbers per word vector; 0: as in the file, 50 for spelling
   Unknown unknown = Unknown::kError;
   qkv::Score score;       // its parameters are not set
   bool identity = false;  // --identity: no projections
@@ -65,7 +65,7 @@ struct WordAttention {
   qkv::Tensor unmasked{};     // [T,T] bool; absent unless a pair is masked and weights are given
   qkv::Tensor lse{};          // [T], the log-sum-exp of each word's scores
   qkv::Tensor top_weights{};  // [T,n], the n largest weights of each word; n = 2, or 1 if T = 1
-  qkv::Tensor top_keys{};     // [T,n], int64, the words that these weights are of
+  qkv::Tensor top_keys{};     // [T,n], int64, the word of each of top_weights, or -1
   qkv::Tensor out{};          // [T,D], without a head axis
 };
 
@@ -73,7 +73,8 @@ struct WordAttention {
 WordInput read_words(const WordsOptions& options, const Common& common);
 
 // Computes the attention; scores and weights are returned only if `matrices` is true. Throws
-// UsageError for an expression that reads outside of an array.
+// UsageError for an expression that reads outside of an array, heads that do not divide the width
+// or too little memory, and InputError for parameters that do not fit.
 WordAttention attend_words(const WordInput& input, const WordsOptions& options,
                            const Expressions& expressions, const Common& common, bool matrices);
 
@@ -96,7 +97,7 @@ inline constexpr qkv::Index kLongestMap = 100;
 inline constexpr qkv::Index kMostMaps = 12;
 
 // The forms of the results for standard output and files. The arguments must outlive the returned
-// functions and may be filled after this call. The arrays hold everything needed to recompute them.
+// functions and may be filled after this call. The arrays hold all that a recomputation needs.
 Results word_forms(const WordInput& input, const WordAttention& attention,
                    const WordsOptions& options, const Expressions& expressions,
                    const Common& common);

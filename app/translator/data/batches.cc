@@ -16,11 +16,12 @@
 namespace qkv::app {
 namespace {
 
-// The last counter word of the two shuffles' random numbers; those of the layers are below 16.
+// The last word of Philox's counter in each of the two shuffles; layers use words below 16.
 enum class Order : std::uint32_t { kPairs = 16, kBatches = 17 };
 
-// Shuffles by Fisher-Yates, from the end; unlike std::shuffle it is equal everywhere. An index is
-// the high half of the product of a random word and the bound, non-uniform by at most bound / 2^32.
+// Shuffles by Fisher-Yates, from the end; the result is equal everywhere, unlike std::shuffle's. An
+// index is the high half of the product of a random word and the bound, non-uniform by at most
+// bound / 2^32.
 template <class T>
 void shuffle(std::vector<T>& values, std::uint64_t seed, Index epoch, Order order) {
   for (std::size_t i = values.size(); i > 1; --i) {
@@ -47,7 +48,7 @@ std::vector<Index> all_pairs(std::string_view function, std::span<const PairLeng
   return pairs;
 }
 
-// Sorts the sentence pairs by length, stably, and cuts them into batches as long as the limit
+// Sorts the sentence pairs by length, stably, and cuts them into batches as large as the limit
 // allows.
 std::vector<std::vector<Index>> cut(std::vector<Index> pairs, std::span<const PairLength> lengths,
                                     Index most_tokens) {

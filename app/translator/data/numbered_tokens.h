@@ -46,7 +46,7 @@ class NumberedTexts {
     return vocabulary.build(min_count);
   }
 
-  // Returns each text's token ids, the end token last. These texts are then empty.
+  // Returns each text's token ids, the end token last, and leaves this object empty.
   std::vector<Text> take_ids(const Vocabulary& vocabulary) {
     std::vector<std::string> tokens;
     tokens.reserve(tokens_.size());

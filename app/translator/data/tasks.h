@@ -9,9 +9,9 @@
 #include <qkv/export.h>
 #include <qkv/view.h>
 
-// Synthetic tasks to train a translator on. Example n of a task depends only on the seed and n
-// (Philox4x32-10), so it is equal on every machine and in a corpus of any length. Both functions
-// throw Error for a negative n.
+// Synthetic tasks to train a translator on. Example n of a task depends only on the seed, n and the
+// split of days (Philox4x32-10), so it is equal on every machine and in a corpus of any length.
+// date_example() and reverse_example() throw Error for a negative n.
 namespace qkv::app {
 
 // A sentence pair of a task.

@@ -6,8 +6,8 @@
 
 // Embeds a file's bytes between the symbols `name`_begin and `name`_end. The assembler does it, so
 // that the compiler need not parse millions of numbers. `path` is the file's path, in quotes.
-// `hash` is the file's hash: it makes the text differ for compiler caches, which see only this
-// text.
+// `hash` is the file's hash, which makes this text differ between files: compiler caches see only
+// the text.
 // clang-format off
 #define QKV_LINK_FILE(name, path, hash)                                       \
   __asm__(".section .rodata\n.balign 64\n"                                   \
@@ -32,7 +32,7 @@ TranslationModel parsed(const char* name, const char* begin, const char* end) {
 }
 
 // The longest sources in the data of each model's train.sh, as `qkv train` reports them. The linked
-// files are older than the field for this number.
+// files lack the setting longest_source.
 constexpr Index kLongestDate = 64;
 constexpr Index kLongestEnglish = 94;
 

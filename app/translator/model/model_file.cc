@@ -199,7 +199,7 @@ Strings style_rows(const TextStyle& style) {
 
 // ---- reading ------------------------------------------------------------------------------------
 
-// The arrays of a file that were not taken yet.
+// The arrays of a file that have not been taken yet.
 class Contents {
  public:
   Contents(const std::string& file, std::vector<NamedArray> arrays) : file_(file) {
@@ -361,7 +361,7 @@ void add_rule(TextStyle& style, const std::string& rule, const std::string& valu
   }
 }
 
-// Reads the style; models of earlier versions have none.
+// Reads the style, which is empty if the file has none.
 TextStyle take_style(Contents& contents) {
   TextStyle style;
   if (!contents.has(kStyleArray)) return style;
@@ -498,7 +498,7 @@ TranslationModel read_model_file(const std::string& path, const std::atomic<bool
   if (path != "-" && std::filesystem::is_directory(path, error)) {
     return read_model_file(model_path(path, kBestFile), stop);
   }
-  // A pipe is read only once.
+  // Only a regular file is examined first: a pipe can be read only once.
   if (path != "-" && std::filesystem::is_regular_file(path, error)) {
     expect_safetensors(path, stop);
   }

@@ -41,9 +41,9 @@ inline constexpr Choice<ParameterStorage> kParameterStorages[] = {
     {"f16", ParameterStorage::kFloat16},
     {"bf16", ParameterStorage::kBFloat16}};
 
-// The settings of config.json whose `qkv train` option is not simply the setting's name. (By
-// default it is: --batch-tokens sets batch_tokens.) "DATA" is a positional argument; an empty
-// option means that no option sets this one.
+// The settings of config.json whose `qkv train` option differs from the setting's name. (All others
+// are like batch_tokens, set by --batch-tokens.) "DATA" is a positional argument; an empty option
+// means that no option sets the setting.
 struct SettingOption {
   std::string_view setting;
   std::string_view option;

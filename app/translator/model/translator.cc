@@ -138,7 +138,7 @@ TranslatorGradients Translator::zero_gradients() const {
           .output = layers_.output.zero_gradients()};
 }
 
-// Computes on a copy of `run`, so that a pass that fails leaves it unchanged and the next pass
+// Computes on a copy of `run`, so that a pass that fails leaves `run` unchanged and the next pass
 // draws the same dropout.
 TranslationLoss Translator::loss(std::span<const TokenPair> pairs, RunState& run,
                                  Context& context) const {

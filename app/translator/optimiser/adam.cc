@@ -16,8 +16,8 @@
 namespace qkv::app {
 namespace {
 
-// The least epsilon: a parameter that never had a gradient is divided by it, in the parameter's
-// type.
+// The least epsilon, which is not 0 in float32 either: the update of a parameter that never had a
+// gradient is 0 / epsilon.
 constexpr double kLeastEpsilon = 1e-30;
 
 void check_range(std::string_view name, double value, double end) {

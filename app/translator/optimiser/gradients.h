@@ -31,9 +31,9 @@ std::vector<TrainedParameter> trained_parameters(L& layer, G& gradients) {
   return list;
 }
 
-// The Euclidean norm of all gradients together. The squares are summed in float64, in pieces of
-// fixed length (reference/update.h) that are added in the order of the list, so that the result is
-// bit-identical for any number of threads. It is NaN if any gradient is NaN.
+// The Euclidean norm of all gradients together. The squares are summed in float64
+// (reference/update.h), in pieces of fixed length that are added in the order of the list, so that
+// the result is bit-identical for any number of threads. It is NaN if any gradient is NaN.
 double gradient_norm(std::span<const TrainedParameter> list, const Executor& executor = {});
 
 // Multiplies every gradient. Each product is rounded once, to the gradient's type.
@@ -43,9 +43,9 @@ void scale_gradients(std::span<const TrainedParameter> list, double factor);
 // not above `most`, or is NaN or infinite.
 double clip_factor(double norm, double most);
 
-// Clips gradients whose norm is above `most` to that norm (Pascanu, Mikolov, Bengio 2013, algorithm
-// 1). Returns the norm before clipping. If it is NaN or infinite, nothing changes, and the caller
-// has to decide. `most` is positive; infinity means no clipping.
+// Scales gradients whose norm is above `most` to the norm `most` (Pascanu, Mikolov, Bengio 2013,
+// algorithm 1). Returns the norm before clipping. If that is NaN or infinite, the gradients stay
+// unchanged, and the caller has to decide. `most` is positive; infinity means no clipping.
 double clip_gradients(std::span<const TrainedParameter> list, double most);
 
 // Adds the gradients of all sets to those of the first: sets[n][p] is parameter p of set n. Each

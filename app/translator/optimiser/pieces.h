@@ -16,9 +16,9 @@
 // Work on all numbers of some parameters, cut into pieces that are the tasks of an executor.
 namespace qkv::app {
 
-// The count of numbers in a piece. A piece and those of seven other sets stay in the second-level
-// cache (256 KiB of float32), and 8,192 are enough work for a task. It is a constant because it
-// determines the order of sums.
+// The count of numbers in a piece. One piece in each of eight sets (256 KiB of float32) stays in
+// the second-level cache, and 8,192 numbers are enough work for a task. The count is a constant
+// because it determines the order of sums.
 inline constexpr Index kPiece = 8192;
 
 // A piece: `count` numbers of the parameter with index `parameter`, from number `first` on.
@@ -72,8 +72,7 @@ struct ForTypes {
   }
 };
 
-// The kernels of this CPU's target, or plain loops if it has none. Throws Error if QKV_TARGET names
-// no target.
+// The kernels of cpu_target(), or plain loops for "reference". Throws Error if cpu_target() does.
 ForTypes<kernels::UpdateKernels> update_kernels_in_use();
 
 }  // namespace qkv::app

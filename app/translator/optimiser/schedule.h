@@ -11,7 +11,7 @@ namespace qkv::app {
 struct Schedule {
   double rate = 1e-3;  // the peak, above 0
   Index warmup = 0;    // W updates; 0: no warm-up
-  // D updates: u updates after the warm-up the rate is rate / sqrt(1 + u / D); 0: constant.
+  // D, in updates: update u has the rate rate / sqrt(1 + (u - W) / D) from W on; 0: constant.
   double decay = 0;
 };
 

@@ -16,7 +16,7 @@ class EncoderPass {
               Context& context);
 
   void forward(RunState& run);
-  // The forward pass without dropout that keeps nothing for a backward pass.
+  // The forward pass without dropout, which no backward pass may follow.
   void evaluate(const GruStack::Packed& packed);
   // The backward pass of forward(), from d_states [B,Ts,2 hidden] and d_last [2,B,hidden].
   void backward(const Tensor& d_states, const Tensor& d_last, TranslatorGradients& gradients);

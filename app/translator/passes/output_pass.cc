@@ -13,10 +13,10 @@
 namespace qkv::app {
 namespace {
 
-// The number of rows whose logits are computed at once. The weight and its gradient are read once
-// for them, so there should be many, but about 2^22 numbers bound the memory of large vocabularies.
-// It is a multiple of the block of gradient sums, so that the order of summation is that of all
-// rows at once.
+// The number of rows whose logits are computed at once. Many rows share one read of the weight and
+// of its gradient; about 2^22 logits bound the memory of large vocabularies. The number is a
+// multiple of the block of gradient sums, so that the order of summation is that of all rows at
+// once.
 Index logits_at_once(Index V) {
   constexpr Index kLogits = Index{1} << 22;
   constexpr Index kMostBlocks = 3;  // 384 rows are also whole tiles of 6 rows

@@ -14,8 +14,8 @@
 // padding.
 namespace qkv::app {
 
-// If several processes share the rows, those of each begin at a multiple of this number. Sums over
-// rows are divided there, so that they do not depend on the number of processes.
+// The rows of each process begin at a multiple of this number if several processes share them. Sums
+// over rows are divided only there, and thus do not depend on the number of processes.
 inline constexpr Index kOutputRows = core::kGradientBlock;
 
 class OutputPass {
@@ -27,19 +27,20 @@ class OutputPass {
 
   // Rows of the readout t_i [count, readout_width()], to be written before a loss is computed.
   View rows(Index first, Index count) { return slice(rows_, 0, first, first + count); }
-  // Gradients of the rows [count, readout_width()], to be read after loss_and_gradients().
+  // Gradients of the rows [count, readout_width()], to be read after loss_and_gradients() or
+  // losses_and_row_gradients().
   View d_rows(Index first, Index count) { return slice(d_rows_, 0, first, first + count); }
 
   TranslationLoss loss();
   // Overwrites the gradients of the output layer's bias and of its weight, which may be tied.
   TranslationLoss loss_and_gradients(TranslatorGradients& gradients);
 
-  // In place of loss_and_gradients(), where another pass has the rows before these: computes the
-  // gradients of the rows, and keeps the gradients of the logits for token_gradients(). Returns
-  // [2,targets]: the losses with smoothed labels, and the log-probabilities.
+  // Takes the place of loss_and_gradients() for a pass that has only some of a batch's rows:
+  // computes the gradients of these rows, and keeps those of the logits for token_gradients().
+  // Returns [2,targets]: the losses with smoothed labels, and the log-probabilities.
   const Tensor& losses_and_row_gradients();
-  // Then adds these rows' part to the gradients for the tokens `first` to `first + count`, or
-  // overwrites them.
+  // After losses_and_row_gradients(): adds the rows' part to the layer's gradients for the tokens
+  // first .. first + count - 1, or overwrites these gradients.
   void token_gradients(TranslatorGradients& gradients, Index first, Index count, Write write);
   // The loss, given the losses of all rows [2,targets] in order.
   static TranslationLoss sum(const Tensor& losses);

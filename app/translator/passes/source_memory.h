@@ -51,7 +51,7 @@ class SourceMemory {
               TranslatorGradients& gradients);
 
  private:
-  // Arrays that the steps save for their backward pass.
+  // Arrays that the steps keep for look_back() and finish().
   struct Kept {
     Tensor lse;      // [steps,B,heads]
     Tensor query;    // [steps,B,hidden] projected queries of multi-head attention

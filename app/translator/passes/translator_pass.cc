@@ -161,7 +161,7 @@ void TranslatorPass::decode_backward(TranslatorGradients& gradients, Write embed
   Tensor d_input(config_.dtype, {1, B_, width});
   Tensor d_state(config_.dtype, {1, B_, H});
   for (Index t = steps_ - 1; t >= 0; --t) {
-    const View ds = states(d_rows_, t, 1);  // gradient of state t, now the readout's part
+    const View ds = states(d_rows_, t, 1);  // gradient of state t: at first, the readout's part
     cell_->backward(rows_of(entry(ConstView(gates_), t)), rows_of(states(rows_, t, 1)),
                     rows_of(states(d_rows_, t + 1, 1)), rows_of(d_input.view()),
                     rows_of(d_state.view()), rows_of(entry(d_gates_.view(), t)));
@@ -201,7 +201,7 @@ void TranslatorPass::read_out_backward(const View& d_largest, TranslatorGradient
   d_rows_ = Tensor(config_.dtype, rows_.shape());
   dropout_.backward(saved_readout_dropout_, d_largest, d_largest);
   larger_of_pairs_backward(d_largest,
-                           maxout_input_);  // overwrites maxout_input_ with their gradients
+                           maxout_input_);  // overwrites maxout_input_ with its gradient
   const View all = rows_of(slice(d_rows_.view(), 0, 1, 1 + steps_));
   Tensor d_live;
   if (has_padding()) d_live = Tensor(config_.dtype, live_rows_.shape());

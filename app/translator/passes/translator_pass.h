@@ -73,7 +73,8 @@ class TranslatorPass {
   Tensor rows_, d_rows_;
   Tensor gates_, d_gates_;  // [Tt,B,4 hidden]: what the decoder's cell saves, and its gradient
   Tensor live_rows_;        // the readout's input without padding, if there is padding
-  // [targets, 2 readout_width()]: output of the readout layer, from backward() on its gradient.
+  // [targets, 2 readout_width()]: the readout layer's output; backward() overwrites it with its
+  // gradient.
   Tensor maxout_input_;
   Embedding::Saved saved_embedding_;
   DropoutLayer::Saved saved_embedding_dropout_, saved_readout_dropout_;

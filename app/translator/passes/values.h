@@ -48,8 +48,8 @@ AnyView rows_of(const AnyView& view) {
 // Writes the larger of pairs[n,2c] and pairs[n,2c+1] to `to`: [N,2 C] -> [N,C]. If a pair
 // has a NaN, the result is NaN.
 void larger_of_pairs(const ConstView& pairs, const View& to);
-// The backward pass of larger_of_pairs() in place: the gradient d goes to the larger number of each
-// pair, of two equal ones to the first; the other one becomes 0.
+// The backward pass of larger_of_pairs() in place: the gradient d replaces the larger number of
+// each pair, or the first of two equal ones; 0 replaces the other.
 void larger_of_pairs_backward(const ConstView& d, const View& pairs);
 
 }  // namespace qkv::app

@@ -21,8 +21,8 @@ struct Continuation {
   double log_probability = 0;  // of the hypothesis with this token
 };
 
-// The normaliser of a row of logits: their maximum, and log(sum of e^logit) in float64, which is
-// NaN if a logit is NaN or none is finite.
+// The normaliser of a row of logits: their maximum, NaN if one is NaN, and log(sum of e^logit) in
+// float64, NaN unless the maximum is finite.
 struct Normaliser {
   double largest = 0;
   double log_sum = 0;
@@ -31,8 +31,8 @@ struct Normaliser {
   bool given() const;
 };
 
-// The numbers that tokens are compared by. kOnlyOrder takes the logits instead of
-// log-probabilities, which have the same order within a row.
+// The numbers that tokens are compared by. kOnlyOrder takes a row's logits, which have the order of
+// its log-probabilities: normaliser() then sets log_sum to 0 instead of the logarithm.
 enum class RowScores { kLogProbabilities, kOnlyOrder };
 template <class T>
 Normaliser normaliser(const T* logits, Index V, RowScores scores,
@@ -48,8 +48,8 @@ struct ContinuedRow {
 
 // The `wanted` likeliest continuations by a token other than padding and the start token, best
 // first. A logit x of a row adds x - log_sum to the row's log-probability. In a tie the first row
-// is better, then the lower token. The result is shorter if there are fewer numbers: NaN is never
-// chosen.
+// is better, then the lower token. The result is shorter if too few log-probabilities are numbers:
+// NaN is never chosen.
 template <class T>
 std::vector<Continuation> likeliest(std::span<const ContinuedRow<T>> rows, Index V, Index wanted,
                                     const kernels::LogitKernels<T>& by);

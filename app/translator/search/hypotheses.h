@@ -67,8 +67,8 @@ class Hypotheses {
   Index most_tokens_;
   bool done_ = false;
   std::vector<Node> nodes_;
-  // forget_dead_ends() runs when there are twice as many nodes as this: the most that it has kept
-  // so far, or 1024.
+  // The most nodes that forget_dead_ends() has kept so far, at least 1024. It runs when there are
+  // twice as many.
   std::size_t most_kept_nodes_ = 1024;
   std::vector<Hypothesis> live_;
   std::vector<Hypothesis> ended_;

@@ -30,7 +30,7 @@ void check(const SearchOptions& options) {
   }
   if (!(options.length_penalty >= 0) || std::isinf(options.length_penalty)) {
     throw Error(kTranslate, "length_penalty",
-                fmt::format("must be a number from 0, got {}", options.length_penalty));
+                fmt::format("must be finite and at least 0, got {}", options.length_penalty));
   }
 }
 

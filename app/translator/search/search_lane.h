@@ -32,7 +32,7 @@ class SearchQueue {
 
 // A decoding batch ("lane"): takes sources from the queue while it has room, and runs each decoder
 // step for all its hypotheses together. Several lanes run in parallel, each on a context of its
-// own; they share only the queue.
+// own; they share the model, the packed weights and the queue.
 class SearchLane {
  public:
   SearchLane(const SearchModel& model, const PackedDecoder& decoder, Context& context);

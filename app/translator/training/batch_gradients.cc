@@ -78,9 +78,9 @@ struct BatchGradients::Batch {
   // layer, and the ends.
   std::vector<Index> rank_rows{};
   std::vector<Index> output_rows{};
-  Tensor own_readout{}, own_d_readout{};  // unless they are those of `output`
+  Tensor own_readout{}, own_d_readout{};  // absent for one rank, which uses the rows of `output`
 
-  // The rows of a micro-batch in `from`, which are those of this rank.
+  // The rows of a micro-batch in `from`, an array of this rank's rows.
   View rows_of(const View& from, Index shard) const {
     const auto n = static_cast<std::size_t>(shard);
     const Index base = rows[static_cast<std::size_t>(first)];
@@ -140,7 +140,7 @@ TranslationLoss BatchGradients::compute(std::span<const TokenPair> pairs, std::u
 }
 
 // Makes the pass of the output layer for this rank's rows, and the readout of its micro-batches. A
-// single rank's readout are the rows of the pass; of several ranks each has whole blocks of rows.
+// single rank's readout is the rows of the pass; with several, each pass has whole blocks of rows.
 void BatchGradients::make_room(Batch& batch) {
   const TranslatorConfig& config = translator_.config();
   if (is_alone()) {
@@ -195,8 +195,8 @@ TranslationLoss BatchGradients::output_of_ranks(Batch& batch) {
   return OutputPass::sum(losses);
 }
 
-// Sums the gradients of the output layer over rows, from rank to rank, in rank 0's set. Some tokens
-// at a time, so that ranks work at the same time: each on other tokens.
+// Sums the gradients of the output layer over rows, from rank to rank, and sends the sum to rank
+// 0's set. The ranks work at the same time, each on a different range of tokens.
 void BatchGradients::sum_over_rows(Batch& batch) {
   constexpr Index kTokens = 512;
   const int me = ranks_.rank();
@@ -204,7 +204,7 @@ void BatchGradients::sum_over_rows(Batch& batch) {
     const auto r = static_cast<std::size_t>(rank);
     return batch.output_rows[r + 1] > batch.output_rows[r];
   };
-  int last = ranks_.count() - 1;  // of those with rows, which are the first ones
+  int last = ranks_.count() - 1;  // the last rank with rows; ranks before it may have none
   while (last > 0 && !has_rows(last)) --last;
   TranslatorGradients& gradients = shards_[0].gradients;
   const Index V = translator_.config().target_tokens;
@@ -234,8 +234,8 @@ void BatchGradients::sum_over_rows(Batch& batch) {
   }
 }
 
-// Adds the sets of `count` micro-batches, a power of two, to that of the first, on its rank: the
-// tree of sum_tree(), of which a rank computes branches.
+// Adds the sets of `count` micro-batches, a power of two, to the set of micro-batch `first`, on the
+// rank that owns it. Each rank computes branches of the tree of sum_tree().
 void BatchGradients::add_up(const Batch& batch, Index first, Index count) {
   const auto rank_of = [&](Index n) { return ranks::owner(n, batch.count, ranks_.count()); };
   const int me = ranks_.rank();

@@ -23,7 +23,7 @@ Index shard_count(Index pairs);
 
 // Computes the gradients of batches, whose micro-batches run in parallel: each is one task with a
 // serial context and its own set of gradients, on one of the ranks. The output layer, which is most
-// of the work, is computed for all micro-batches of a rank together, on all threads, so that its
+// of the work, is computed for all micro-batches together, on all threads and ranks, so that its
 // weight has one gradient. The result has the same bits on every rank, for any number of ranks and
 // threads.
 class BatchGradients {
@@ -32,9 +32,9 @@ class BatchGradients {
   BatchGradients(const Translator& translator, Executor executor, const std::atomic<bool>* stop,
                  Ranks& ranks);
 
-  // The loss of a training batch, which is that of all ranks; writes its gradients to set 0: sums
-  // over tokens, not means. Dropout depends on (seed, update, micro-batch). Throws Cancelled if the
-  // flag is set during the call and there is one rank; several ranks would wait for one another.
+  // Returns the loss of a training batch, the same on all ranks, and writes the batch's gradients,
+  // sums over tokens and not means, to set 0. Dropout depends on (seed, update, micro-batch). A
+  // single rank throws Cancelled if the flag is set during the call; several ranks ignore the flag.
   TranslationLoss compute(std::span<const TokenPair> pairs, std::uint64_t seed, Index update);
 
   // The translator's parameters with the gradients of set 0.

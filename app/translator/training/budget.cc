@@ -16,7 +16,7 @@ namespace {
               fmt::format("must be like 10e,5000u,30m: {}, got {}", rule, app::quoted(part)));
 }
 
-// A million years: numbers of seconds or updates stay far from the limits of their type.
+// A million years in seconds, so that seconds and updates stay far from the limits of their types.
 constexpr double kMost = 3.2e13;
 
 template <class T>

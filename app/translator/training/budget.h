@@ -26,10 +26,10 @@ struct Budget {
 };
 
 // Parses a budget such as "10e,5000u,30m": whole epochs (e) and updates (u), and a time in seconds
-// (s), minutes (m) or hours (h), each at most once, positive and at most 3.2e13 (seconds: a million
-// years). Throws Error (argument "budget") that says what is wrong.
+// (s), minutes (m) or hours (h), each at most once, positive and at most 3.2e13 (a million years in
+// seconds). Throws Error (argument "budget") that says what is wrong.
 QKV_API Budget parse_budget(std::string_view text);
-// A budget as text that parse_budget() reads: "10e,5000u,1800s".
+// A budget as text, such as "10e,5000u,1800s", which parse_budget() reads; "" without limits.
 QKV_API std::string to_string(const Budget& budget);
 
 bool is_spent(const Budget& budget, const Spent& spent);

@@ -16,7 +16,7 @@ namespace qkv::app {
 enum class BestBy { kBleu, kLoss };
 inline constexpr Choice<BestBy> kBestBy[] = {{"bleu", BestBy::kBleu}, {"loss", BestBy::kLoss}};
 
-// The quality of some parameters. The default is worse than that of every validation.
+// The quality of some parameters. The default is worse than every quality with a finite loss.
 struct Quality {
   double loss = std::numeric_limits<double>::infinity();
   double bleu = -1;  // 0 to 100; negative: unknown

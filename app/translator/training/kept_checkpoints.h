@@ -15,9 +15,9 @@
 // "checkpoint-1500.safetensors", which `qkv average` averages.
 //
 // A checkpoint is written at its update. The next save removes the oldest ones beyond the number to
-// keep, so that a killed process leaves all checkpoints that the last save kept. It may also leave
-// some of later updates: a resumed run removes them and writes its own, which differ only where a
-// clock decides.
+// keep, so that a killed process leaves all checkpoints that the last save kept. Checkpoints of
+// later updates may remain too: a resumed run removes them and writes its own, which are of other
+// updates only if validations are due by time.
 namespace qkv::app {
 
 std::string checkpoint_name(Index update);

@@ -22,8 +22,8 @@ namespace {
 
 using Arrays = std::map<std::string, Array>;
 
-// The array of a model's settings, rows of name and value, and the settings that only training
-// reads.
+// The array of a model's settings, rows of name and value, and the settings that describe training
+// and do not affect translations.
 constexpr const char* kSettings = "settings";
 constexpr std::string_view kOfTraining[] = {"dropout", "label_smoothing", "longest_source"};
 

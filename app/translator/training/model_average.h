@@ -14,7 +14,7 @@ namespace qkv::app {
 // The average of the models in these files, at least one: parameters are summed in float64 in the
 // order of the files, divided by their number, then rounded once. Everything that cannot be
 // averaged must be equal in all files: vocabularies, style, sizes and the like. Counts of tokens
-// and settings that concern training alone are those of the first model. Throws InputError that
+// and settings that describe training are those of the first model. Throws InputError that
 // names the file and the difference or the non-finite parameter; Cancelled if `stop` is set.
 QKV_API TranslationModel average_models(std::span<const std::string> files,
                                         const std::atomic<bool>* stop = nullptr);

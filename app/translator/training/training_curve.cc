@@ -21,7 +21,6 @@
 namespace qkv::app {
 namespace {
 
-// A line of the file.
 struct LoggedLine {
   CurvePoint point{};
   Index epoch = 0;  // count of complete epochs
@@ -99,8 +98,9 @@ LoggedLine read_line(const Members& members, Index least) {
   return line;
 }
 
-// Sets each line's epochs. The file has a line at the end of each epoch, and updates interpolate
-// between two of them. The epoch after the last such line is taken to be as long as the one before.
+// Sets each line's epochs. The file has a line at the end of each epoch; between two such lines,
+// epochs grow linearly with updates. The epoch after the last is taken to be as long as the one
+// before.
 void set_epochs(std::vector<LoggedLine>& lines) {
   std::vector<std::pair<double, double>> ends{{0, 0}};  // update, epoch
   for (const LoggedLine& line : lines) {
@@ -132,7 +132,7 @@ std::string training_log_of(const std::string& path) {
 
 std::vector<CurvePoint> read_training_curve(const std::string& path) {
   const std::string file = training_log_of(path);
-  std::error_code failed;  // reading the file reports why
+  std::error_code failed;  // read_text() reports errors
   if (file != path && std::filesystem::is_directory(path, failed) &&
       !std::filesystem::exists(file, failed) && !failed) {
     check_is_run(path);

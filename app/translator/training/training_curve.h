@@ -14,15 +14,15 @@ namespace qkv::app {
 // A line of train.jsonl. A member that the line lacks is empty; a non-finite number is NaN.
 struct CurvePoint {
   Index update = 0;
-  // Epochs so far, with the fraction of the current one; empty if no epoch is complete.
+  // Epochs so far, with the fraction of the current one; empty if no line ends an epoch.
   std::optional<double> epochs{};
   double seconds = 0;            // of all runs in the folder together
-  std::optional<double> loss{};  // mean training loss since the line before
+  std::optional<double> loss{};  // mean training loss since the last line without `end`
   std::optional<double> valid_loss{};
   std::optional<double> bleu{};
   bool is_best = false;  // the best validation so far, whose parameters were kept
   bool is_end = false;   // where a run ended
-  // False for a validation where a run ended that was resumed later: resuming discards it.
+  // False for a validation at the end of a run that was resumed: resuming discards it.
   bool counts = true;
 };
 
@@ -30,10 +30,10 @@ struct CurvePoint {
 QKV_API std::string training_log_of(const std::string& path);
 
 // Reads the progress of a run: one point for each line of training_log_of(path), in their order.
-// The point of a line that marks the end of a run has no `loss`, which is the mean over few updates
-// that the next line includes too; only if all lines mark ends, the last one keeps it. If the run
-// was resumed, such a line is not the best and does not count. Throws InputError for a file that is
-// missing or empty, and with the line for a line that training does not write.
+// The loss on a line that marks the end of a run is the mean over few updates, which the next line
+// includes too: the point has no `loss`, unless all lines mark ends and it is the last. If the run
+// was resumed, a validation on such a line is not the best and does not count. Throws InputError
+// for a file that is missing or empty, or, with the line number, a line that training cannot write.
 QKV_API std::vector<CurvePoint> read_training_curve(const std::string& path);
 
 }  // namespace qkv::app

@@ -18,7 +18,7 @@ struct LogLine {
   std::optional<double> loss{};  // per target token since the last line without `end`
   double learning_rate = 0;
   double gradient_norm = 0;
-  std::optional<double> clipped{};  // share of clipped updates; empty without clipping
+  std::optional<double> clipped{};  // share of clipped updates; empty without updates or clipping
   // Target tokens per second since the last line without `end`.
   std::optional<double> tokens_per_second{};
   std::optional<TrainingValidation> validation{};

@@ -16,9 +16,9 @@ struct Position {
   Index batches = 0;
 };
 
-// The number of validations that become due in the next `updates` updates, which take `seconds`
-// seconds. It may err by one where they are due by time, because the time of the last one is not
-// considered.
+// An estimate of the number of validations due in the next `updates` updates, which take `seconds`
+// seconds. If `every` has several intervals, only the one with the most validations counts. An
+// interval of time is counted from the position on, not from the last validation.
 double validations_due(const Budget& every, const Position& at, double updates, double seconds);
 
 struct Speed {

@@ -34,8 +34,8 @@ const Setting kImplied[] = {{"encoder_layers", Index{1}},
                             {"keep", Index{0}},
                             {"skip_bad", false}};
 
-// Calls visit(name, member) for each setting. An enumeration is visited with a third argument, the
-// names of its values.
+// Calls visit(name, member) for each setting. Enumerations except LetterCase are visited with a
+// third argument, the names of their values.
 template <class Config, class Visit>
 void for_each_setting(Config& config, Visit& visit) {
   auto& o = config.options;
@@ -192,8 +192,8 @@ struct Difference {
   std::string after{};
 };
 
-// The name in messages of a setting that no option sets: that of a fact about data names the option
-// that names the data.
+// The name in messages of a setting that no option sets. A fact about data is named after the
+// option of the data: data_pairs is "DATA pairs".
 std::string name_of(const std::string& setting) {
   for (const auto& [prefix, option] :
        {std::pair{"data_", "DATA"}, std::pair{"valid_", "--valid"}}) {

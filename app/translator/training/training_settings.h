@@ -31,7 +31,7 @@ Settings settings_of(const RunConfig& config);
 // value.
 Settings read_config(const std::string& path);
 // The configuration with the settings of the file `path`. Throws InputError for a setting that is
-// missing or of another kind. Unknown settings are ignored; differences() reports them.
+// missing, malformed or out of range. Unknown settings are ignored; differences() reports them.
 RunConfig config_of(const Settings& settings, const std::string& path);
 
 // The differences in settings that affect the result, as options of the command line where one sets

@@ -26,7 +26,8 @@ inline constexpr const char* kLogFile = "train.jsonl";
 inline constexpr const char* kRunFiles[] = {kConfigFile, kSourceFile, kTargetFile, kSubwordFile,
                                             kModelFile,  kBestFile,   kStateFile,  kLogFile};
 
-// The counters of the state, over all runs in the folder.
+// The counters of the state, over all runs in the folder. "The last line" is that of train.jsonl
+// without `end`.
 struct Counts {
   Spent spent{};
   Index batch = 0;  // batches of the current epoch that are done
@@ -70,8 +71,8 @@ class TrainingState {
   // Reads the state of save() and truncates train.jsonl to the length in it. Throws InputError for
   // files that hold anything else.
   void restore(const LockedFolder& folder);
-  // Writes the latest model and, unless the caller knows that the one on disk is better than the
-  // state's best, the best model.
+  // Writes the latest model and, if `with_best`, the best one. The caller passes false if
+  // best.safetensors is better than the state's best.
   void write_models(const LockedFolder& folder, bool with_best = true);
   // Copies everything but the log from the first rank to the others.
   void share(Ranks& ranks);

@@ -120,7 +120,7 @@ TextPairs read_pairs(const std::string& path, const TrainingOptions& options,
 
 using Tokens = std::vector<std::string>;
 
-// The sentence pairs of a block of lines that are not too long, as tokens.
+// The sentence pairs of a block of lines as token numbers, except those that are too long or bad.
 struct SplitBlock {
   NumberedTexts source{};
   NumberedTexts target{};
@@ -203,7 +203,7 @@ class PairSplitter {
     if (block.style) block.style->add(line.target);
   }
 
-  // Removes the pairs that are left out, of which `bad` are not just too long.
+  // Removes the pairs that are left out: `bad` of them have an empty text, the others are too long.
   void leave_out(const std::vector<bool>& left_out, Index bad, TextPairs& read) const {
     std::size_t kept = 0;
     for (std::size_t n = 0; n < read.pairs.size(); ++n) {
@@ -246,7 +246,7 @@ std::vector<TranslatedSentence> first_sentences(std::span<const TextLine> pairs,
   return result;
 }
 
-// Learns subwords from both texts, since names and numbers have equal pieces in both languages.
+// Learns subwords from both texts, so that names and numbers have equal pieces in both languages.
 Subwords learned_subwords(const std::vector<TextLine>& pairs, const TrainingOptions& options,
                           const TrainingHooks& hooks) {
   std::size_t n = 0;

@@ -47,7 +47,7 @@ struct TranslationData {
   EncodedPairs valid{};
   Tokenizer tokenizer{};
   std::string subword_hash{};  // hash of the subword model; empty for other tokens
-  // The vocabularies of the training data; with subwords both are those of all pieces.
+  // The vocabularies of the training data; with subwords, each is the vocabulary of all pieces.
   Vocabulary source{};
   Vocabulary target{};
   TextStyle style{};         // of the target texts
@@ -55,9 +55,10 @@ struct TranslationData {
 };
 
 // Reads the training and validation data. Subwords are learned from both texts of all training
-// sentence pairs unless they are given. Throws InputError for files without a usable sentence pair,
-// with the line for one that is not a pair unless bad lines are skipped; Error if too many or too
-// few subwords are requested; Cancelled if the flag of `hooks` becomes true. Calls hooks.warning.
+// sentence pairs unless they are given. Throws InputError for files without a usable sentence pair
+// and, unless bad lines are skipped, for a line that is not a pair; Error if too many or too few
+// subwords are requested; Cancelled if the flag of `hooks` becomes true. Calls hooks.warning and
+// hooks.learning.
 TranslationData read_translation_data(const TrainingOptions& options,
                                       const std::optional<Subwords>& subwords,
                                       const TrainingHooks& hooks);

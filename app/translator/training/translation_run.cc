@@ -81,8 +81,9 @@ void check_same_run(const LockedFolder& folder, const Settings& now) {
 }
 
 // The subword model of the run in the folder; empty if the options use no subwords, or if the run
-// has neither a model nor a saved state: then a model will be learned. Throws RunMismatch if known
-// settings differ, and InputError if there is a state but no model, or a malformed one.
+// has neither a model nor a saved state: then a model will be learned. Throws InputError for a
+// malformed model. Without a model, throws RunMismatch if settings that do not depend on the data
+// differ, and InputError if there is a state.
 std::optional<Subwords> kept_subwords(const LockedFolder& folder, const TrainingOptions& options) {
   if (options.tokenization != Tokenization::kSubword) return std::nullopt;
   const std::string path = folder.file(kSubwordFile);

@@ -31,11 +31,11 @@
 //   source.vocab.json, target.vocab.json; with subwords instead: subwords.model, SentencePiece's
 //                       model file
 //   model.safetensors   the latest parameters
-//   best.safetensors    the best parameters in validation; before the first, and without
-//                       validation, the latest
-//   state.safetensors   the checkpoint: parameters, the best ones, Adam's moments, counters
+//   best.safetensors    the best parameters in validation; before the first validation, and
+//                       without validation data, the latest
+//   state.safetensors   the state: parameters, the best ones, Adam's moments, counters
 //   train.jsonl         a line for each epoch, each validation, and each end of a run
-//   checkpoint-N.safetensors   the parameters at the last validations, if requested
+//   checkpoint-N.safetensors   the parameters when the last validations were due, if requested
 //
 // Each file is written to a temporary name, synced and renamed, so that it is either the complete
 // old or the complete new one. The state alone determines where a run stands; it holds the
@@ -49,8 +49,8 @@
 // micro-batch), and the learning rate on the update; a batch is split into micro-batches by its
 // size alone, and their gradients are summed in a fixed tree. A budget is not part of the
 // configuration: where a run ends does not change its updates. Validations do not change
-// parameters; where they are due by time, the clock decides which parameters are the best, are
-// kept, or end the run by early stopping. The validation at the end of a budget is in train.jsonl,
+// parameters; where they are due by time, the clock affects which parameters are the best or kept,
+// and when early stopping ends the run. The validation at the end of a budget is in train.jsonl,
 // marked as such, and takes no part in early stopping: an uninterrupted run would not have it.
 namespace qkv::app {
 
@@ -75,7 +75,7 @@ struct TrainingOptions {
   TranslatorConfig model{};  // the data determines the sizes of the vocabularies
 
   // The loss of an update is the mean over the target tokens of a batch, which has at most
-  // batch_tokens tokens, padding included.
+  // batch_tokens tokens, padding included, or is a single longer sentence pair.
   Index batch_tokens = 2048;
   Schedule schedule{.rate = 2e-3, .warmup = 100, .decay = 500};
   double clip = 1;  // maximum norm of the gradients; infinity: no clipping
@@ -107,7 +107,7 @@ struct TrainingOptions {
 // The progress of training, reported after each update.
 struct TrainingProgress {
   Spent spent{};
-  Index batch = 0;  // count in the current epoch, from 1
+  Index batch = 0;  // batches of the current epoch that are done
   Index batches = 0;
   double loss = 0;                       // per target token, of the last update
   double tokens_per_second = 0;          // target tokens, with end tokens, in this run
@@ -132,26 +132,26 @@ struct ValidationScore {
   bool has_bleu = false;
   Index exact = 0;  // translations that equal a reference
   Index translated = 0;
-  ValidationSample sample{};  // a different sentence at each update
+  ValidationSample sample{};  // the update selects the sentence
 };
 
 // A validation, reported when it is done.
 struct TrainingValidation {
   Spent spent{};
-  Index batch = 0;  // count in the current epoch, from 1
+  Index batch = 0;  // batches of the current epoch that are done
   Index batches = 0;
   ValidationScore score{};
   bool is_best = false;  // better than all validations before
-  // The share of updates since the last line of train.jsonl whose gradients were clipped; empty if
-  // there were no updates, or no clipping.
+  // The share of updates since the last line of train.jsonl without `end` whose gradients were
+  // clipped; empty if there were no updates, or no clipping.
   std::optional<double> clipped{};
 };
 
 struct TrainingHooks {
   std::function<void(const TrainingProgress&)> progress{};
   std::function<void(const TrainingValidation&)> validation{};
-  // Called with a sentence on each data file of which lines were skipped, and on a validation that
-  // resuming discards.
+  // Called with a sentence on each data file of which lines were skipped, on validation pairs that
+  // are training pairs, and on a validation that resuming discards.
   std::function<void(const std::string&)> warning{};
   // Called before subwords are learned, which may take long: with the counts of pieces and of
   // sentence pairs.
@@ -160,7 +160,7 @@ struct TrainingHooks {
   // end them.
   std::function<void()> lone_error{};
   // If it becomes true, the run is saved and ends. It may be null and must outlive the call. With
-  // several ranks the flag of each counts, after each update.
+  // several ranks, any rank's flag ends the run, after an update or during a validation.
   const std::atomic<bool>* stop = nullptr;
 };
 
@@ -170,7 +170,7 @@ enum class TrainingEnd { kBudget, kPatience, kStopped };
 struct TrainingReport {
   TrainingEnd end = TrainingEnd::kBudget;
   Spent spent{};                   // by all runs in the folder
-  std::optional<Index> resumed{};  // the update from which this run resumed; empty: it began
+  std::optional<Index> resumed{};  // the update from which this run resumed; empty: a new run
   Index pairs = 0;                 // sentence pairs of the training data that are used
   Index left_out = 0;              // sentence pairs that are longer than max_length
   Index source_tokens = 0;         // sizes of the vocabularies
@@ -183,28 +183,29 @@ struct TrainingReport {
   BestBy best_by = BestBy::kBleu;  // the criterion for the best
 };
 
-// The error of a loss or gradient that is not finite. That update is discarded; the folder holds
-// the last save.
+// The error of a loss, gradient or parameter that is not finite. The folder holds the last save,
+// whose parameters are finite.
 class QKV_API Diverged : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   ~Diverged() override;
 };
 
-// The error of a folder that holds a run with another configuration or other data. what() shows
-// each difference.
+// The error of a folder that holds a run with other settings or data, and of ranks that differ in
+// folder, CPU target, settings or data. what() shows differences.
 class QKV_API RunMismatch : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
   ~RunMismatch() override;
 };
 
-// Trains in the folder until a budget is used up, resuming from its checkpoint if there is one.
-// Throws InputError for data or a folder's files that cannot be read (a line that is no sentence
-// pair is an error unless skip_bad is set), OutputError if the folder cannot be written or another
-// process holds it, Error for invalid options, RunMismatch, Diverged. With several ranks, what is
-// found before the first update is thrown by the lowest rank that finds it, and OtherRankFailed by
-// the others.
+// Trains in the folder until a budget is used up, validation stops improving or the flag is set;
+// resumes from the folder's state if there is one. Throws InputError for data or a folder's files
+// that cannot be read (a line that is no sentence pair is an error unless skip_bad is set),
+// OutputError if the folder cannot be written or another process holds it, Error for invalid
+// options, Cancelled if the flag is set while the data are read, RunMismatch, Diverged. With
+// several ranks, an error before the first update is thrown by the lowest rank that has one, and
+// OtherRankFailed by the others.
 QKV_API TrainingReport train_translation(const TrainingOptions& options, const std::string& folder,
                                          const TrainingHooks& hooks = {});
 
@@ -223,7 +224,7 @@ QKV_API std::vector<std::string> settings_of_option(std::string_view option);
 
 enum class RunModel { kBest, kLast };
 
-// The paths of a RUN folder's files, whether or not they exist.
+// The paths of a RUN folder's files except checkpoints, whether or not they exist.
 QKV_API std::vector<std::string> run_files(const std::string& folder);
 
 // The paths of the checkpoints in a folder, in the order of updates. Throws InputError for a folder

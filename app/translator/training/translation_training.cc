@@ -64,7 +64,8 @@ void Training::begin() {
     const bool goes_on =
         !is_spent(options_.after, state_.counts.spent) && !state_.stopping.is_over();
     const std::vector<CurvePoint> points = curve_if_end_was_best();
-    // A run that goes on ignores the validation at the previous run's end; else its model stays.
+    // A run that goes on ignores the validation at the previous run's end. A run that is over keeps
+    // the model of that validation.
     const bool disk_has_better = !points.empty() && folder_->holds(kBestFile);
     state_.write_models(*folder_, goes_on || !disk_has_better);
     if (goes_on && !points.empty()) warn_of_ignored_validation(points);

@@ -21,13 +21,13 @@ namespace qkv::app {
 // each with the whole state; the first has the folder and the clock.
 class Training {
  public:
-  // `options` must have the sizes of the vocabularies; `folder` is null on ranks but the first. All
-  // arguments must outlive the object.
+  // `options` must have the sizes of the vocabularies; `folder` is null on all ranks but the
+  // first. All arguments must outlive the object.
   Training(const TrainingOptions& options, const TranslationData& data, const LockedFolder* folder,
            const TrainingHooks& hooks, Ranks& ranks);
 
-  // Resumes from the folder's state, if it has one; else saves the initial parameters. On the first
-  // rank alone.
+  // Resumes from the folder's state, if it has one; else saves the initial parameters. Only the
+  // first rank may call it.
   void begin();
   // Copies the state of the first rank to the others, and starts the clock.
   void share();

@@ -11,9 +11,9 @@
 
 namespace qkv::app {
 
-// Statistics of one head of one layer of one example. Means are over the head's rows with a nonzero
-// sum, and weights are not divided by their row's sum. Padding rows (the query is a padding token,
-// or all its keys are masked) are excluded from every member but `padding_rows`.
+// Statistics of one head of one layer of one example. Means are over the head's rows of finite
+// weights that are not all 0, and weights are not divided by their row's sum. Padding rows (the
+// query is a padding token, or all its keys are masked) count in no member but `padding_rows`.
 struct HeadStatistics {
   Index example = 0;
   Index layer = 0;
@@ -21,7 +21,7 @@ struct HeadStatistics {
   double entropy = 0;    // mean of -sum w ln w, in nats
   double distance = 0;   // mean of sum w |i - j|, in positions
   double first_key = 0;  // mean weight of key 0
-  // The key with the largest mean weight; the first one in a tie; -1 if no row has a nonzero sum.
+  // The key with the largest mean weight; the first one in a tie; -1 if the means have no rows.
   Index top_key = -1;
   double top_weight = 0;
   Index rows = 0;           // all rows but the padding rows
@@ -29,9 +29,9 @@ struct HeadStatistics {
   Index zero_rows = 0;      // rows with only zero weights
   Index nan_rows = 0;       // rows with NaN or infinity
   Index negative_rows = 0;  // finite rows with a weight below 0
-  Index wrong_rows = 0;  // rows with a nonzero sum that differs from 1 by more than the tolerance
-  double worst_sum = 1;  // the sum farthest from 1 among the wrong rows
-  Index worst_row = -1;  // query index of the worst sum; -1 if no row is wrong
+  Index wrong_rows = 0;     // rows in the means whose sum differs from 1 by more than the tolerance
+  double worst_sum = 1;     // the sum farthest from 1 among the wrong rows
+  Index worst_row = -1;     // query index of the worst sum; -1 if no row is wrong
 };
 
 // The faults that a report warns of.

@@ -42,7 +42,7 @@ struct Page {
   std::string row_name = "queries";     // name of the rows' axis
   std::string column_name = "keys";     // name of the columns' axis
   std::string quantity = "weight";      // name of the numbers
-  // The look at first; a reader can change it.
+  // The initial look, which a reader can change.
   ColourScale scale = ColourScale::kLinear;
   ColourRange range = ColourRange::kAll;
   Colours colours = Colours::kBlue;
@@ -56,12 +56,12 @@ inline constexpr Index kMostPageTokens = 10'000;
 
 // Returns one HTML document that needs nothing else: it loads nothing from any network, and its
 // security policy forbids all code but its own. Numbers are exact if all of them take at most 4 MiB
-// as float32 (of float64 maps: as float64). Others are rounded to multiples of M / 65534, where M
-// is the largest magnitude of those that are not masked; if they would take more than about 18 MB
-// compressed, of M / 16382 or M / 4094. The page states the largest error. Throws Error for a page
-// without examples, for examples of other numbers of layers, heads, labels or indices, and beyond
+// as float32, or as float64 if any map is float64. Numbers that take more are rounded to multiples
+// of M / 65534, where M is the largest unmasked magnitude, or of M / 16382 or M / 4094 if they
+// would exceed about 18 MB compressed. The page states the largest error. Throws Error for a page
+// without examples, for shapes or counts of labels or indices that do not match, and beyond
 // kMostPageCells or kMostPageTokens. `stop` is polled; if it is set, Cancelled is thrown. Equal
-// pages give identical bytes, as far as zlib does.
+// pages give identical bytes with one version of zlib.
 QKV_API std::string draw_page(const Page& page, const std::atomic<bool>* stop = nullptr);
 
 }  // namespace qkv::app

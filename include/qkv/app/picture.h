@@ -36,8 +36,9 @@ struct Panel {
   ConstView allowed{};  // [Tq,Tk] bool, false where masked; absent: no masking
 };
 
-// A picture of attention maps, independent of the renderer. All panels share one shape, one colour
-// range and one bar. Zero, masked and NaN look different from each other and from every number.
+// A picture of attention maps, independent of the renderer. All panels share one shape and one bar.
+// Masked and non-finite cells look different from each other and from every number, and so do cells
+// of 0 unless the bar extends below 0.
 struct Picture {
   std::string title{};
   std::vector<Panel> panels{};
@@ -52,8 +53,9 @@ struct Picture {
   ColourScale scale = ColourScale::kLinear;
   ColourRange range = ColourRange::kAll;
   Colours colours = Colours::kBlue;
-  // The ends of the range kAll. None: the largest finite weight; 0, or the smallest negative
-  // weight. Numbers outside have the colour of the nearer end, and the legend says how far they go.
+  // The ends of the range kAll. If absent, `highest` is the largest finite weight, and `lowest` is
+  // 0 or the smallest negative weight. Numbers outside have the colour of the nearer end, and the
+  // legend says how far they go.
   // `lowest` must be absent for kRedBlue, which is centred at 0, and above 0 on a logarithmic
   // scale.
   std::optional<double> highest{};
@@ -81,14 +83,16 @@ class QKV_API NotAvailable : public std::runtime_error {
   ~NotAvailable() override;
 };
 
-// Draws the picture for a terminal. All drawing functions throw Error for a picture without panels,
-// panels of different shapes or other label counts. Equal pictures give identical bytes everywhere.
+// Draws the picture for a terminal, with identical bytes for equal pictures on every machine. All
+// drawing functions throw Error for a picture without panels, for panels of different shapes, and
+// for labels that are not as many as the queries or keys.
 QKV_API std::string draw_terminal(const Picture& picture, const TerminalStyle& style);
 // Draws one SVG 1.1 document with its text as text. Throws Error for more than 4,000,000 cells, or
 // 10,000 queries or keys: the caller has to select or reduce.
 QKV_API std::string draw_svg(const Picture& picture);
-// Renders the SVG with librsvg, `zoom` pixels for each of its units. `stop` is polled; if it is
-// set, Cancelled is thrown. Throws NotAvailable.
+// Renders the SVG with librsvg, `zoom` pixels for each of its units, or fewer where the image would
+// exceed 32767 pixels in width or height or 10^8 in total. `stop` is polled; if it is set,
+// Cancelled is thrown. Throws NotAvailable.
 QKV_API std::string draw_png(const Picture& picture, double zoom = 2,
                              const std::atomic<bool>* stop = nullptr);
 // Renders the SVG as a PDF page of the picture's size, with its text as text. The file holds the

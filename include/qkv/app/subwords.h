@@ -39,9 +39,9 @@ class QKV_API Subwords {
   // All pieces in the order of their ids, which are also SentencePiece's ids.
   Vocabulary vocabulary() const;
 
-  // The pieces of UTF-8 text, with "▁" for each blank. White space, control characters, U+FEFF and
-  // "▁" are read as one blank, and are dropped at either end. Text that consists of them and of
-  // characters without a width, such as U+200B, has no pieces.
+  // The pieces of UTF-8 text, with "▁" for each blank. A run of white space, control characters,
+  // U+FEFF and "▁" is read as one blank, and dropped at either end. Text that consists of these and
+  // of characters without a width, such as U+200B, has no pieces.
   std::vector<std::string> split(std::string_view text) const;
   // The text of the pieces. Byte pieces that do not form UTF-8 become U+FFFD.
   std::string join(std::span<const std::string> pieces) const;
@@ -61,8 +61,8 @@ struct SubwordOptions {
 // SentencePiece; another version may learn others. The rarest characters, together at most 1 in
 // 2,000 of the text, get no pieces but are written as bytes. Throws Error, with the limit, if the
 // vocabulary is smaller than the characters need or larger than the text yields, and Error for text
-// that is not UTF-8. Throws Cancelled if `stop`, which may be null, is set when all texts are read
-// or all pieces are learned.
+// that is not UTF-8. Throws Cancelled if `stop`, which may be null, is set before a call of next()
+// or when all pieces are learned.
 QKV_API Subwords train_subwords(const std::function<std::optional<std::string>()>& next,
                                 const SubwordOptions& options = {},
                                 const std::atomic<bool>* stop = nullptr);

@@ -43,8 +43,8 @@ QKV_API std::string with_capitals(std::string_view text, const TextStyle& style)
 // Learns a style from text. Throws Error for text that is not UTF-8.
 class QKV_API TextStyleBuilder {
  public:
-  // Learns what such tokens leave out: spaces if they are words, capitals if they are in lower
-  // case.
+  // Learns the features that tokens of this kind leave out: spaces if they are words, capitals if
+  // they are in lower case.
   TextStyleBuilder(Tokenization tokenization, LetterCase letters)
       : tokenization_(tokenization), letters_(letters) {}
 

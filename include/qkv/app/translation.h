@@ -17,12 +17,12 @@ struct Translation {
   std::vector<std::int32_t> tokens;
   double log_probability = 0;
   // Attention weights [tokens, source tokens], float32: row i is the attention of the step that
-  // chose token i, as the mean over heads if there are several. Absent for kNone and if not
-  // requested.
+  // chose token i, as the mean over heads if there are several. Absent for
+  // TranslatorAttention::kNone and if not requested.
   Tensor attention;
   // One source token index for each token that is Vocabulary::kUnknown, in order: the source token
-  // with the largest attention weight of that step, the last source token excluded. Empty if not
-  // requested and for kNone.
+  // with the largest attention weight of that step, the last source token excluded. Empty for
+  // TranslatorAttention::kNone and if not requested.
   std::vector<std::int32_t> unknown_sources{};
 };
 

@@ -100,12 +100,12 @@ void list_translator(Parts& parts, const std::string& prefix, const Visit& visit
   for_output("output.", parts.output);
 }
 
-// The layers of a translator. The letters are those of the paper's appendix A. The context c_i has
-// 2 hidden numbers, with heads hidden.
+// The layers of a translator. The letters are those of the paper's appendix A. The context c_i is
+// [2 hidden] (kMultiHead: [hidden]).
 struct TranslatorLayers {
   Embedding source_embedding;                 // E_x
   GruStack encoder;                           // both directions: h_j [2 hidden] of the last layer
-  Linear start;                               // s_0 = tanh(W_s h_1 of its backward direction + b)
+  Linear start;                               // s_0 = tanh(W_s h_1 + b), backward part of h_1
   std::optional<AdditiveAttention> additive;  // kAdditive: W_a, U_a, v_a
   std::optional<BilinearAttention> bilinear;  // kBilinear
   std::optional<Linear> query;                // kMultiHead: hidden -> hidden
@@ -115,7 +115,7 @@ struct TranslatorLayers {
   Embedding target_embedding;   // E_y
   GruCell decoder;              // s_i from s_{i-1} and [c_i, E y_{i-1}]
   Linear readout;               // [s_i, c_i, E y_{i-1}] -> 2 hidden (tied: 2 embedding)
-  Linear output;                // t_i, the larger of each pair -> target tokens; tied: its bias
+  Linear output;                // t_i, larger of each readout pair, -> target tokens; tied: bias
 
   template <class Self, class Visit>
   static void list(Self& self, const std::string& prefix, const Visit& visit) {
@@ -163,8 +163,8 @@ class QKV_API Translator {
   // not in their vocabulary and for sentence pairs without tokens. `run` advances if the pass
   // succeeds.
   TranslationLoss loss(std::span<const TokenPair> pairs, RunState& run, Context& context) const;
-  // The loss of the targets; overwrites the gradients of `loss` (a sum, not a mean). `gradients`
-  // must hold all arrays of zero_gradients().
+  // Returns the loss of the targets, and overwrites `gradients` with those of its member `loss` (a
+  // sum, not a mean). `gradients` must hold all arrays of zero_gradients().
   TranslationLoss loss_and_gradients(std::span<const TokenPair> pairs, RunState& run,
                                      TranslatorGradients& gradients, Context& context) const;
   // One translation for each source, in order. A source's result does not depend on the others.

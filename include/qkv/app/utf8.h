@@ -25,9 +25,9 @@ QKV_API std::optional<std::u32string> from_utf8(std::string_view text);
 QKV_API void append_utf8(std::string& text, char32_t code_point);
 QKV_API std::string to_utf8(std::u32string_view code_points);
 
-// A name as messages and reports write it, on one line and safe on a terminal: control characters
-// and invalid UTF-8 become \xNN; ends of lines, bidirectional control marks and other invisible
-// marks become \uNNNN.
+// A name as messages and reports write it, on one line and safe on a terminal: control characters,
+// invalid UTF-8 and invisible marks, such as line separators and bidirectional control marks,
+// become \xNN, or \uNNNN from U+0100 on.
 QKV_API std::string on_one_line(std::string_view text);
 
 // The text of on_one_line() in double quotes, truncated after `limit` code points.

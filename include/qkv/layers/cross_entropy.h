@@ -23,7 +23,8 @@ struct CrossEntropyOutputs {
 //   loss_n = -(1 - e) w_t log p_nt - (e/V) sum_v w_v log p_nv,
 //   log p_nv = x_nv - log sum_u exp(x_nu), with the classes' weights w, 1 unless given.
 // Each row is computed independently: its bits depend neither on other rows nor on threads. A row
-// of logits that holds NaN or +inf has loss NaN and gradient NaN; -inf is a probability of 0.
+// of logits that holds NaN or +inf has gradient NaN and, unless w_t and e are both 0, loss NaN.
+// A logit of -inf is a probability of 0.
 class QKV_API CrossEntropy {
  public:
   // The numbers that the backward pass needs. The logits are the caller's and must not change until
@@ -38,8 +39,8 @@ class QKV_API CrossEntropy {
 
   // Rows whose target is `ignore` (PyTorch's ignore_index) are padding: they have loss,
   // log-probability and gradient 0 whatever their logits. `ignore` need not be a class.
-  // class_weights is [V] real numbers, copied; a class of weight 0 adds nothing, whatever its
-  // logit. Throws Error if label_smoothing is not in [0,1), or a weight is not finite.
+  // class_weights is [V] real numbers, copied; the terms of a class of weight 0 are 0, even if its
+  // logit is -inf. Throws Error if label_smoothing is not in [0,1), or a weight is not finite.
   explicit CrossEntropy(double label_smoothing = 0, std::optional<Index> ignore = std::nullopt,
                         const ConstView& class_weights = {});
   double label_smoothing() const noexcept { return label_smoothing_; }

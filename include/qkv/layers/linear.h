@@ -12,9 +12,10 @@
 namespace qkv {
 
 // y = x W^T + b over the last axis: x [..,in], W [out,in], b [out], y [..,out], with the names and
-// shapes of torch.nn.Linear. Arrays have any strides and rank 2 or more. Each sum is multiply-adds
-// (fused, except on SSE4) over an ascending index in blocks of 64, each from zero. The blocks are
-// added in ascending order, then the bias. A row's bits do not depend on the other rows.
+// shapes of torch.nn.Linear. Arrays have any strides and rank 2 or more. Sums of y and dx are
+// multiply-adds (fused, except on SSE4) over an ascending index in blocks of 64, each from zero.
+// The blocks are added in ascending order, then the bias. A row's bits do not depend on the other
+// rows. Sums of dW and db over the rows are in blocks of 128.
 class QKV_API Linear {
  public:
   using Parameters = LinearParameters;

@@ -76,7 +76,7 @@ class QKV_API MultiHeadAttention {
     Tensor k{};
     Tensor v{};
     std::vector<Tensor> held{};  // with bias_kv: arrays to which `options` refers
-    Options options{};           // of the call of attention(), without dropout
+    Options options{};           // of the call of attention(), without sinks and dropout
     Tensor heads{};              // [..,Tq,H*D]: the output of attention(), heads merged
     Tensor lse{};                // [..,H,Tq]
     Dropout dropout{};

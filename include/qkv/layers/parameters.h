@@ -86,11 +86,11 @@ Index parameter_count(const L& layer) {
 }
 
 // Draws each parameter uniformly from (-b, b), b = 1/sqrt(fan_in), as PyTorch's nn.Linear does for
-// weights and biases (He et al. 2015, eq. 14 with a negative slope of sqrt(5)). The numbers are
+// weights and biases (He et al. 2015, eq. 15 with a negative slope of sqrt(5)). The numbers are
 // Philox4x32-10 of (seed; element, index of the parameter): bit-identical on all machines, in
 // float32 the rounded float64 ones, and unaffected by parameters added later. `first` is the index
-// of the layer's first parameter in its model. Returns the index after its last. Layers with equal
-// seed and `first` start equal.
+// of the layer's first parameter in its model. Returns the index after that of the layer's last
+// parameter. Layers with equal seed and `first` start equal.
 template <class L>
 Index initialise(L& layer, std::uint64_t seed, Index first = 0) {
   for_each_parameter(

@@ -42,14 +42,14 @@ struct LayerInputs {
 };
 
 // The buffers of the inputs' gradients. A gradient is requested by setting its buffer, which has
-// the shape and dtype of the input. `write` applies to these and to the parameters' gradients.
+// the shape and dtype of the input. `write` also applies to the parameters' gradients.
 struct LayerInputGradients {
   View q{};
   View k{};
   View v{};
   Write write = Write::kOverwrite;
   View bias{};
-  std::vector<CapturedGradient> captured{};  // of arrays that scores in `mods` read
+  std::vector<CapturedGradient> captured{};  // of arrays that functions in `mods` read
 };
 
 // The state that a layer without projections saves in the forward pass for the backward pass. The

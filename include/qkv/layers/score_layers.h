@@ -9,14 +9,14 @@
 #include <qkv/layers/run.h>
 
 // Attention layers without projections, each with one score function and dropout on the weights.
-// Shapes and ranks are those of attention(): all of rank 3 [B,T,.] as in document 002, with heads,
-// or mixed. `outputs` may request any results of attention() (weights, lse, ...); `out` must be
-// among them. `output_gradients` are those of attention_backward(). forward() throws Error before
-// touching an output; a constructor throws if a width is below 1 or dropout is not in [0,1).
+// Shapes and ranks are those of attention(): [B,T,.] as in document 002, [B,H,T,.], or mixed ranks.
+// `outputs` may request any results of attention() (weights, lse, ...); `out` must be among them.
+// `output_gradients` are those of attention_backward(). forward() throws Error before touching an
+// output; a constructor throws if a width is below 1 or dropout is not in [0,1).
 namespace qkv {
 
 // softmax(q k^T / sqrt(D)) v (document 002, eq. 10.1.6). It has no parameters and takes any dtype
-// of attention().
+// of attention() except q8.
 class QKV_API DotProductAttention {
  public:
   struct Parameters {

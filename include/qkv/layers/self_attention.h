@@ -14,7 +14,7 @@ struct SelfAttentionInputs {
   ConstView x{};  // [B,T,width] or [T,width], of the layer's dtype
   // [B]: the number of positions of each batch entry that are keys. The positions after them are
   // still queries, so they must be finite for a backward pass. [B,T]: a number of keys for each
-  // query; a query with 0 keys is excluded, too.
+  // query; the row of a query with 0 keys is empty.
   ConstView lengths{};
   std::vector<Mask> masks{};
   std::vector<ScoreMod> mods{};  // applied in order, as Options::mods
@@ -23,7 +23,7 @@ struct SelfAttentionInputs {
 struct SelfAttentionInputGradients {
   View x{};
   Write write = Write::kOverwrite;           // also applies to the parameters' gradients
-  std::vector<CapturedGradient> captured{};  // of arrays that scores in `mods` read
+  std::vector<CapturedGradient> captured{};  // of arrays that functions in `mods` read
 };
 
 // The single-head self-attention of document 001: q, k and v are bias-free projections of x to its
@@ -43,8 +43,8 @@ class QKV_API SelfAttention {
       LinearParameters::list(self.v, prefix + "values.", visit);
     }
   };
-  // The results of a forward pass that the backward pass needs. The views are the caller's: inputs
-  // and out must not change until then.
+  // The results of a forward pass that the backward pass needs. The views refer to the caller's
+  // arrays: inputs, masks and out must not change until the backward pass is done.
   struct Saved {
     SelfAttentionInputs inputs{};
     Tensor q{};  // projected and divided by n^(1/4), as is k; v is only projected

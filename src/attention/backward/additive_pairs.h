@@ -8,9 +8,9 @@
 #include "core/order.h"
 
 // The derivative of the additive score for a block of queries and a block of keys in step 2: with t
-// = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Each array is [columns of
-// units][rows of the block][kUnitLanes], so that a loop over pairs reads contiguous memory; it
-// belongs to the block of keys.
+// = tanh(a_iu + b_ju), d s_ij / d a_iu = d s_ij / d b_ju = v_u (1 - t^2). Arrays are [columns of
+// units][rows of the block][kUnitLanes], so that a loop over pairs reads contiguous memory, and
+// belong to the block of keys.
 namespace qkv::attn {
 
 using kernels::kUnitLanes;

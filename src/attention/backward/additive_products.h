@@ -10,8 +10,8 @@
 
 namespace qkv::attn {
 
-// The products of step 2 for the additive score, in place of ds k and ds^T q: sums over pairs of ds
-// times the score's derivative. Its row [units] belongs to the block of keys.
+// The products of step 2 for the additive score, in place of ds k and ds^T q: ds times the score's
+// derivative, summed over pairs. `sums_` and `row_` belong to the block of keys.
 template <class T>
 class AdditiveProducts {
  public:

@@ -62,8 +62,9 @@ class FusedBackward {
   const FusedGradientCall<T>& call() const { return x_; }
 
  private:
-  // Whether the rows of dk or dv are stored per key head and summed afterwards: if they are few
-  // numbers (kLittle), or at most twice as many as the rows of q and dout.
+  // Whether the rows of dk or dv, if they must be summed, are stored per key head and summed
+  // afterwards: if sequences are packed, or the rows are few numbers (kLittle) or at most twice as
+  // many as the rows of q and dout.
   bool keeps_rows(const GradientRows<T>& rows, Index width) const;
   // Number of key heads that one task processes one after another because they add to the same
   // elements.
@@ -286,8 +287,8 @@ void FusedBackward<T>::sum_up(const Entries& entries, runtime::Call& call) {
   add_query_sums(entries);
 }
 
-// Sums over queries: dalibi, dsinks, and the gradient of a bias that all keys share. Each block of
-// queries is summed from zero.
+// Adds sums over queries to dalibi and dsinks, each block of queries summed from zero, and adds the
+// rows of the gradient of a bias that all keys share.
 template <class T>
 void FusedBackward<T>::add_query_sums(const Entries& entries) {
   if (p_.q_rows == 0) return;

@@ -32,7 +32,7 @@ class ElementwiseProducts {
   static bool is_live(const GradientPairs<T>& pairs, Index r, Index n) {
     return pairs.is_live(r / kTileRows) && pairs.live_pairs(r)[n] != 0;
   }
-  // Begins and ends sums over rows from `begin` on, which are added to `to`.
+  // With AMX products, begin and end sums over rows from `begin` on, which are added to `to`.
   void begin_sums(Index begin, Index width, T* to) {
     if (call_.dot.products != Products::kAmx) return;
     amx_ = core::AmxSums<T>(chains_, width);

@@ -28,9 +28,9 @@ class FusedGradientBlock {
         elementwise_(call, arena),
         additive_(call, arena) {}
 
-  // Processes the block of keys that starts at key block * kGradientBlock of a unit. The sums of
-  // captured arrays are added to `captured` in the order of `number`. Returns false if another task
-  // has failed.
+  // Processes the block of keys that starts at key block * kGradientBlock of a unit. The gradients
+  // of captured arrays are added to `captured` in the order of `number`. Returns false if another
+  // task has failed.
   bool run(const KeyUnit& unit, Index block, expressions::CapturedGradients& captured,
            Index number) {
     pairs_.start(unit, block);

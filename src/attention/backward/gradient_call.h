@@ -48,17 +48,17 @@ struct FusedGradientCall {
   T* sink_sums = nullptr;     // [blocks()]: part of dsinks of each block of queries
   std::uint8_t* finite = nullptr;  // [blocks()]: 1 if its rows of q and dout are finite
   KeyRange* key_blocks = nullptr;  // [blocks()]: range of key blocks with its live keys
-  runtime::TaskOrder order;        // counters of blocks(), for ordered accumulation in their rows
+  runtime::TaskOrder order;        // [blocks()]: counters for ordered accumulation in query rows
   expressions::CapturedGradients captured;  // for tasks to copy: gradients of captured arrays
-  runtime::TaskOrder captured_order;        // a counter of tasks, for the order of these sums
+  runtime::TaskOrder captured_order;        // the order in which tasks add captured gradients
   Index* named = nullptr;                   // indices of listed rows of dweights, sorted by query
 
   // For scores with input transforms: further results that the gradients of the transforms need.
   bool sums_v = false;               // compute v_sums, for the gradient of the additive score's v
   bool tells_live = false;           // compute row_live and key_live
   T* v_sums = nullptr;               // [key blocks][units]: parts of the gradient of v
-  std::uint8_t* row_live = nullptr;  // [entries,H,q_rows]: whether it has an unmasked pair
-  std::uint8_t* key_live = nullptr;  // [entries,G,k_rows]: has one, or its block is finite
+  std::uint8_t* row_live = nullptr;  // [entries,H,q_rows]: 1 if the query has an unmasked pair
+  std::uint8_t* key_live = nullptr;  // [entries,G,k_rows]: KeyGradients::is_live() of the key
 
   FusedGradientCall(const Problem& problem, const GradientSources& sources,
                     const GradientResults& results, kernels::Target target,
@@ -113,15 +113,15 @@ struct FusedGradientCall {
   bool has_slopes() const { return p.softcap != 0 || !p.mods.empty(); }
   // Whether results need ds before it is multiplied by slopes or scale.
   bool sums_score_gradients() const { return to.bias.given() || to.alibi.given(); }
-  // Whether each element of the bias belongs to exactly one query-key pair, live or not: then its
-  // gradient is stored, without clearing the buffer first.
+  // Whether there are no masks and each element of the bias belongs to exactly one query-key pair:
+  // then the gradient of the bias is stored, without clearing the buffer first.
   bool stores_bias() const {
     if (!sums_bias_keys() || !p.masks.empty() || p.q_rows == 0 || p.k_rows == 0) return false;
     const core::ResultOperand& strides = to.bias.own;
     return units_sharing(p, to.bias) == 1 && (p.H == 1 || strides.head_stride != 0) &&
            (p.Tq == 1 || strides.row_stride != 0);
   }
-  // Whether no option but masks changes scores or gradients between the products.
+  // Whether dw is computed and no option but masks changes scores or gradients between products.
   bool is_plain() const {
     return multiplies_values() && !has_slopes() && !sums_score_gradients() && !p.bias.given() &&
            !p.alibi.given() && p.dropout == 0 && !from.dweights.given();

@@ -12,11 +12,11 @@
 
 namespace qkv::attn {
 
-// The block of 128 keys of a task of step 2: its keys and values as the products read them (panels
-// [terms(score_width())][kPanel] and [terms(E)][kPanel], rows [keys][Dk] or words), and its
-// non-finite keys, whose row of k, or of v if values are packed, has NaN or an infinity. While no
-// query of the current query block attends to such a key, the key is left out: its weights are 0,
-// its values count as zeros, and sums over keys skip it. GradientPairs owns this object.
+// The block of 128 keys of a task of step 2 (backward.h): keys and values as the products read them
+// (panels [terms(score_width())][kPanel] and [terms(E)][kPanel], rows [keys][Dk] or words). A key
+// is non-finite if its row of k, or of v if values are packed, has NaN or an infinity. If no query
+// of the current block of queries attends to a non-finite key, the key is left out, except for
+// additive scores: its value counts as zeros and sums over keys skip it. Owned by GradientPairs.
 template <class T>
 class GradientKeys {
  public:
@@ -29,7 +29,7 @@ class GradientKeys {
     if (call.dot.in_words) words_ = take(kGradientBlock / 2 * p_.Dk);
   }
 
-  // Moves to block number `block` of a unit, whose first key is block * kGradientBlock.
+  // Moves to the block of keys that starts at key block * kGradientBlock of a unit.
   void start(const KeyUnit& unit, Index block);
 
   const KeyUnit& unit() const { return unit_; }

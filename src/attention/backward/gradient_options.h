@@ -10,9 +10,9 @@
 namespace qkv::attn {
 
 // Applies options in step 2, row by row of a tile: soft-cap, mods, bias, ALiBi and masks to the
-// scores s, dropout and dweights to dw, and the derivatives of scores and dropout to ds and w. It
-// also sums ds for dbias, dalibi and the gradients of captured arrays. Its arrays, of a tile of
-// rows, belong to the block of keys.
+// scores s, dropout and dweights to dw, the derivatives of scores to ds, and dropout to w. It also
+// sums ds for dbias, dalibi and the gradients of captured arrays. Its arrays, of a tile of rows,
+// belong to the block of keys.
 template <class T>
 class GradientOptions {
  public:
@@ -28,7 +28,7 @@ class GradientOptions {
     captured_ = call.captured;
   }
 
-  // Begins the sums of captured arrays of a unit's queries and a block of keys.
+  // Begins the gradients of captured arrays over pairs of a unit's queries and a block of keys.
   void start(const KeyUnit& unit, Index first_key, Index keys) {
     if (!call_.sums_captured()) return;
     expressions::Pairs pairs = expressions::all_pairs(p_, unit.s);
@@ -39,8 +39,8 @@ class GradientOptions {
     pairs.j += first_key;
     captured_.start(pairs);
   }
-  // Adds these sums to the call's, in the order of `number`. Returns false if another task has
-  // failed.
+  // Adds the gradients of captured arrays to `all`, in the order of `number`. Returns false if
+  // another task has failed.
   bool deliver(expressions::CapturedGradients& all, Index number) const {
     if (!call_.sums_captured()) return true;
     if (!call_.captured_order.wait(*call_.call, 0, number)) return false;
@@ -61,8 +61,7 @@ class GradientOptions {
   // to the tile's first key.
   void finish(const GradientPairs<T>& pairs, Index t, Index r, Index count, T* w, T* ds);
 
-  // The parts that the block of keys adds to the sums of row r of a live tile: its ALiBi sum and
-  // bias.
+  // The parts of dalibi and dbias that the block of keys adds for row r, which is in a live tile.
   T alibi_sum(Index r) const { return alibi_sums_[r]; }
   T bias_sum(Index r) const { return bias_sums_[r]; }
 

@@ -36,7 +36,7 @@ class GradientPairs {
   // Whether products take the slow path, which leaves out masked pairs, because 0 times NaN or
   // infinity is NaN.
   bool need_elementwise() const { return need_elementwise_; }
-  // Whether panel n of tile t has unmasked pairs; whether any panel of it has.
+  // Whether panel n of tile t, or any panel of tile t, has unmasked pairs.
   bool is_live(Index t, Index n) const { return (panels_[t] >> n & 1U) != 0; }
   bool is_live(Index t) const { return panels_[t] != 0; }
   bool has_same_panels(Index t, Index other) const { return panels_[t] == panels_[other]; }
@@ -50,8 +50,8 @@ class GradientPairs {
   KeyRange keys_of(Index t) const {
     return {std::countr_zero(panels_[t]) * kPanel, std::bit_width(panels_[t]) * kPanel};
   }
-  // The end of the keys that sums for the tile read: that of its last live panel or, if
-  // trims_keys(), of the keys that interval masks allow some of its rows.
+  // The end of the keys that sums for tile t read: the end of its last live panel or, if
+  // trims_keys(), the end of the keys that interval masks allow some row of the tile.
   Index end_of(Index t) const {
     const Index last = std::min(keys_of(t).end, keys.count());
     if (!trims_keys() || full_[t]) return last;

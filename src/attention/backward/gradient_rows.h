@@ -91,7 +91,7 @@ class GradientRows {
 
   bool given() const { return target_->given(); }
   // Whether rows of the buffer are sums, because batch entries or heads of the call share a row of
-  // the input. A sum over an empty axis has no terms.
+  // the input. An empty axis counts, too: its sum has no terms.
   bool is_summed() const {
     const core::ResultOperand& own = target_->own;
     for (int axis = 0; axis < p_->batch.rank(); ++axis) {
@@ -100,7 +100,7 @@ class GradientRows {
     if (places_.heads != target_heads_) return true;
     return places_.heads != 1 && own.head_stride == 0;
   }
-  // Number of adjacent key heads that share its elements.
+  // Number of adjacent key heads that share elements of the gradient.
   Index units_sharing() const {
     const Index units = attn::units_sharing(*p_, *target_);
     return units > 1 ? units : places_.heads / target_heads_;

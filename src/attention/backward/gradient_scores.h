@@ -59,8 +59,8 @@ class GradientScores {
   GradientOptions<T>& options() { return options_; }
 
  private:
-  // Number of tiles whose scores are computed with a panel before the next panel is read; for AMX
-  // these are whole tiles of 16 rows.
+  // Number of tiles whose scores are computed with a panel before the next panel is read. For AMX,
+  // eight tiles of 6 rows are three register tiles of 16 rows.
   Index panel_tiles() const { return call_.dot.products == Products::kAmx ? 8 : 4; }
 
   T* scores(Index r) { return s_ + r * kGradientStride; }
@@ -79,7 +79,7 @@ class GradientScores {
   const kernels::DotKernels<T>& k_;
   const kernels::GradientKernels<T>& g_;
   T* s_;    // [kGradientBlock][kGradientStride]: scores, then weights
-  T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds before scale
+  T* dw_;   // [kGradientBlock][kGradientStride]: dw, then ds times scale or slope
   struct {  // products of BF16: words (kernels/dot2_kernels.h)
     T* w = nullptr;
     T* ds = nullptr;

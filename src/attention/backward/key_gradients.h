@@ -35,7 +35,7 @@ class KeyGradients {
     begin(call_.dv, p_.E, dv_);
     std::fill_n(live_, count, false);
   }
-  // Adds the products of a block of queries, if none needs the slow path.
+  // Adds the products with a block of queries, if the pairs do not need the slow path.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
   // Stores the sums, after the last block of queries.
   void finish(const GradientKeys<T>& keys);
@@ -43,7 +43,7 @@ class KeyGradients {
   // The sums of key n.
   T* dk(Index n) { return dk_ + n * call_.width(); }
   T* dv(Index n) { return dv_ + n * p_.E; }
-  // Whether key n has an unmasked pair, or all keys of the block are finite.
+  // True if key n has an unmasked pair; may also be true if all keys of the block are finite.
   bool is_live(Index n) const { return live_[n]; }
   void set_live(Index n) { live_[n] = true; }
 
@@ -77,7 +77,7 @@ void KeyGradients<T>::add(const GradientPairs<T>& pairs, const GradientScores<T>
     }
   }
   for (Index n = 0; n < kGradientPanels;) {
-    // Panels with the same queries are joined: tiles of keys need not end with a panel.
+    // Panels with the same live tiles are joined, so that a kernel call may cover several panels.
     Index end = n + 1;
     while (end < kGradientPanels && live_tiles[end].begin == live_tiles[n].begin &&
            live_tiles[end].end == live_tiles[n].end) {
@@ -111,7 +111,7 @@ void KeyGradients<T>::add_keys(const GradientPairs<T>& pairs, const KeyRange& ke
                                const KeyRange& tiles, const RowsOf<const T>& rows, const T* weights,
                                const RowsOf<T>& to) const {
   const KeyRange all{pairs.queries.tile_begin(tiles.begin), pairs.queries.tile_end(tiles.end - 1)};
-  // All keys are summed in one call, unless kDot2 reads words or interval masks trim the rows.
+  // One call sums all keys, but at most kTileRows with kDot2, or 2 kTileRows if masks trim rows.
   const bool trims = pairs.trims_rows(tiles.begin, tiles.end);
   const Index step = call_.dot.products == Products::kDot2 ? kTileRows
                      : trims                               ? 2 * kTileRows

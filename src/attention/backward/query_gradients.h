@@ -9,9 +9,9 @@
 namespace qkv::attn {
 
 // The part of dq that a block of keys adds to a block of queries: dq = ds k [queries][width],
-// summed from zero over the keys of the block. Last product of step 2; the array belongs to the
-// block of keys, and deliver() adds it to the shared rows of dq. A live key, panel or tile has an
-// unmasked query-key pair.
+// summed from zero over the keys of the block: a product of step 2 (backward.h). The array belongs
+// to the block of keys, and deliver() adds it to the shared rows of dq. A live key, panel or tile
+// has an unmasked query-key pair.
 template <class T>
 class QueryGradients {
  public:
@@ -23,14 +23,14 @@ class QueryGradients {
 
   // Begins with a block of `rows` queries.
   void start(Index rows) { std::fill_n(dq_, rows * call_.width(), T(0)); }
-  // Adds the products with the keys, if none needs the slow path.
+  // Adds the products with the keys, if the pairs do not need the slow path.
   void add(const GradientPairs<T>& pairs, const GradientScores<T>& scores);
   // The part of row r.
   T* dq(Index r) { return dq_ + r * call_.width(); }
 
-  // Adds the sums to the shared rows of queries, in task order: every block of queries receives
-  // blocks of keys in ascending order, also those without unmasked pairs. Returns false if another
-  // task has failed.
+  // Adds the sums to the shared rows of queries, in task order: each block of queries receives the
+  // blocks of keys in its range of FusedGradientCall::key_blocks in ascending order, even those
+  // without unmasked pairs. Returns false if another task has failed.
   bool deliver(const GradientPairs<T>& pairs, const GradientOptions<T>& options) const;
 
  private:

@@ -30,12 +30,11 @@ class QueryPreparation {
     spare_ = take(2 * kKeyChunk);
   }
 
-  // Prepares queries block * kGradientBlock .. of head h. `arena` is for BlockScores, where scores
-  // are needed.
+  // Prepares the block of queries that starts at query block * kGradientBlock of head h. `arena` is
+  // for BlockScores, if scores are needed.
   void run(Index b, Index h, Index block, core::Arena& arena);
 
  private:
-  // Facts about a query and its keys.
   struct RowFacts {
     bool needed;
     bool any_live;
@@ -167,8 +166,8 @@ KeyRange QueryPreparation<T>::live_blocks(QueryAt at, Index rows, Index Tk) cons
           core::divide_up(std::min(keys.end, Tk), kGradientBlock)};
 }
 
-// Whether the keys of a query have to be read because lse alone is not enough. A part of the keys
-// does not tell more.
+// Whether the keys of a query have to be read because lse alone is not enough. A call with only a
+// part of the row's keys cannot sum all weights of the row.
 template <class T>
 bool QueryPreparation<T>::needs_keys(Index h, Index i, T lse) const {
   if (call_.to.weight_sums.given()) return core::has_large_lse(lse);

@@ -6,9 +6,9 @@
 
 namespace qkv::attn {
 
-// A block of the forward pass: up to kBlockRows query rows of one key head against the keys, chunk
-// by chunk and two tiles at a time: scores, softmax, weighted sum of values. It holds the four
-// objects of docs/performance.md#the-forward-pass; no buffer is longer than a chunk.
+// A block of the forward pass (docs/performance.md#the-forward-pass): up to kBlockRows query rows
+// of one key head against the keys, chunk by chunk and two tiles at a time: scores, softmax,
+// weighted sum of values. No buffer holds scores, keys or values of more than one chunk.
 template <class T>
 class FusedBlock {
  public:
@@ -25,8 +25,8 @@ class FusedBlock {
   }
   const QueryRows<T>& queries() const { return scores.queries; }
 
-  // Processes all chunks that have a live key; the merged softmax state is then in `state`. If it
-  // continues from a state, continue_from() sets the state before the first chunk.
+  // Processes all chunks that have a live key; the merged softmax state is then in `state`. With
+  // `continues`, continue_from() sets the state from which the first chunk continues.
   template <class Continue>
   void run(bool with_values, bool continues, const Continue& continue_from) {
     const Index step = p_.key_chunk;
@@ -44,9 +44,9 @@ class FusedBlock {
     }
     state.use_merged();
   }
-  // Computes the softmax state of the chunk at key j0 in state.chunk, two tiles at a time; after
-  // each two calls use(first row, rows). Two tiles without a live key (a key that masks allow some
-  // row) are skipped.
+  // Computes the softmax state of the chunk at key j0 in state.chunk, two tiles at a time; then
+  // calls use(first row, rows) for the two tiles. Two tiles without a live key (a key that masks
+  // allow some row) are skipped.
   template <class Use>
   void chunk(Index j0, bool with_values, const Use& use) {
     using Tiles = typename BlockScores<T>::Tiles;

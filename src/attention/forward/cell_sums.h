@@ -51,8 +51,8 @@ class CellPlaces {
   T* first_ = nullptr;
 };
 
-// The partial sums of one chunk of keys, while its queries pass in ascending order: for each key a
-// sum over the queries of a row of cells, in blocks of kGradientBlock queries [kKeyChunk]; then,
+// The partial sums of one chunk of keys, to which queries are added in ascending order: for each
+// key a sum ([kKeyChunk]) over the queries of a row of cells, in blocks of kGradientBlock queries;
 // when a row of cells is complete, the sum over each cell's keys. Arrays belong to the worker. A
 // live key, panel or tile has an unmasked query-key pair.
 template <class T>
@@ -92,8 +92,8 @@ class CellSums {
   }
   // The query after the last one of the current row of cells.
   Index end_of_row() const { return end_; }
-  // The array [kKeyChunk] to which the weights of the next queries of the current row of cells and
-  // block are added, at most up to end_of_row().
+  // The array [kKeyChunk] to which the caller adds the weights of the next queries: those of the
+  // current block and row of cells, before end_of_row().
   T* block() {
     live_ = true;
     return block_;
@@ -140,8 +140,8 @@ class CellSums {
 
   Index m_ = 0, n_ = 0, Tq_ = 0;
   Index row_ = 0;      // current row of cells
-  Index end_ = 0;      // end of its queries
-  bool live_ = false;  // whether any of its queries has a live key in this chunk
+  Index end_ = 0;      // end of the row's queries
+  bool live_ = false;  // whether any query of the row has a live key in this chunk
   T* total_ = nullptr;
   T* block_ = nullptr;  // sums over the current block of queries
   Index cells_ = 0;     // number of columns of cells with keys in this chunk

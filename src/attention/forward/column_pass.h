@@ -16,9 +16,9 @@
 // Results that are sums over pairs: of weights over queries (column_sums, value_sums) or over the
 // pairs of a cell (pooled), and of the terms of the entropy over keys. One pass that recomputes
 // scores gives them all, once the softmax of every row is known. A task is one chunk of keys of a
-// query head; it goes through the queries in blocks of kGradientBlock. Its columns belong to it
-// alone; the parts that chunks add to rows and cells are accumulated in task order, with a counter
-// for each block of queries.
+// query head; it goes through the queries in blocks of kGradientBlock. A task owns its columns; the
+// parts that chunks add to rows and cells are accumulated in task order, with a counter for each
+// block of queries.
 namespace qkv::attn {
 
 using core::kGradientBlock;
@@ -294,8 +294,8 @@ void ColumnPass<T>::add_rows(BlockScores<T>& x, const Chunk& chunk,
   });
 }
 
-// Adds the weights of rows `first` .. of one tile, before `end`; returns the row after the last one
-// added.
+// Adds the weights of rows from `first` to before `end` that are in the same tile as row `first`;
+// returns the row after the last one added.
 template <class T>
 Index ColumnPass<T>::add_run(const BlockScores<T>& x, Index first, Index end,
                              const kernels::WeightSums<T>& to) const {

@@ -82,7 +82,7 @@ class FusedForward {
     T* sum = nullptr;
     T* acc = nullptr;
   };
-  // Partial results of a live chunk, counted from 0, of the block's unit n.
+  // Partial results of the block's unit n for a chunk, counted from the unit's first live chunk.
   Partial partial_of(Index n, Index chunk) const {
     T* first = shared_ + (units_.offset(n) + chunk) * piece_values();
     return {first, first + most_rows(), first + 2 * most_rows()};

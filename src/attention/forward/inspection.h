@@ -9,9 +9,9 @@
 #include "core/integers.h"
 #include "core/results.h"
 
-// Results besides out and lse that belong to one query row: weights, scores, largest weights. A
-// second pass recomputes the scores, tile by tile, once the softmax of every row is known, and
-// writes directly to the caller's buffers.
+// Results that show single pairs of a query row: weights, scores, largest weights. A second pass
+// recomputes the scores, tile by tile, once the softmax of every row is known, and writes directly
+// to the caller's buffers.
 namespace qkv::attn {
 
 using core::ResultOperand;

@@ -30,8 +30,8 @@ class NonFiniteValues {
     }
   }
 
-  // Begins a chunk. Its key n has row n of `values`, unless values are read as they are stored, and
-  // row first_key + n of `rows`.
+  // Begins a chunk. The value of its key n is row first_key + n of `rows` and, unless values are
+  // read as they are stored or are words of two keys, row n of `values`.
   void begin_chunk(const StoredRows& values, const core::HeadRows& rows) {
     values_ = values;
     rows_ = rows;
@@ -42,8 +42,7 @@ class NonFiniteValues {
   bool are_expected() const { return are_expected_; }
   bool has_looked() const { return has_looked_; }
   const KeySet& found() const { return found_; }
-  // Searches the values of the chunk's keys, once per chunk, but for those outside all rows'
-  // intervals.
+  // Searches, once per chunk, the values of the keys that interval masks allow some row.
   void look(const BlockScores<T>& scores);
   void expect() { are_expected_ = true; }
 
@@ -76,7 +75,7 @@ class NonFiniteValues {
   bool are_expected_ = false;
   unsigned ambiguous_ = 0;  // bit n: the n-th of the current tiles
   T* row_ = nullptr;        // [padded E]: a widened value
-  core::AmxSums<T> amx_;    // of AMX products
+  core::AmxSums<T> amx_;
 };
 
 template <class T>

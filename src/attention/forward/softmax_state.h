@@ -50,7 +50,7 @@ class SoftmaxState {
   void begin_tiles(Index first) {
     if (!merges_) chunk = {max + first, sum + first, acc + first * width_};
   }
-  // Called instead if the tiles have no live key: sets weighted sums that are not merged to 0.
+  // Called instead of absorb() if the tiles have no live key: sets unmerged weighted sums to 0.
   void skip_tiles(Index rows) {
     if (!merges_) std::fill_n(chunk.acc, rows * width_, T(0));
   }

@@ -8,10 +8,10 @@
 
 namespace qkv::attn {
 
-// The weighted sum of values of a chunk, for two tiles at a time: adds weights (from SoftmaxState)
-// times values [keys][E] to state.chunk.acc [rows][padded E]. This is the last step of a chunk in
-// the forward pass. It owns the converted copies of a chunk's values where they are needed. A live
-// key, panel or tile has an unmasked query-key pair.
+// The weighted sums of a chunk's values, for two tiles at a time: state.chunk.acc [rows][padded E]
+// becomes weights (from SoftmaxState) times values [keys][E]. This is the last step of a chunk in
+// the forward pass. ValueSums owns the converted copies of a chunk's values where they are needed.
+// A live key, panel or tile has an unmasked query-key pair.
 template <class T>
 class ValueSums {
  public:
@@ -154,8 +154,8 @@ bool ValueSums<T>::joins(const BlockScores<T>& scores, Index t, Index t1) const 
   return x.live_panels == scores.tile(t + 1).live_panels && x.is_whole();
 }
 
-// Adds `keys` of the chunk to the rows of tiles t .. t1-1 (one tile unless they are joined), in
-// runs of live panels.
+// Adds the weighted values of `keys` to the sums of tiles t .. t1-1 (one tile unless they are
+// joined), in runs of live panels.
 template <class T>
 void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, KeyRange keys, T* to) {
   const Tile& tile = scores.tile(t);
@@ -173,8 +173,8 @@ void ValueSums<T>::sum_tile(const BlockScores<T>& scores, Index t, Index t1, Key
   }
 }
 
-// Adds `keys`, which are all in live panels, to the rows of tile t; keys with non-finite values go
-// to NonFiniteValues::add.
+// Adds the weighted values of `keys`, all in live panels, to the sums of tile t;
+// NonFiniteValues::add adds those that are non-finite.
 template <class T>
 void ValueSums<T>::sum_run(const BlockScores<T>& scores, Index t, KeyRange keys, T* to) {
   if (non_finite_.found().none()) return sum_keys(scores, t, t + 1, keys, to);

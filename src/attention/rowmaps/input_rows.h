@@ -10,11 +10,11 @@
 #include "core/integers.h"
 #include "reference/row_maps.h"
 
-// The rows of q or of k, and the transformed rows (RoPE rotation, RMS norm, projection: the score's
-// row maps) computed from them.
+// The rows of q or of k, and the rows that input transforms (norm, RoPE rotation, projection)
+// compute from them.
 namespace qkv::attn {
 
-// Returns an operand for C-ordered rows at `places` of `width` elements.
+// Returns an operand for C-ordered rows of `width` elements at `places`.
 template <class T, class Void = const void>
 core::BasicOperand<Void> rows_operand(const Problem& p, const RowPlaces& places, Index width,
                                       T* data) {
@@ -141,7 +141,7 @@ struct InputRows {
     const Index units = by.padded_units();
     for_each_row_block(call, places, entries,
                        [&](Index b, Index h, Index row, Index count, core::Arena& arena) {
-                         // An entry whose keys are in pages may have fewer keys.
+                         // An entry with keys in pages may have fewer keys than the longest.
                          if (x.in_pages()) count = std::min(count, of_sequence(b).count - row);
                          if (count <= 0) return;
                          const Block w = take_block(arena, units);

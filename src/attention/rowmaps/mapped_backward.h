@@ -9,8 +9,8 @@
 
 // The backward pass of a score with input transforms (row maps). FusedBackward gives the gradients
 // of the transformed rows, dleft and dright; from these follow the gradients of the rows and of the
-// transforms' parameters. It runs some batch entries at a time, so that transformed rows and their
-// gradients stay in the caches. With a projection y = W x + b among the transforms,
+// transforms' parameters. The pass runs some batch entries at a time, so that transformed rows and
+// their gradients stay in the caches. With a projection y = W x + b among the transforms,
 //   dx = W^T dy        dW = sum over rows of dy x^T        db = sum over rows of dy
 namespace qkv::attn {
 
@@ -193,7 +193,7 @@ void MappedBackward<T>::back(const MadeGradients<T>& made, const core::RowMapTar
   if (maps.b.given()) gradients_.sum_rows(made, maps.b, call);
 }
 
-// Adds up dv of the additive score from the partial sums of the key blocks.
+// Adds up the gradient of the additive score's v from the partial sums of the key blocks.
 template <class T>
 void MappedBackward<T>::weight_gradient(const Entries& entries, runtime::Call& call) {
   const FusedGradientCall<T>& stages = stages_.call();

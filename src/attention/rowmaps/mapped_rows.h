@@ -8,7 +8,7 @@
 // Reduces a score with input transforms (row maps) to a problem that a fused pass can run without
 // knowing the transforms: queries and keys are replaced by their transformed rows, each computed
 // once, for all or some batch entries at a time. For the additive score these are
-//   left_i = exp(2 (Wq q_i + b)) by units       right_j: attention/rowmaps/additive_keys.h
+//   left_i = exp(2 (Wq q_i + b)), unit by unit  right_j: attention/rowmaps/additive_keys.h
 namespace qkv::attn {
 
 template <class T>
@@ -56,8 +56,8 @@ class MappedRows {
     const Index units = std::max(query_product().padded_units(), key_product_.padded_units());
     return std::max(queries_.worker_bytes(units), keys_.worker_bytes(units));
   }
-  // Number of batch entries for whose transformed rows there is memory: about 32 MiB, at least one
-  // entry; all if rows cannot be divided by entry.
+  // Number of batch entries whose rows (see With) fit in about 32 MiB, but at least one; all if
+  // sequences are packed or keys are in pages.
   Index entries() const { return entries_; }
   void prepare(runtime::Call& call);
   // Calls f(entries) for as many batch entries at a time as stay in the caches of the threads,
@@ -139,8 +139,8 @@ Index MappedRows<T>::entries_at_once(int threads) const {
   constexpr Index kBudget = Index{2} << 20;  // per thread
   Index some = threads * kBudget / bytes_of_entry_;
   if (with_ == With::kRows || threads == 1) return std::clamp(some, Index{1}, entries_);
-  // In the backward pass a task is a block of keys: each thread gets two, and all get the same
-  // number.
+  // In the backward pass a task is a block of keys: with enough entries, each thread gets at least
+  // two, and all threads get the same number.
   const Index blocks = keys_.places.heads * core::divide_up(p_.k_rows, core::kGradientBlock);
   some =
       std::clamp(std::max(some, core::divide_up(Index{2} * threads, blocks)), Index{1}, entries_);

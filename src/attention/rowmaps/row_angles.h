@@ -8,7 +8,7 @@
 #include "reference/row_maps.h"
 
 // cos and sin of the angles by which RoPE rotates the rows of q or of k. They are computed once for
-// all heads, and for all batch entries with equal positions.
+// all heads, and once for all batch entries if these have equal positions.
 namespace qkv::attn {
 
 // The rows first .. first + count - 1.

@@ -8,8 +8,8 @@
 #include "kernels/gradient_kernels.h"
 
 // Computes the gradients of rows and of the transforms' parameters from those of the transformed
-// rows. Rows without an unmasked pair are skipped, whatever they hold. Sums continue from some
-// batch entries to the next, so that they are bit-identical however many entries are taken at a
+// rows. Rows without an unmasked pair are skipped, whatever they hold. Sums continue from one group
+// of batch entries to the next, so that they are bit-identical however many entries are taken at a
 // time.
 namespace qkv::attn {
 
@@ -54,7 +54,7 @@ class RowGradients {
   void map_back(const MadeGradients<T>& made, const RowProduct<T>& by, const GradientRows<T>& to,
                 runtime::Call& call);
   // Computes the gradient of a norm's gain: sums over blocks of rows in ascending order, each from
-  // zero. `sums` holds gain_values() elements for as many entries.
+  // zero. `sums` holds gain_values() elements for the entries of `made`.
   void gain(const MadeGradients<T>& made, const RowProduct<T>& by, T* sums,
             const GradientTarget& to, runtime::Call& call);
   static Index gain_values(const Problem& p, const InputRows<T>& input, Index entries) {
@@ -144,8 +144,8 @@ void RowGradients<T>::block_back(const MadeGradients<T>& made, const RowProduct<
   for (Index r = 0; r < count; ++r) {
     if (live[r] == 0) continue;
     T* d = to.data + r * to.stride;
-    // A masked key counts as live if all keys of its block are finite. Its gradient has to be +0 in
-    // both cases, but the transforms would make some zeros -0.
+    // A masked key, which counts as live if all keys of its block are finite, has to get a gradient
+    // of +0 even then, but the transforms would make some zeros -0.
     if (std::all_of(d, d + input.width, [](T value) { return value == T(0); })) {
       std::fill_n(d, input.width, T(0));
       continue;

@@ -11,7 +11,7 @@
 // independently, with the tiles that compute scores and thus in their order of summation.
 namespace qkv::attn {
 
-// Number of rows that are multiplied together with the panels of a parameter.
+// Number of rows that are multiplied by the panels of a parameter at a time.
 inline constexpr Index kProductRows = 8 * kTileRows;
 
 template <class T>

@@ -11,8 +11,8 @@
 
 // The additive score as the steps of a fused pass see it: the rows of q and k are exponentials,
 // first [units] of x and then [units] of powers (kernels/additive_kernels.h); k has one row per
-// query head. It refers to arrays of the pass with transformed inputs (attention/rowmaps) and owns
-// none.
+// query head. AdditiveScores refers to arrays of the pass with transformed inputs
+// (attention/rowmaps) and owns none.
 namespace qkv::attn {
 
 using kernels::ExponentialForm;

@@ -48,8 +48,8 @@ class BlockScores {
   // Promises that this block reads no key from `end` on.
   void read_until(Index end) { chunk_.read_until(end); }
 
-  // Begins the chunk at key j0; returns false if interval masks forbid every pair. `values`: rows
-  // of values that are read as they are stored in the same chunk, or null.
+  // Begins the chunk at key j0; returns false if interval masks forbid every pair. `values`: the
+  // unit's rows of values, needed if the call reads_values and their sums follow; else null.
   bool begin_chunk(Index j0, Tiles tiles, const core::HeadRows* values) {
     call_.stop();
     chunk_.go_to(j0, queries.live(), tiles == Tiles::kAll, values);
@@ -63,8 +63,8 @@ class BlockScores {
       if ((tiles_[t].live_panels >> n & 1U) != 0) score_panel(t, t + 1, n);
     }
   }
-  // Computes the scaled scores of the chunk at key j0, two tiles at a time; after each two calls
-  // use(first row, rows), which reads the scores with row() and piece().
+  // Computes the scaled scores of the chunk at key j0, two tiles at a time; use(first row, rows) is
+  // called after each two and reads the scores with row() and piece().
   template <class Use>
   void go_through(Index j0, Tiles tiles, const Use& use) {
     begin_chunk(j0, tiles, nullptr);
@@ -161,9 +161,9 @@ void BlockScores<T>::compute(Index t0, Index t1) {
   }
 }
 
-// Prefetches the arrays that options of panel n read once from main memory: the bias of tiles t0 ..
-// t1-1 and the masks of the next tiles' rows. It is called panel by panel because few cache lines
-// can be outstanding at a time.
+// Prefetches, for panel n, the arrays that options read once from main memory: the bias of tiles t0
+// .. t1-1 and the masks of the next tiles' rows. The function is called panel by panel because few
+// cache lines can be outstanding at a time.
 template <class T>
 void BlockScores<T>::prefetch_options(Index t0, Index t1, Index n) const {
   const Index end = queries.tile_end(t1 - 1);

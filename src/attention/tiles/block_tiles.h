@@ -27,7 +27,7 @@ struct Tile {
 
 // The live tiles of a block for the current chunk: the panels of 64 keys for which each of the
 // kBlockTiles tiles computes scores, and the bytes [kRowsAtOnce][kKeyChunk] of element-wise masks
-// for the two current tiles. Used before scores are computed (forward.h); owned by BlockScores.
+// for the two current tiles. BlockScores owns them and finds them before it computes scores.
 template <class T>
 class BlockTiles {
  public:
@@ -141,7 +141,7 @@ class BlockTiles {
     tile.keys = {};
     if (live == 0) return;
     tile.keys = {std::countr_zero(live) * kPanel, std::bit_width(live) * kPanel};
-    // Panels that were not evaluated, dead or full, get constant bytes.
+    // Panels that are dead or full, evaluated or not, get constant bytes.
     for (Index n = tile.keys.begin / kPanel; n < tile.keys.end / kPanel; ++n) {
       const bool is_live = (live >> n & 1U) != 0;
       if (is_live && (partial >> n & 1U) != 0) continue;
@@ -167,7 +167,7 @@ class BlockTiles {
   core::TileClass asked_class(const Rows& rows, Index panel) const {
     const Index begin = panel * kPanel;
     const Index count = std::min(kPanel, keys_ - begin);
-    // Combines eight keys per word; a last, partial panel is padded with its first key.
+    // Combines eight keys per word; an incomplete last panel is padded with its first byte.
     constexpr std::size_t kWords = kPanel / sizeof(std::uint64_t);
     std::uint64_t any[kWords] = {};
     std::uint64_t none[kWords] = {};

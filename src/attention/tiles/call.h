@@ -42,8 +42,8 @@ inline constexpr Index kMostLanes = 16;
 // Up to this many query rows of a key head read keys and values as they are stored, without
 // packing.
 inline constexpr Index kStoredRows = 16;
-// Number of keys whose stored values stay in the first-level cache until all tiles have used them,
-// if there are more than two rows: the loop over rows then takes the channels in parts.
+// Number of keys whose stored values stay in the first-level cache until all tiles have used them.
+// kStoredKeys is for more than two rows, for which kernels read a value's channels in parts.
 inline constexpr Index kStoredKeys = 32;
 
 // The state that all blocks of one forward or backward pass share, read-only while tasks run: the
@@ -53,7 +53,7 @@ struct FusedCall {
   const Problem& p;
   const kernels::DotKernels<T>& kernels;
   Products products = Products::kPlain;  // of scores and sums: core/bfloat16_products.h
-  bool in_words = false;  // their operands are words of two BF16 numbers: kernels/dot2_kernels.h
+  bool in_words = false;  // operands of products are words of two BF16: kernels/dot2_kernels.h
   InstanceTarget instances = InstanceTarget::kBaseline;
   bool changes_scores = false;  // some option is applied between the product and the softmax
   bool only_intervals = false;  // no option but interval masks changes scores
@@ -96,8 +96,8 @@ struct FusedCall {
   void before_user_code() const {
     if (runs_user_code) kernels::release_tiles();
   }
-  // The number of keys at whose multiples sums over keys that are read as they are stored may
-  // begin: whole registers for any target.
+  // Sums over keys that are read as they are stored begin at multiples of this number of keys:
+  // whole registers for any target, and whole steps of the products.
   Index key_block() const { return std::max(ChunkReads::kBlock, core::step_of(products)); }
   // Elements per row of q or k that scores read. Memory is allocated for Dk elements per row, which
   // is at least as many.

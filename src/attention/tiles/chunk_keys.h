@@ -12,7 +12,7 @@ namespace qkv::attn {
 
 // The keys of the current chunk as the scores of a block read them: panels that the pass packed for
 // all blocks, panels [Dk][kPanel] that the block packs when they are first needed, or rows as they
-// are stored. It also tells where values are that are read as they are stored. Owned by
+// are stored. ChunkKeys also has the addresses of values that are read as they are stored. Owned by
 // BlockScores.
 template <class T>
 class ChunkKeys {
@@ -31,9 +31,9 @@ class ChunkKeys {
   }
   // Promises that this block reads no key from `end` on: such keys are not prefetched.
   void read_until(Index end) { reads_end_ = end; }
-  // Goes to the chunk that begins with key `first`. `live`: the keys of the unit that masks allow
-  // at least one row; with `all`, scores of the other keys are computed too. `values`: rows of
-  // values that are read as they are stored in the same chunk, or null.
+  // Goes to the chunk that begins with key `first`. `live`: the keys of the unit that interval
+  // masks allow at least one row; with `all`, scores of the other keys are computed too. `values`:
+  // the rows of the unit's values, or null if the chunk's values are not read.
   void go_to(Index first, const KeyRange& live, bool all, const core::HeadRows* values) {
     first_ = first;
     count_ = std::min(p_.key_chunk, end_ - first);

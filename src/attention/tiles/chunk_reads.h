@@ -22,7 +22,7 @@ class ChunkReads {
  public:
   // Distance between a read and its prefetch, chosen by measurement on memory that is read once.
   static constexpr Index kBytesAhead = Index{8} << 10;
-  // The distance for q8, whose keys take more time per byte.
+  // Distance for q8, also chosen by measurement.
   static constexpr Index kQ8BytesAhead = Index{13} << 10;
   // Keys are read in blocks of at least this many: whole registers for any target.
   static constexpr Index kBlock = 16;

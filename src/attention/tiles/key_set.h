@@ -10,8 +10,8 @@
 
 namespace qkv::attn {
 
-// A set of keys of one chunk, by their index in the chunk: a bit for each of kKeyChunk keys. Both
-// passes collect keys with non-finite values in it.
+// A set of keys of one chunk, by their index in the chunk: a bit for each of kKeyChunk keys. The
+// forward and backward passes use such sets for the keys whose values are not finite.
 class KeySet {
  public:
   bool none() const { return none_; }

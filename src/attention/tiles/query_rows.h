@@ -20,8 +20,8 @@ struct QueryRow {
 
 // The queries of a block (up to kBlockRows rows of the query heads that share a key head): the
 // place of each row, the keys that interval masks allow it, and its channels, copied [rows][Dk] or
-// read in place. First part of a block's work, in the forward pass and in all passes that recompute
-// scores.
+// read in place. A block's work begins with QueryRows, in the forward pass and in all passes that
+// recompute scores.
 template <class T>
 class QueryRows {
  public:
@@ -31,7 +31,7 @@ class QueryRows {
     copies_ = arena.template take<T>(kBlockRows * p_.Dk).data();
   }
 
-  // Starts a unit without rows.
+  // Starts a unit; add() then appends its rows.
   void start(const KeyUnit& unit) {
     unit_ = unit;
     offset_ = p_.diagonal_offset(unit.b, unit.s);
@@ -110,8 +110,8 @@ class QueryRows {
                    ? ExponentialForm::kSmall
                    : call_.additive->of_queries(unit_.b, h, unit_.s.q0 + i, 1);
     if (p_.masks.empty()) {
-      // Assigned one by one: gcc 12 would otherwise store two and load them back as one, which
-      // stalls.
+      // Assigned one by one: gcc 12 would otherwise store two numbers and load them back as one
+      // vector, which stalls.
       row.live.begin = live_.begin = 0;
       row.live.end = live_.end = unit_.s.Tk;
       return;

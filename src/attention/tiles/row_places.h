@@ -34,7 +34,8 @@ struct RowPlaces {
   Index count(Index B) const noexcept { return entries(B) * heads * rows; }
 };
 
-// Maximum and sum of the softmax of every row of queries, sink included: arrays at `places`.
+// Maximum and sum of the softmax of every row of queries, sink included: arrays that `places`
+// indexes.
 template <class T>
 struct RowStates {
   T* max = nullptr;

@@ -30,10 +30,10 @@ core::GradientResults bind_gradients(const core::Problem& p, const Inputs& input
 core::GradientResults bind_sums(const core::Problem& p, const Inputs& inputs,
                                 const GradientSums& sums);
 core::Operand bind_known_weight_sums(const core::Problem& p, const ConstView& sums);
-// The results of add_weight_sums(), and its only source.
+// The only source of add_weight_sums(), and the sums that it adds to.
 core::GradientSources bind_lse(const core::Problem& p, const ConstView& lse);
 core::GradientResults bind_weight_sums(const core::Problem& p, const View& sums);
-// Throws Error unless scores are dot products of rows as they are.
+// Throws Error for packed sequences, and unless scores are dot products of untransformed rows.
 void check_plain_products(const core::Problem& p);
 
 // Throws Error if an output may share memory with an input, another output, or itself.
@@ -50,7 +50,7 @@ void check_overlap(const core::Problem& p, const Inputs& inputs, const Options& 
                    const Saved& saved, const OutputGradients& sources,
                    const InputGradients& gradients);
 
-// Calls f(name, view) for each array of a call that is read, absent ones too.
+// Calls f(name, view) for each array in the inputs and options, absent ones too.
 using VisitView = std::function<void(std::string_view name, const ConstView& view)>;
 void visit_inputs(const Inputs& inputs, const Options& options, const VisitView& f);
 
@@ -59,8 +59,8 @@ bool reads_arrays(const Options& options);
 
 // ---- plans that run again -------------------------------------------------------------------
 
-// Whether a call's validity depends on numbers in arrays other than q, k and v, so that it must be
-// validated whenever it runs.
+// Whether a call's validity may depend on numbers in arrays other than q, k and v, so that the call
+// must be validated whenever it runs.
 bool has_values_to_check(const Inputs& inputs, const Options& options, const Outputs& outputs);
 
 // How much two calls with equal options have in common, if neither has values to check.

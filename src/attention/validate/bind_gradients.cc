@@ -22,8 +22,8 @@ using core::text;
 // it is the gradient.
 class Binder {
  public:
-  // `sums_dtype`: that of sums that are continued; kNone: gradients have the dtypes of their
-  // sources.
+  // `sums_dtype`: the dtype of sums that are continued, or kNone: then gradients have the dtypes of
+  // their sources.
   explicit Binder(const Problem& p, DType sums_dtype = DType::kNone)
       : p_(p), sums_dtype_(sums_dtype) {}
 
@@ -127,7 +127,6 @@ GradientTarget per_head_target(const Problem& p, const View& buffer) {
   });
 }
 
-// Makes the target of a buffer.
 GradientTarget target_along(const Problem& p, const View& buffer, GradientAxes axes) {
   switch (axes) {
     case GradientAxes::kRows:
@@ -200,7 +199,7 @@ void bind_captured(Binder& binder, const Options& options,
 
 namespace {
 
-// Checks that the rows of a sum that is continued are rows of the call.
+// Checks that each row of a sum that is continued is contiguous and belongs to one row of the call.
 void check_rows(const Problem& p, const core::GradientResults& to) {
   const auto check = [&](const char* name, const GradientTarget& x, Index heads) {
     if (!x.given()) return;
@@ -230,8 +229,9 @@ void check_plain_products(const Problem& p) {
       p.key_maps.is_identity()) {
     return;
   }
-  throw Error(p.function, "options",
-              "must have dot products without qk_norm and rotary, the scores with sums in steps");
+  throw Error(
+      p.function, "options",
+      "must have dot products without qk_norm and rotary: only their sums are made in steps");
 }
 
 core::GradientResults bind_sums(const Problem& p, const Inputs& inputs, const GradientSums& sums) {

@@ -206,8 +206,8 @@ core::PooledResult bind_pooled(const Problem& p, const View& view) {
   return to;
 }
 
-// Binds the results in the order of the list. Absent results are skipped early: most are absent,
-// and small calls spend their time here.
+// Binds the results in the order of qkv::kResults. Absent results are skipped early: most are
+// absent, and small calls spend their time here.
 class OutputBinder {
  public:
   OutputBinder(const Problem& p, const Outputs& outputs, Results& to)

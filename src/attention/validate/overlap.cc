@@ -39,7 +39,7 @@ template <class F>
 void view_inside(const F& f, const KeyLengths& x) {
   f(KeyLengths::kName, x.lengths);
 }
-// Calls f(name, view) for the arrays that a mod of an expression reads.
+// Calls f(name, view) for the arrays that the expression of a mod reads.
 template <class F>
 void view_inside(const F& f, const detail::ExpressionProgram* program) {
   if (program == nullptr) return;

@@ -23,7 +23,7 @@ auto views_of(const Inputs& inputs) {
   return std::array{&q, &k, &v, &cu_seqlens_q, &cu_seqlens_k, &block_tables, &context_lens};
 }
 
-// In the order of for_each_buffer, which is that of core::for_each_operand.
+// Lists buffers in the order of for_each_buffer and core::for_each_operand.
 auto views_of(const Outputs& outputs) {
   std::array<const View*, kResultBuffers> views{};
   std::size_t n = 0;

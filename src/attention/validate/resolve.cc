@@ -12,7 +12,8 @@ namespace {
 
 // Checks that the sizes of all arrays that an implementation allocates add up without overflow.
 // There are at most 32 arrays, each with at most one row per (b, head, query or key), of at most 8
-// bytes an element; a worker's block of kGradientBlock = 128 rows is within the same bound.
+// bytes an element. A worker's block of kGradientBlock = 128 rows has fewer than 2^63 elements;
+// core::Arena checks its bytes.
 void check_sizes(const core::Problem& p) {
   constexpr Index kLargest = std::numeric_limits<Index>::max() / (Index{32} * 8);
   const Dims sizes{p.packed() ? 1 : p.B, std::max(p.H, p.G), std::max(p.q_rows, p.k_rows),

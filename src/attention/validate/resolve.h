@@ -15,7 +15,7 @@ namespace qkv::attn {
 // Whether complex arrays are accepted: they exist for gradient checks only.
 enum class Complex { kRefused, kAllowed };
 
-// The kind of the arrays of a call, and where they lie.
+// Whether the arrays of a call may be complex, and where they lie.
 struct Arrays {
   Complex complex = Complex::kRefused;
   core::Memory memory = core::Memory::kHost;
@@ -24,14 +24,14 @@ struct Arrays {
 // Fills `p` from inputs and options, which must outlive it. Reads lengths and offsets, which must
 // be valid at this point; cu_seqlens, context_lens and block_tables are copied, since the sizes of
 // memory and the places of keys depend on them. `stop` is polled while they are read, which may
-// take long. Allocates nothing if `p` was filled before with as many masks and sequences,
-// none of them an expression.
+// take long. Allocates nothing if `p` was filled before with as many masks and sequences, and no
+// mask or mod is made from an expression.
 //
 // Calls with arrays in device memory begin with
 //   resolve(function, stop, inputs, options, p, {.memory = core::Memory::kDevice})
 // and go on with bind_outputs() and check_overlap() of bind.h, as other calls do. No array is read
 // or copied: p.cu_seqlens_q and p.cu_seqlens_k (int32 or int64, with a stride) stay in device
-// memory, p.Tq and p.Tk are then the totals, and the kernels must do with whatever numbers the
+// memory, p.Tq and p.Tk are then the totals, and the kernels must cope with whatever numbers the
 // arrays hold (core::Memory). resolve_device.cc lists what is accepted.
 void resolve(std::string_view function, const core::StopPoint& stop, const Inputs& inputs,
              const Options& options, core::ResolvedProblem& p, Arrays arrays = {});

@@ -274,7 +274,8 @@ void resolve_inputs(const Inputs& inputs, Complex complex, core::ResolvedProblem
 
 namespace {
 
-// The sequences of a cu_seqlens array, integers [B+1] that do not decrease from 0 to `total`.
+// The sequences of a cu_seqlens array: integers [B+1] that start with 0, never decrease and end
+// with the number of rows.
 struct Sequences {
   Operand starts;  // rows = sequences
   Index longest = 0;
@@ -320,7 +321,7 @@ Sequences resolve_cu_seqlens(const char* name, const ConstView& x, Index total, 
     throw Error(p.function, name,
                 text("must end with ", total, ", the rows of ", rows, ", got ", came(last)));
   }
-  // There may be any number of empty sequences: a single 0 serves all of them.
+  // Without rows there may be any number of sequences, all empty: a single 0 serves all of them.
   const bool keeps = total > 0;
   own.clear();
   own.reserve(keeps ? static_cast<std::size_t>(x.size(0)) : 1);

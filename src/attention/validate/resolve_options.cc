@@ -17,11 +17,11 @@ namespace {
 
 using core::text;
 
-// Largest index, offset and window size: up to this they can be added without overflow, and are
-// exact as float64.
+// Largest diagonal offset and window size: numbers up to it can be added to indices without
+// overflow, and are exact as float64.
 constexpr Index kLargestOffset = Index{1} << 53;
 
-// Refuses an option that has one row of keys per batch entry if entries have different numbers of
+// Refuses an option whose array has an axis of Tk keys if batch entries have different numbers of
 // keys.
 void refuse_uneven(const Problem& p, std::string_view name) {
   if (p.packed()) {
@@ -312,8 +312,8 @@ void check_precomputed(const Problem& p, std::string_view name, const MaskMod& m
   }
 }
 
-// Adds the ranges of a last mod where(mask, x, -inf), unless a bias, which may be NaN or infinite,
-// changes the masked scores.
+// Adds the ranges of a last mod where(mask, x, -inf), unless a bias or ALiBi, which may be NaN or
+// infinite, changes the masked scores.
 void add_mask_of_scores(core::ResolvedProblem& p) {
   if (p.mods.empty() || p.bias.given() || p.alibi.given() || p.on_device()) return;
   const auto& program = p.mods.back().program;

@@ -68,7 +68,7 @@ void resolve_paged_sizes(const Inputs& inputs, Problem& p) {
   }
 }
 
-// The most numbers of a vector; vectors of more throw std::length_error.
+// The most indices that a vector can hold; for more it throws std::length_error.
 constexpr Index kMostIndices = std::numeric_limits<Index>::max() / Index{sizeof(Index)};
 
 // Reads the number of keys of each entry, once, into memory of the problem; the largest is Tk.
@@ -101,7 +101,7 @@ void read_context_lens(const Inputs& inputs, core::ResolvedProblem& p) {
                          : Operand{x.data(), x.dtype(), {}, 0, x.stride(0), 0};
 }
 
-// Reads the table entries of pages that hold keys; those beyond an entry's keys are not read.
+// Reads the block tables: of each batch entry's row, only the pages that hold keys.
 void read_block_tables(const Inputs& inputs, core::ResolvedProblem& p) {
   const ConstView& x = inputs.block_tables;
   const Index page = inputs.k.size(1);

@@ -97,7 +97,7 @@ void resolve_rotary(const Rotary& rotary, Problem& p) {
   if (!(rotary.base > 0) || !std::isfinite(rotary.base)) {
     throw Error(p.function, "rotary.base", text("must be finite and above 0, got ", rotary.base));
   }
-  // With smaller ones, angles may be infinite: positions are below 2^53.
+  // With a smaller base an angle may be infinite: positions are up to 2^53.
   constexpr double kLeastBase = 1e-280;
   if (rotary.base < kLeastBase) {
     throw Error(p.function, "rotary.base", text("must be at least 1e-280, got ", rotary.base));

@@ -25,8 +25,8 @@ std::string result_letters(const Problem& p, std::string_view tail);
 // In the functions below `letters` are complete, such as "[H]", or a tail, such as "Tq,E", which
 // result_letters completes when a message needs it.
 
-// Returns the strides of `view` along the axes of `target`: 0 where it has no axis, or size 1
-// against a larger one. Throws Error naming `argument` if the shape does not broadcast.
+// Returns the strides of `view` along the axes of `target`: 0 where the view has no axis, or one of
+// size 1. Throws Error naming `argument` if the shape does not broadcast.
 Dims broadcast_strides(const Problem& p, std::string_view argument, const ConstView& view,
                        const Dims& target, std::string_view letters);
 
@@ -64,11 +64,11 @@ Operand parameter_operand(const Problem& p, std::string_view name, const ConstVi
                           const Dims& sizes, const char* letters, Index heads,
                           const char* head_letter = "H");
 
-// The width of rows of q, k or v in numbers: of q8, 32 for each block.
+// The width of rows of q, k or v in numbers; a q8 block has 32.
 Index width_of(const Problem& p, std::string_view argument, const ConstView& view);
 
-// Converts the operand of k or v, whose strides count elements: those of q8 count numbers
-// afterwards.
+// Converts the strides of k or v from elements to numbers: a q8 block, one element, has 32 numbers.
+// Operands of other dtypes are returned unchanged.
 Operand in_numbers(Operand x);
 
 // Throws Error unless the view's shape is the expected one.

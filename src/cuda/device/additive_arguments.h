@@ -9,7 +9,7 @@
 namespace qkv::cuda {
 
 // The projections of q or of k, float32 [entries, heads, quads, rows, 4]: rows of all sequences,
-// units in quads, which are filled up with zeros.
+// units in quads, the last one padded with zeros.
 struct Projections {
   float* data = nullptr;
   int heads = 0;
@@ -17,7 +17,7 @@ struct Projections {
   int row_blocks = 0;  // of ProjectionShape::kRows rows
 };
 
-// A call with an additive score. Arrays of numbers are float32, but for the options'.
+// A call with an additive score. Arrays are float32, except those of options.
 struct AdditiveArguments {
   ForwardArguments call;
   DeviceArray wq, wk;  // rows: units, columns: channels
@@ -42,7 +42,7 @@ struct AdditiveGradientArguments {
   bool adds = false;          // gradients are added to what is there
   Projections dleft, dright;  // the gradients of the projections
   Projections units;          // for du, sums over keys of g (1/2 - r)
-  DeviceArray value_sums;     // dv, or if `adds` memory of its own, in C order
+  DeviceArray value_sums;     // dv; if `adds`, memory of its own in C order
   // Blocks of dq, dwq and du; the other blocks of their kernels are for dk, dwk and db.
   std::int64_t query_blocks = 0;
   std::int64_t query_matrix_blocks = 0;

@@ -17,15 +17,16 @@
 #include "cuda/device/row_statistics.h"
 #include "cuda/device/words.h"
 
-// The gradients of the additive score, in float32, of any number of channels and units, by four
-// kernels: `project` computes the projections x and y; `prepare` the statistics of each query;
-// `queries` owns queries and sums over keys; `keys` owns keys and sums over the queries of the
-// heads that read them. The last two compute scores and their gradients g, scale included, for a
-// tile of pairs, and then, with r = 1 / (1 + e^2(x + y)) and over the same chunks of units again,
+// The gradients dx, dy and dv (of values) of the additive score, in float32, of any number of
+// channels and units, by four kernels: `project` computes the projections x and y; `prepare` the
+// statistics of each query; `queries` owns queries and sums over keys; `keys` owns keys and sums
+// over the queries of the heads that read them. `queries` and `keys` compute scores and their
+// gradients g, scale included, for a tile of pairs, and then, with r = 1 / (1 + e^2(x + y)) and
+// over the same chunks of units again,
 //   dx_iu = 4 v_u sum_j g_ij r (1 - r)      dy_ju = 4 v_u sum_i g_ij r (1 - r)
 // since 1 - tanh^2 = 4 r (1 - r). Sums over more than a tile are in memory, where the block that
-// owns them adds to them; they are -0 in rows without an unmasked pair, which keeps NaN and
-// infinity in other arrays out of what follows from dx and dy: device/additive_products.h.
+// owns them adds to them. Rows of dx and dy without an unmasked pair are -0, so that NaN and
+// infinity in other arrays do not reach gradients through them (device/additive_products.h).
 namespace qkv::cuda {
 
 // ---- gradients of scores ------------------------------------------------------------------------
@@ -67,7 +68,7 @@ QKV_DEVICE void sum_pair_exponentials(const AdditiveArguments& x, const BlockPla
 
 // ---- sums over pairs ----------------------------------------------------------------------------
 
-// Adds factor * x to a sum of a row that has an unmasked pair: the sum is not -0.
+// Adds factor * x to a sum of a row that has an unmasked pair; the result is never -0.
 QKV_DEVICE void add_to_sum(float factor, float x, float& sum) {
   sum = rounded_sum(fused(factor, x, sum), 0);
 }
@@ -155,7 +156,7 @@ QKV_DEVICE void clear_rows(const AdditiveArguments& x, const Projections& sums, 
 
 // ---- the kernels --------------------------------------------------------------------------------
 
-// Where a block's arrays are.
+// A block's entry and heads in the projections, and its projected rows.
 struct PairRows {
   int entry;
   int key_head;
@@ -189,8 +190,8 @@ QKV_DEVICE void additive_gradients_prepare(const AdditiveGradientArguments& g) {
       });
 }
 
-// Sums over the keys of the block's queries, in ascending tiles of those that masks allow: dx, and
-// the sums of g (1/2 - r) from which du is computed.
+// Computes dx of the block's queries, and the sums of g (1/2 - r) from which du is computed: sums
+// over keys, in ascending tiles.
 QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
   using Shape = FloatGradientShape;
   const AdditiveArguments& x = g.pairs;
@@ -251,8 +252,8 @@ QKV_DEVICE void additive_gradients_queries(const AdditiveGradientArguments& g) {
   wait_copies<0>();
 }
 
-// Sums over the queries of the block's keys, head after head of their group, from query 0 on: dy
-// and dv.
+// Computes dy and dv of the block's keys: sums over the queries of each head of the group, heads
+// and queries ascending.
 QKV_DEVICE void additive_gradients_keys(const AdditiveGradientArguments& g) {
   using Shape = FloatGradientShape;
   const AdditiveArguments& x = g.pairs;
@@ -293,7 +294,7 @@ QKV_DEVICE void additive_gradients_keys(const AdditiveGradientArguments& g) {
     };
     QKV_ROLLED
     for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
-      sync_threads();  // all have finished with the last queries, their bounds and options
+      sync_threads();  // all have finished with the previous queries, their bounds and options
       if (place.first == 0 && thread_index() == 0) store_option_offsets<Shape>(a, place);
       const BlockBounds bounds = find_bounds<Shape>(a, place);
       if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;

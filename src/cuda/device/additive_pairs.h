@@ -15,28 +15,28 @@
 
 // The pairs of a tile in the additive score, s_ij = scale sum_u v_u tanh(x_iu + y_ju), in float32.
 // The projections x and y are in memory: device/additive_project.h. Chunks of 32 units come to
-// shared memory one after another, with one reciprocal and no tanh for a pair and unit
+// shared memory one after another. Each pair and unit takes one reciprocal and no tanh
 // (docs/mechanisms/additive.md):
 //   tanh(x + y) = 2 (1/2 - r)        r = 1 / (1 + e^2x e^2y)
-// A thread holds the numbers of two rows and of a quarter of the columns, where those of 16-bit
-// tiles are. Rows and columns are queries and keys, or for gradients of keys the reverse.
+// A thread holds the numbers of two rows and of a quarter of the columns, in the layout of 16-bit
+// tiles. Rows and columns are queries and keys, or for gradients of keys the reverse.
 //
-// Range: e^2x overflows where x + y may be small. Exponentials of |x| and |y| up to kPlainBound are
-// multiplied; any other pair and unit takes e^2(x + y). Which of them it is depends on x_iu and
-// y_ju alone, so a row's bits depend on no other row. A chunk in which all are small, which the
-// threads find out while they bring it to shared memory, holds exponentials there; another chunk
+// Range: e^2x overflows where x + y may be small. If |x| and |y| are at most kPlainBound, e^2x and
+// e^2y are multiplied; any other pair and unit takes e^2(x + y). The choice depends on x_iu and
+// y_ju alone, so a row's bits depend on no other row. A chunk with only small x and y, which the
+// threads find out while they bring it to shared memory, holds exponentials there; any other chunk
 // holds x and y, and its loop computes both forms.
 namespace qkv::cuda {
 
-// Largest |x| whose e^2x is a factor: a product of two of them, at most 2^202, may overflow to
-// infinity, for which r is 0 and tanh 1, and may be 0.
+// The largest |x| whose e^2x is a factor. A product of two factors is between 2^-202 and 2^202: it
+// may overflow to infinity, for which r is 0 and tanh 1, or be 0, for which r is 1 and tanh -1.
 inline constexpr float kPlainBound = 35;
 
 // Whether |x| is small. NaN is not.
 QKV_DEVICE bool is_plain(float x) { return x <= kPlainBound && x >= -kPlainBound; }
 
 // e^2x = 2^(n + f) for |x| up to kPlainBound, with an integer n and |f| <= 1/2. ex2.approx errs by
-// up to 2 ulp, of which the bound of the score's error has no room: 2^f is the polynomial of the
+// up to 2 ulp, for which the bound of the score's error has no room: 2^f is the polynomial of the
 // CPU's kernels (kernels/exp-inl.h), and the product with 2 log2(e) keeps what rounding and the
 // constant leave out.
 QKV_DEVICE float squared_exponential(float x) {
@@ -73,7 +73,7 @@ QKV_DEVICE void copy_projections(std::uint32_t to, const FourFloats* from, std::
                                  int quads, int chunk, int first, int limit) {
   constexpr int kEach = kCount * kUnitQuads / Shape::kThreads;
   static_assert(kEach * Shape::kThreads == kCount * kUnitQuads);
-  // Unrolled, the addresses of all copies take registers that ptxas for sm_80 does not have.
+  // If the loop is unrolled, addresses take more registers than ptxas has for sm_80.
   QKV_ROLLED
   for (int n = 0; n < kEach; ++n) {
     const Quad own = own_quad<Shape, kCount>(n);
@@ -84,7 +84,7 @@ QKV_DEVICE void copy_projections(std::uint32_t to, const FourFloats* from, std::
   }
 }
 
-// Whether each of this thread's copies of kCount rows is small.
+// Whether all projections that this thread has copied, from kCount rows, are small.
 template <class Shape, int kCount>
 QKV_DEVICE bool are_plain(std::uint32_t from) {
   constexpr int kEach = kCount * kUnitQuads / Shape::kThreads;
@@ -151,7 +151,7 @@ QKV_DEVICE void place_units(std::uint32_t to, const DeviceArray& v, int h, int f
 struct ProjectedRows {
   const FourFloats* data;
   int pitch;  // rows of all sequences
-  int limit;  // rows of this one
+  int limit;  // rows of this sequence
 };
 
 QKV_DEVICE ProjectedRows projected_rows(const AdditiveArguments& x, const Projections& p, int entry,
@@ -184,7 +184,7 @@ QKV_DEVICE void for_each_chunk(const AdditiveArguments& x, int h, const Copy& co
     wait_copies<0>();
     const bool own_plain = are_plain<Shape, Shape::kRows>(Shape::kNextLeft) &&
                            are_plain<Shape, Shape::kKeys>(Shape::kNextRight);
-    // After this all threads have also finished with the last chunk, and with the last tile.
+    // The vote is also a barrier: all threads have finished with the previous chunk and tile.
     const bool plain = !any_thread(!own_plain);
     place_projections<Shape>(plain);
     place_units(Shape::kUnits, x.v, h, chunk * kUnitChunk, x.U);

@@ -15,10 +15,10 @@
 
 // Gradients of q, k and the parameters of the additive score, from the gradients dx and dy of
 // projections (cuda/device/additive_gradients.h):
-//   dq_i = Wq^T dx_i    dWq = sum_i dx_i q_i^T    db = sum_i dx_i    dv_u = 2 sum_i units_iu
-// dk and dWk likewise come from dy and k. For rows and matrices, in the tiles of project(), a
-// thread adds all terms of a number, ascending, in blocks of 64; vectors are described below. No
-// sum differs from run to run.
+//   dq_i = Wq^T dx_i    dWq = sum_i dx_i q_i^T    db = sum_i dx_i    du_u = 2 sum_i units_iu
+// where du is the gradient of the parameter v; dk and dWk likewise come from dy and k. For dq, dk
+// and matrices one thread adds all terms of a number, ascending, in blocks of 64, with the tiles of
+// project(). No sum differs from run to run.
 namespace qkv::cuda {
 
 // ---- tiles --------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ QKV_DEVICE bool is_live_row(const AdditiveArguments& x, const Projections& sums,
 }
 
 // Copies the sums of kChannels units from `first_quad` on and of 64 rows to the tile kX, units as
-// its rows. Rows from `count` on, and units beyond the last, become 0.
+// its rows. Rows from `count` on, and quads beyond the last, become 0.
 QKV_DEVICE void load_units(const AdditiveArguments& x, const Projections& sums, int entry, int head,
                            int first_quad, std::int64_t first, int count) {
   using Shape = ProjectionShape;
@@ -59,7 +59,7 @@ QKV_DEVICE void load_units(const AdditiveArguments& x, const Projections& sums, 
 }
 
 // Copies the sums of kChannels rows and of 64 units to the tile kX, rows as its rows. Rows from
-// `count` on, and units beyond the last, become 0.
+// `count` on, and quads beyond the last, become 0.
 QKV_DEVICE void load_unit_rows(const AdditiveArguments& x, const Projections& sums, int entry,
                                int head, int first_quad, std::int64_t first, int count) {
   using Shape = ProjectionShape;

@@ -13,7 +13,7 @@
 namespace qkv::cuda {
 
 // Copies a tile of a matrix, from (first_row, first_column) on, to shared memory, its columns as
-// rows. What is outside of the matrix becomes 0.
+// rows. Elements outside of the matrix become 0.
 QKV_DEVICE void load_columns(std::uint32_t tile, const float* x, const DeviceArray& strides,
                              int first_row, int rows, int first_column, int columns) {
   using Shape = ProjectionShape;
@@ -31,7 +31,7 @@ QKV_DEVICE void load_columns(std::uint32_t tile, const float* x, const DeviceArr
   }
 }
 
-// The products of a thread: of four of the 64 columns of the tile kX, and eight of those of kW.
+// A thread's products: four of the 64 columns of the tile kX times eight of the 64 of kW.
 inline constexpr int kProductRows = 4;
 inline constexpr int kProductUnits = 8;
 using OwnProducts = float[kProductRows][kProductUnits];
@@ -85,7 +85,7 @@ QKV_DEVICE void finish_block(OwnProducts& total, OwnProducts& sum) {
   finish_block(total, sum, {true, true, true, true});
 }
 
-// Terms that are summed from zero (core::kChannelBlock).
+// The number of terms that are summed from zero (core::kChannelBlock).
 inline constexpr int kTermBlock = 64;
 static_assert(kTermBlock % ProjectionShape::kChannels == 0);
 
@@ -104,7 +104,7 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
   block /= to.row_blocks;
   const int h = block % to.heads;
   const int entry = block / to.heads;
-  // Projected keys have a head for each key head, or one for each query head if Wk has.
+  // Projected keys have a head for each key head, or one for each query head if Wk or dWk has.
   const int head =
       is_key ? static_cast<int>(static_cast<std::int64_t>(h) * a.call.G / to.heads) : h;
   const float* rows = static_cast<const float*>(x.data) + offset_of(a.call, x, entry, head);
@@ -115,7 +115,7 @@ QKV_DEVICE void project(const AdditiveArguments& a) {
   clear_products(sum);
   QKV_ROLLED
   for (int c0 = 0; c0 < channels; c0 += Shape::kChannels) {
-    if (c0 > 0) sync_threads();  // all have finished with the last tiles
+    if (c0 > 0) sync_threads();  // all have finished with the previous tiles
     load_columns(Shape::kX, rows, x, first_row, to.rows, c0, channels);
     load_columns(Shape::kW, units, w, first_unit, a.U, c0, channels);
     sync_threads();

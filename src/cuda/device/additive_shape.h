@@ -8,14 +8,14 @@
 
 namespace qkv::cuda {
 
-// Units of the additive score that are summed from zero (core::kUnitChunk), and that are in shared
-// memory at a time.
+// The number of units of the additive score that are summed from zero (core::kUnitChunk), and that
+// are in shared memory at a time.
 inline constexpr int kUnitChunk = kFloatChunk;
 inline constexpr int kUnitQuads = kUnitChunk / 4;
 
-// The list of kernels: name, shape, and the blocks that the registers and the shared memory of a
-// multiprocessor of Hopper have room for. The kernel of an entry is named qkv_additive_NAME. In
-// ascending order of width: the first that a call fits runs it.
+// The list of kernels: name, shape, and the number of blocks for which a multiprocessor must have
+// registers (__launch_bounds__). The kernel of an entry is named qkv_additive_NAME. Widths ascend:
+// the first kernel that a call fits runs it.
 #define QKV_FOR_EACH_ADDITIVE(X) \
   X(64, Float64, 2)              \
   X(128, Float128, 2)            \
@@ -40,8 +40,8 @@ struct ProjectionShape {
 };
 
 // The list of gradient kernels, named qkv_additive_gradients_NAME, in the order of their launch:
-// name, type that has the number of threads and the bytes of shared memory, and blocks that a
-// multiprocessor of Hopper has room for.
+// name, type that has the number of threads and the bytes of shared memory, and number of blocks
+// for which a multiprocessor must have registers (__launch_bounds__).
 #define QKV_FOR_EACH_ADDITIVE_GRADIENT(X) \
   X(project, ProjectionShape, 1)          \
   X(prepare, FloatGradientShape, 2)       \

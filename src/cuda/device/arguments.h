@@ -13,7 +13,7 @@ inline constexpr int kMaxBatchAxes = 6;
 inline constexpr float kLog2E = 1.44269504F;
 inline constexpr float kLn2 = 0.693147181F;
 
-// The types of numbers in arrays other than q, k, v and out.
+// The type of the numbers in an array.
 enum class Element : std::uint8_t {
   kNone,
   kFloat32,
@@ -44,7 +44,7 @@ struct DeviceArray {
   bool vectors = false;
 };
 
-// The number of KeyLengths in one call.
+// The most KeyLengths that a call may have.
 inline constexpr int kMaxLengths = 2;
 
 // The reach of a side of a window that is unbounded.
@@ -55,9 +55,9 @@ enum class Corner : std::uint8_t { kBottomRight, kGiven, kArray };
 // The statistics of a row that an earlier kernel stores, so that its weights can be computed again:
 // factor * 2^(exponent factor * (s - m) + lowered).
 struct alignas(16) RowStatistics {
-  float m;        // the largest score without the sink; from lse: 0
-  float lowered;  // by how much a larger sink lowers the powers, at most 0; from lse: what makes
-                  // the power of a score s log2(e) (s - lse)
+  float m;        // the largest score without the sink; from lse: 0 unless |lse| is large
+  float lowered;  // by how much a larger sink lowers the powers, at most 0; from lse: the term that
+                  // makes the power of a score s equal to log2(e) (s - lse)
   float factor;   // 1 / sum, or 0 for a row without live keys; from lse: 1
   float delta;    // backward: dout . out - dlse; else 0
 };

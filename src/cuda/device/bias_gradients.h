@@ -28,7 +28,7 @@ QKV_DEVICE int readers_of(const ForwardArguments& a, const DeviceArray& bias) {
   return readers;
 }
 
-// Sets place.b and place.h to those of head number `n` that reads a matrix, in ascending order.
+// Sets place.b and place.h to those of head `n` of the ascending heads that read a matrix.
 QKV_DEVICE void find_reader(const ForwardArguments& a, const DeviceArray& bias, int matrix, int n,
                             BlockPlace& place) {
   const auto take = [&](int size, std::int64_t stride) {

@@ -16,14 +16,14 @@
 // The forward pass of dot products in float32.
 //
 // A block of four warps computes kRows queries of one head, as forward() does: tiles of kKeys keys
-// ascend from key 0 of the sequence, and a tile without a live key of a query leaves the query's
+// ascend from key 0 of the sequence, and a tile without a live key for a query leaves the query's
 // state as it is. A thread's channels of values are, of each 16, the four from 4 * (lane % 4) on.
 namespace qkv::cuda {
 
 // ---- values ---------------------------------------------------------------------------------
 
-// Copies a tile of values to shared memory, if they are asked. Keys and channels beyond the last
-// become 0.
+// Copies a tile of values to shared memory, if `out` is asked for. Keys and channels beyond the
+// last become 0.
 template <class Shape>
 QKV_DEVICE void load_values(const ForwardArguments& a, const BlockPlace& place, const FloatRows& v,
                             int first) {
@@ -52,7 +52,7 @@ QKV_DEVICE void load_values(const ForwardArguments& a, const BlockPlace& place, 
   }
 }
 
-// A weight in shared memory: of a masked pair, -0.
+// The weight of a masked pair in shared memory: the bits of -0.
 inline constexpr std::uint32_t kMaskedWeight = 0x80000000U;
 
 // The bits of this thread's masked pairs: bit 4 n + e is of s.at[0][n][e].
@@ -89,9 +89,9 @@ QKV_DEVICE void store_weights(const ScoreTile<Shape>& p, std::uint32_t masked) {
   }
 }
 
-// o += weights v, each a sum over the tile's keys. kMasks: masked pairs, whose value may be
-// infinite or NaN, add nothing. Else none of this warp's is masked. 64 channels at a time: their
-// sums take the registers of the tile's scores, which are no longer needed.
+// o += weights v, where the products of a tile are summed first. kMasks: masked pairs, whose value
+// may be infinite or NaN, add nothing; else this warp has no masked pair. The sums of 64 channels
+// at a time take the registers of the tile's scores, which are no longer needed.
 template <class Shape, bool kMasks>
 QKV_DEVICE void add_values(RowState<Shape>& state) {
   constexpr int kParts = 4;

@@ -16,7 +16,7 @@
 // The gradients of q, k and v of dot products in float32, of any number of channels: one kernel
 // prepares what the others need of each query, one owns queries and sums over keys, one owns keys
 // and sums over the queries of the heads that read them. Sums are in memory, where the block that
-// owns them adds a tile of pairs after another.
+// owns them adds one tile of pairs after another.
 namespace qkv::cuda {
 
 // Sums the exponentials of the scores of the block's queries, as the forward pass does.
@@ -62,8 +62,8 @@ QKV_DEVICE void float_gradients_prepare(const FloatGradientArguments& x) {
       [&](SoftmaxState<Shape>& state) { sum_float_exponentials(a, place, factor, state); });
 }
 
-// Computes the weights and the gradients of scores of a tile of pairs, and returns whether a pair
-// of the block's is masked: all threads have then finished with the tiles of rows.
+// Computes the weights and the gradients of scores of a tile of pairs, and returns whether any
+// thread has a masked pair. On return all threads have finished with the tiles of rows.
 QKV_DEVICE bool make_float_pairs(const GradientArguments& g, const BlockPlace& place,
                                  const BlockBounds& bounds, int first_key, float factor,
                                  const GradientRows<FloatGradientShape>& rows, PairTile& w,
@@ -142,7 +142,7 @@ QKV_DEVICE void float_gradients_keys(const FloatGradientArguments& x) {
     const FloatRows dout = float_rows(a, g.dout, place.b, place.h, place.q0);
     QKV_ROLLED
     for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
-      sync_threads();  // all have finished with the last queries, their bounds and options
+      sync_threads();  // all have finished with the previous queries, their bounds and options
       if (place.first == 0 && thread_index() == 0) store_option_offsets<Shape>(a, place);
       const BlockBounds bounds = find_bounds<Shape>(a, place);
       if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;

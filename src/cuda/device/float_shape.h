@@ -11,9 +11,9 @@ namespace qkv::cuda {
 inline constexpr int kFloatChunk = 32;
 
 // The sizes of a forward kernel: values of up to kWidth channels, and blocks of 64 queries against
-// kKeys keys at a time. What it has in common with ForwardShape has the same
-// names, so that both share the code of options, masks and the softmax. Pitches are in bytes; four
-// numbers more than a row's keep the rows of a warp in different banks.
+// kKeys keys at a time. Sizes and places that ForwardShape has too are named as there, so that both
+// share the code of options, masks and the softmax. Pitches are in bytes; the four numbers beyond a
+// row in kLeftPitch and kWeightPitch keep the rows of a warp in different banks.
 template <int kWidthOf, int kKeysOf>
 struct FloatShape {
   static constexpr int kWidth = kWidthOf;
@@ -32,10 +32,10 @@ struct FloatShape {
   static constexpr int kValuePitch = kWidth * 4;
 
   // Shared memory, in bytes from its start.
-  static constexpr std::uint32_t kLeft = 0;  // a chunk of units: [kRows, units]
+  static constexpr std::uint32_t kLeft = 0;  // a chunk of channels or units: [kRows, units]
   static constexpr std::uint32_t kRight = kLeft + kRows * kLeftPitch;  // [units, kKeys]
   static constexpr std::uint32_t kUnits = kRight + kFloatChunk * kRightPitch;
-  // The next chunk's projections on their way: a thread reads those that it has copied.
+  // Asynchronous copies of the next chunk's projections; a thread reads those that it has copied.
   static constexpr std::uint32_t kNextLeft = kUnits + kFloatChunk * 4;
   static constexpr std::uint32_t kNextRight = kNextLeft + kRows * kFloatChunk * 4;
   static constexpr std::uint32_t kV = kNextRight + kKeys * kFloatChunk * 4;
@@ -47,7 +47,7 @@ struct FloatShape {
   static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;         // up to 4 bytes an element
   static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;  // 1 int a key
   static constexpr std::uint32_t kSharedBytes = kPadding + kKeys * 4;
-  // The weights, [kRows, kKeys], take the place of projections that have been used.
+  // The weights, [kRows, kKeys], take the place of a chunk that has been used.
   static constexpr std::uint32_t kWeights = kLeft;
   static_assert(kRows * kWeightPitch <= kRows * kLeftPitch + kFloatChunk * kRightPitch);
 };
@@ -71,7 +71,7 @@ struct FloatGradientShape {
   static constexpr int kRightPitch = kKeys * 4;
   static constexpr int kPairPitch = (kKeys + 4) * 4;
 
-  static constexpr std::uint32_t kLeft = 0;  // a chunk of units: [kRows, units]
+  static constexpr std::uint32_t kLeft = 0;  // a chunk of channels or units: [kRows, units]
   static constexpr std::uint32_t kRight = kLeft + kRows * kLeftPitch;  // [units, kKeys]
   static constexpr std::uint32_t kUnits = kRight + kFloatChunk * kRightPitch;
   static constexpr std::uint32_t kNextLeft = kUnits + kFloatChunk * 4;
@@ -84,13 +84,13 @@ struct FloatGradientShape {
   static constexpr std::uint32_t kBias = kKeep + kRows * kKeys;
   static constexpr std::uint32_t kPadding = kBias + kRows * kKeys * 4;
   static constexpr std::uint32_t kSharedBytes = kPadding + kKeys * 4;
-  // Numbers of pairs, [kRows, kKeys], take the place of projections that have been used.
+  // Numbers of pairs, [kRows, kKeys], take the place of a chunk that has been used.
   static constexpr std::uint32_t kPairs = kLeft;
   static_assert(kRows * kPairPitch <= kRows * kLeftPitch + kFloatChunk * kRightPitch);
 };
 
-// The list of forward kernels of dot products, named qkv_float_forward_NAME: name and shape. In
-// ascending order of width: the first that a call's values fit runs it.
+// The list of forward kernels of dot products, named qkv_float_forward_NAME: name and shape. Widths
+// ascend: the first kernel that a call's values fit runs it.
 #define QKV_FOR_EACH_FLOAT_FORWARD(X) \
   X(64, Float64)                      \
   X(128, Float128)                    \

@@ -14,7 +14,7 @@
 #include "cuda/device/words.h"
 
 // Tiles of float32: products of rows, and of tiles of pairs with rows. A thread holds the numbers
-// of two rows and of a quarter of the columns of a tile of pairs, where those of 16-bit tiles are.
+// of two rows and of a quarter of the columns of a tile of pairs, in the layout of 16-bit tiles.
 // Every sum has one order, and no tensor core takes part.
 namespace qkv::cuda {
 
@@ -35,8 +35,8 @@ QKV_DEVICE float& number_of(const FloatRows& x, int row, int c) {
   return const_cast<float*>(x.data)[row * x.row + c * x.col];
 }
 
-// Copies channels c0 .. c0+kFloatChunk-1 of kCount rows from row `first` on to shared memory. What
-// is outside of the matrix becomes 0. place(row, c) is the address of an element.
+// Copies channels c0 .. c0+kFloatChunk-1 of kCount rows from row `first` on to shared memory.
+// Elements outside of the matrix become 0. place(row, c) is the address of an element.
 template <class Shape, int kCount, class Place>
 QKV_DEVICE void load_block(const FloatRows& x, int first, int limit, int c0, int width,
                            const Place& place) {
@@ -50,15 +50,15 @@ QKV_DEVICE void load_block(const FloatRows& x, int first, int limit, int c0, int
   }
 }
 
-// The places of channel c of a row: in a tile [rows, channels], and in a tile [channels, keys],
-// from which a thread reads its own keys four at a time.
+// The place of channel c of a row in a tile [rows, channels].
 template <class Shape>
 QKV_DEVICE std::uint32_t row_place(std::uint32_t tile, int row, int c) {
   return tile + static_cast<std::uint32_t>(row * Shape::kLeftPitch + c * 4);
 }
-// The place of key j in a row of a tile [.., keys].
+// The place of key j in a row of a tile [.., keys], from which a thread reads its own keys four at
+// a time.
 QKV_DEVICE int key_place(int j) {
-  const int own = j / 8 * 2 + j % 2;  // among those of lanes with its lane % 4, j / 2 % 4
+  const int own = j / 8 * 2 + j % 2;  // among keys of lanes with lane % 4 = j / 2 % 4
   return own / 4 * 16 + j / 2 % 4 * 4 + own % 4;
 }
 template <class Shape>
@@ -66,7 +66,7 @@ QKV_DEVICE std::uint32_t column_place(std::uint32_t tile, int key, int c) {
   return tile + static_cast<std::uint32_t>(c * Shape::kRightPitch + key_place(key) * 4);
 }
 
-// The element of a thread's tile of row `half` and of the thread's column part * 16 + n.
+// The element of a thread's tile of row `half` and of the thread's column part * 4 + n.
 template <class Shape>
 QKV_DEVICE float& tile_element(ScoreTile<Shape>& s, int half, int part, int n) {
   return s.at[0][part * 2 + n / 2][2 * half + n % 2];
@@ -102,7 +102,7 @@ QKV_DEVICE void add_row_products(std::uint32_t left_tile, std::uint32_t right_ti
   }
 }
 
-// Adds a tile to another, and clears it.
+// Adds the tile `from` to the tile `to`, and clears `from`.
 template <class Shape>
 QKV_DEVICE void add_tile(ScoreTile<Shape>& from, ScoreTile<Shape>& to) {
   QKV_UNROLL
@@ -131,7 +131,7 @@ QKV_DEVICE void multiply_float_rows(const FloatRows& left, const FloatRows& righ
   first();
   QKV_ROLLED
   for (int c0 = 0; c0 < width; c0 += kFloatChunk) {
-    if (c0 > 0) sync_threads();  // all have finished with the last channels
+    if (c0 > 0) sync_threads();  // all have finished with the previous channels
     load_block<Shape, Shape::kRows>(left, place.first, place.Tq, c0, width, [](int row, int c) {
       return row_place<Shape>(Shape::kLeft, row, c);
     });
@@ -154,8 +154,8 @@ QKV_DEVICE bool is_masked_weight(float w) {
 }
 
 // Replaces products, or sums over units, in `w` by weights, and dout . v in `ds` by the gradients
-// of these products or sums, as make_gradients() does. Masked pairs have -0 in both, and no others
-// have it in `ds`. Returns whether there are any.
+// of these products or sums, as make_gradients() does, but with the factor `scale`. Masked pairs
+// have -0 in both, and no others have it in `ds`. Returns whether this thread has a masked pair.
 QKV_DEVICE bool make_pair_gradients(const ForwardArguments& a, const BlockPlace& place,
                                     const BlockBounds& bounds, int first_key,
                                     const GradientRows<FloatGradientShape>& rows, float factor,
@@ -194,15 +194,15 @@ QKV_DEVICE void multiply_outputs(const ForwardArguments& a, const DeviceArray& d
 
 // ---- products of pairs with rows ----------------------------------------------------------------
 
-// A tile of pairs in shared memory, in the place of rows or projections that have been used. Its
-// rows are what products sum over.
+// The place of a pair in a tile in shared memory, which overwrites rows or projections that have
+// been used. Products sum over the rows of this tile.
 QKV_DEVICE std::uint32_t pair_place(int row, int column) {
   using Shape = FloatGradientShape;
   return Shape::kPairs + static_cast<std::uint32_t>(row * Shape::kPairPitch + column * 4);
 }
 enum class Summed { kQueries, kKeys };
 
-// Writes this thread's pairs: rows of the tile are queries, or keys.
+// Writes this thread's pairs to the tile, whose rows are queries or keys, as kOver says.
 template <Summed kOver>
 QKV_DEVICE void store_pair_tile(const PairTile& x) {
   for_each_pair<FloatGradientShape>([&](int m, int half, int n, int query, int key) {
@@ -214,7 +214,7 @@ QKV_DEVICE void store_pair_tile(const PairTile& x) {
     }
   });
 }
-// Reads a tile whose rows are queries with rows and columns exchanged.
+// Reads a tile whose rows are queries into x, whose rows are keys.
 QKV_DEVICE void load_transposed_tile(PairTile& x) {
   using Shape = FloatGradientShape;
   static_assert(Shape::kRows == Shape::kKeys);
@@ -226,7 +226,7 @@ QKV_DEVICE void load_transposed_tile(PairTile& x) {
   });
 }
 
-// 64 rows from row `first` on, of `limit`.
+// 64 rows from row `first` on, of a sequence of `limit` rows.
 struct RowRange {
   int first;
   int limit;
@@ -245,7 +245,7 @@ QKV_DEVICE void add_pair_products(const FloatRows& x, const RowRange& from, cons
   const auto place = [](int row, int c) { return row_place<Shape>(Shape::kDout, row, c); };
   QKV_ROLLED
   for (int c0 = 0; c0 < width; c0 += kFloatChunk) {
-    sync_threads();  // pairs are there, and all have finished with the last channels
+    sync_threads();  // pairs are there, and all have finished with the previous channels
     load_block<Shape, Shape::kRows>(x, from.first, from.limit, c0, width, place);
     sync_threads();
     float products[4][4];

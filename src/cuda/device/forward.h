@@ -15,11 +15,12 @@
 // and newer: FlashAttention-2 (Dao 2023), with the options of this library.
 //
 // A block of four warps computes kRows queries of one head. It takes the keys in tiles of kKeys,
-// ascending from key 0 of the sequence, skips tiles that no query of it may attend to, and carries
-// for each query the largest score m, the sum l and the weighted sum of values o. A tile without a
-// live key of a query leaves its m, l and o as they are, so a query's bits do not depend on the
-// other queries of the block. The threads of a quad (four lanes) share the rows lane / 4 and
-// lane / 4 + 8 of a tile of 16 queries; each holds columns 2 * (lane % 4) and the next of every 8.
+// ascending from key 0 of the sequence, skips tiles before and after all keys that its queries may
+// attend to, and carries for each query the largest score m, the sum l and the weighted sum of
+// values o. A tile without a live key of a query leaves the query's m, l and o as they are, so a
+// query's bits do not depend on the block's other queries. The threads of a quad (four lanes) share
+// the rows lane / 4 and lane / 4 + 8 of a tile of 16 queries; each thread holds columns
+// 2 * (lane % 4) and 2 * (lane % 4) + 1 of every 8.
 namespace qkv::cuda {
 
 template <class Shape, class Tiles>
@@ -75,13 +76,13 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     const int j = tile * Shape::kKeys;
     ScoreTile<Shape> s;
     wait_copies<0>();
-    sync_threads();  // k is there, and all have finished with the last v and its options
+    sync_threads();  // k is there, and all threads have finished with the previous v and options
     load_rows<Shape, Shape::kKeys>(Shape::kV, v, j, place.Tk, a.E);
     if constexpr (kEvery) stage_options<Shape>(a, place, j);
     commit_copies();
     multiply_keys<Shape, Tiles>(s);
     wait_copies<0>();
-    sync_threads();  // v and the options are there, and all have finished with k
+    sync_threads();  // v and the options are there, and all threads have finished with k
     if (tile + 1 < end_tile) {
       load_rows<Shape, Shape::kKeys>(Shape::kK, k, j + Shape::kKeys, place.Tk, a.D);
     }
@@ -97,7 +98,7 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     }
     if (careful) {
       add_non_finite<Shape, Tiles>(s, state);
-      sync_threads();  // all have read the values
+      sync_threads();  // all threads have read the values
       clear_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV);
       sync_threads();
     }

@@ -11,13 +11,11 @@
 // The options of a call, applied to tiles of scores and weights.
 namespace qkv::cuda {
 
-// ---- options --------------------------------------------------------------------------------
-
 // The tiles of a bias and of Keep that a block reads, [kRows, kKeys], pass through shared memory:
 // asynchronously where 16 bytes of a row can be read together, else element by element.
 
 // The place in shared memory of column j of a row of elements of kBytes bytes. Chunks of 16 bytes
-// are exchanged so that eight rows' chunks lie in different banks.
+// are swizzled so that eight rows' chunks lie in different banks.
 template <class Shape, int kBytes>
 QKV_DEVICE std::uint32_t staged(std::uint32_t tile, int row, int j) {
   constexpr int kPitch = Shape::kKeys * kBytes;
@@ -46,8 +44,8 @@ QKV_DEVICE void stage(std::uint32_t tile, const void* matrix, std::int64_t row_s
   }
 }
 
-// Writes f(row, j), 4 bytes for each group of kGroup elements of a tile; f is called for each
-// element in the matrix and gives its bits, which are 0 outside.
+// Writes a tile of elements, 4 bytes for each group of kGroup. f(i, j) gives the bits of the
+// element of query i and key j; elements outside of the matrix are 0.
 template <class Shape, int kGroup, class F>
 QKV_DEVICE void stage_elements(std::uint32_t tile, const BlockPlace& place, int first_key,
                                const F& f) {
@@ -77,7 +75,8 @@ QKV_DEVICE void store_option_offsets(const ForwardArguments& a, const BlockPlace
   store_long(Shape::kPlaces + 8, offset(a.keep));
 }
 
-// Puts what a tile's options read into shared memory, or begins to.
+// Copies a tile of the bias and of Keep, and its keys' padding, to shared memory. Parts may arrive
+// later: see copy_16().
 template <class Shape>
 QKV_DEVICE void stage_options(const ForwardArguments& a, const BlockPlace& place, int first_key) {
   const auto bias_offset = static_cast<std::int64_t>(load_long(Shape::kPlaces));
@@ -131,8 +130,8 @@ class PairPlaces {
   std::uint32_t first_;
 };
 
-// Calls f(m, half, n, row, j) for each pair of this thread's scores s.at[m][n][2 half] and the
-// next: `row` is the query in the block, `j` the key in the tile.
+// Calls f(m, half, n, row, j) for every two adjacent scores of this thread, s.at[m][n][2 * half]
+// and the next: `row` is their query in the block, `j` the key of the first in the tile.
 template <class Shape, class F>
 QKV_DEVICE void for_each_pair(const F& f) {
   QKV_UNROLL
@@ -205,7 +204,7 @@ QKV_DEVICE void subtract_distances(const DeviceArray& slopes, const BlockPlace& 
   });
 }
 
-// Makes scores of products: scale, soft-cap, ALiBi, bias. Calls on_slope(m, n, e, slope) with the
+// Turns products into scores: scale, soft-cap, ALiBi, bias. Calls on_slope(m, n, e, slope) with the
 // derivative 1 - tanh^2 of a soft-cap for each score s.at[m][n][e].
 template <class Shape, class OnSlope>
 QKV_DEVICE void make_scores(const ForwardArguments& a, const BlockPlace& place, int first_key,
@@ -283,7 +282,7 @@ QKV_DEVICE void apply_bounds(int tile, ScoreTile<Shape>& s) {
   }
 }
 
-// Whether options change scores. If not, scores are products, and the scale acts in the exponent.
+// Whether make_scores() applies. If not, scores are products, and the scale acts in the exponent.
 template <bool kEvery>
 QKV_DEVICE bool is_scaled(const ForwardArguments& a) {
   return kEvery &&
@@ -295,7 +294,7 @@ QKV_DEVICE float exponent_factor(const ForwardArguments& a) {
   return is_scaled<kEvery>(a) ? kLog2E : rounded_product(a.scale, kLog2E);
 }
 
-// Makes final scores of products. `inside`: causal mask, window and lengths allow all pairs.
+// Turns products into final scores. `inside`: causal mask, window and lengths allow all pairs.
 // on_slope: see make_scores.
 template <class Shape, bool kEvery, class OnSlope>
 QKV_DEVICE void finish_scores(const ForwardArguments& a, const BlockPlace& place, bool inside,

@@ -7,7 +7,7 @@
 #include "cuda/device/forward_shape.h"
 #include "cuda/device/words.h"
 
-// The rows and keys of a block of the forward pass.
+// The rows and keys of a block of the forward, inspection and gradient kernels.
 namespace qkv::cuda {
 
 QKV_DEVICE std::int64_t at_least(std::int64_t x, std::int64_t low) { return x < low ? low : x; }
@@ -27,17 +27,18 @@ struct BlockPlace {
 
 template <class Shape>
 QKV_DEVICE std::uint32_t shared_chunk(std::uint32_t tile, int row, int chunk) {
-  // Chunks of 16 bytes are exchanged so that eight rows' chunks lie in different banks.
+  // Chunks of 16 bytes are swizzled so that eight rows' chunks lie in different banks.
   return tile + static_cast<std::uint32_t>(row * Shape::kPitch + (chunk ^ (row & 7)) * 16);
 }
 
-// The address `count` chunks further (an even number) in the row of a chunk of index 0 or 1.
+// The address `count` chunks further in a row, for a chunk whose index has no bit in common with
+// `count`.
 QKV_DEVICE std::uint32_t other_chunk(std::uint32_t address, int count) {
   return address ^ static_cast<std::uint32_t>(count * 16);
 }
 
-// The first row of packed sequence b, of which `starts` is one of a.starts_q and a.starts_k. Its
-// numbers are not checked on the host: whatever they are, rows lie inside of q and k.
+// The first row of packed sequence b in q or k, whose `starts` are a.starts_q or a.starts_k. The
+// host does not check the numbers in `starts`: whatever they are, rows lie inside of q and k.
 QKV_DEVICE int start_of(const DeviceArray& starts, int b, int rows) {
   return static_cast<int>(
       at_most(at_least(integer_at(starts.type, starts.data, b * starts.row), 0), rows));
@@ -51,9 +52,9 @@ QKV_DEVICE void find_rows(const ForwardArguments& a, BlockPlace& place) {
   place.Tk = larger(start_of(a.starts_k, place.b + 1, a.Tk) - static_cast<int>(place.k0), 0);
 }
 
-// Finds the sequence of block `n` of a head, whose blocks are kRows rows of the sequences that
-// start at `starts` (one of a.starts_q and a.starts_k), and makes n the block in it. False if there
-// is no such block.
+// Finds the packed sequence that has block `n` of a head, and makes n the block's index in the
+// sequence. `starts` (a.starts_q or a.starts_k) gives the sequences, each of which has blocks of
+// kRows rows. Returns false if there is no such block.
 template <int kRows>
 QKV_DEVICE bool find_sequence(const ForwardArguments& a, const DeviceArray& starts, int limit,
                               int& n, BlockPlace& place) {
@@ -82,8 +83,8 @@ QKV_DEVICE std::int64_t diagonal_of(const ForwardArguments& a, const BlockPlace&
   return integer_at(a.offsets.type, a.offsets.data, place.b * a.offsets.row);
 }
 
-// Finds the place of a block of queries, of which a head has row_blocks. False if the block has
-// none.
+// Finds the place of this block of queries, one of the row_blocks of a head. Returns false if it
+// has no queries.
 template <class Shape>
 QKV_DEVICE bool find_place(const ForwardArguments& a, int row_blocks, BlockPlace& place) {
   const int n = block_index() / row_blocks;
@@ -103,8 +104,8 @@ QKV_DEVICE bool find_place(const ForwardArguments& a, int row_blocks, BlockPlace
   return place.first < place.Tq;
 }
 
-// Finds the place of a block of keys and its first key, where `heads` heads have key_blocks each:
-// place.h is one of these. False if the block has none.
+// Finds the place of this block of keys, one of the a.key_blocks of head place.h of `heads` heads,
+// and the block's first key. Returns false if it has no keys.
 template <class Shape>
 QKV_DEVICE bool find_key_place(const ForwardArguments& a, int heads, BlockPlace& place,
                                int& first_key) {
@@ -137,7 +138,6 @@ QKV_DEVICE std::int64_t row_number(const ForwardArguments& a, const BlockPlace& 
   return (static_cast<std::int64_t>(entry) * a.H + place.h) * a.Tq + place.q0 + i;
 }
 
-// The statistics of query i.
 QKV_DEVICE RowStatistics& statistics_of(const ForwardArguments& a, const BlockPlace& place, int i) {
   return a.statistics[row_number(a, place, i)];
 }
@@ -166,8 +166,8 @@ QKV_DEVICE KeyBounds bounds_of(const ForwardArguments& a, const BlockPlace& plac
   return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
-// The keys of a block's tiles: from first_begin to last_end at least one query may attend; from
-// last_begin to first_end all queries may.
+// The keys of a block's queries: no query may attend to keys before first_begin or from last_end
+// on; all queries may attend to the keys last_begin .. first_end-1.
 struct BlockBounds {
   int first_begin;
   int last_end;

@@ -27,7 +27,7 @@ QKV_DEVICE float sink_of(const ForwardArguments& a, int h) {
   return real_at(a.sinks.type, a.sinks.data, h * a.sinks.head);
 }
 
-// The results of a row, from its largest score m and the sum l of exp2(factor (s - m)).
+// The results of a row, from its largest score m and the sum l of 2^(exponent factor * (s - m)).
 struct RowResult {
   float factor;  // of o
   float lse;
@@ -59,7 +59,7 @@ QKV_DEVICE RowResult finish_row(float m, float l, float factor, bool has_sink, f
 }
 
 // Stores statistics, lse and row_max of this thread's rows, and calls store(row, m, half, weight,
-// zero) for each row of out, of numbers T: its results are o * weight, or 0 if `zero`.
+// zero) for each row of out, whose elements are T: they become o * weight, or 0 if `zero`.
 template <class Shape, class T, class Store>
 QKV_DEVICE void finish_rows(const ForwardArguments& a, const BlockPlace& place, float factor,
                             const RowState<Shape>& state, const Store& store) {
@@ -90,7 +90,7 @@ QKV_DEVICE void finish_rows(const ForwardArguments& a, const BlockPlace& place, 
       if (a.lse.data != nullptr && lane % 4 == 0) lse[i * a.lse.row] = row.lse;
       if (a.row_max.data != nullptr && lane % 4 == 0) row_max[i * a.row_max.row] = row.row_max;
       if (a.out.data == nullptr) continue;
-      // A row without live keys is 0, also if the scratch it came from is not.
+      // A row without live keys is 0, even if its sums o are not: 0 * NaN is NaN.
       store(out + i * a.out.row, m, half, rounded_product(row.factor, a.kept_scale), l == 0);
     }
   }

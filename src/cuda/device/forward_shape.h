@@ -50,9 +50,9 @@ using Forward256 = ForwardShape<256, 1, 32>;
 using Forward256Every = ForwardShape<256, 1, 32>;
 
 // The lists of kernels: name, shape, type of tiles; of forward kernels also whether they have every
-// option (see forward_launch.h). Kernels are named qkv_forward_NAME, qkv_sum_columns_NAME and
-// qkv_inspect_rows_NAME. In ascending order of width: the first that a call fits runs it. Kernels
-// of one width have tiles of the same keys.
+// option (see tile_kernel.h). Kernels are named qkv_forward_NAME, qkv_sum_columns_NAME and
+// qkv_inspect_rows_NAME. Widths ascend, and the first kernel that a call fits runs it. Kernels of
+// one width have equal kKeys.
 #define QKV_FOR_EACH_PLAIN_FORWARD(X)               \
   X(bfloat16_64, Forward64, BFloat16Tiles, false)   \
   X(float16_64, Forward64, Float16Tiles, false)     \

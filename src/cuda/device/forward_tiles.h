@@ -18,8 +18,8 @@ QKV_DEVICE std::uint32_t gathered_pair(const DeviceRows& x, std::int64_t row, in
   return pair;
 }
 
-// Copies kCount rows from row `first` on to shared memory. Rows from `limit` on, and channels from
-// `width` on, become 0.
+// Copies kCount rows, from row `first` on, to shared memory. Rows from `limit` on, and channels
+// from `width` on, become 0.
 template <class Shape, int kCount>
 QKV_DEVICE void load_rows(std::uint32_t tile, const DeviceRows& x, int first, int limit,
                           int width) {
@@ -52,14 +52,14 @@ QKV_DEVICE void load_rows(std::uint32_t tile, const DeviceRows& x, int first, in
   }
 }
 
-// In both halves of a pair, the bits that are all set in infinities and NaNs, and the lowest of
-// them: added to it, those bits carry into the sign bit.
+// The exponent bits in both halves of a pair, and the lowest of each half (exponent_one). In
+// infinities and NaNs all are set: adding the lowest carries into the sign bit.
 QKV_DEVICE std::uint32_t exponent_bits(BFloat16Tiles) { return 0x7F807F80U; }
 QKV_DEVICE std::uint32_t exponent_bits(Float16Tiles) { return 0x7C007C00U; }
 QKV_DEVICE std::uint32_t exponent_one(BFloat16Tiles) { return 0x00800080U; }
 QKV_DEVICE std::uint32_t exponent_one(Float16Tiles) { return 0x04000400U; }
 
-// The sign bits of the halves that are infinite or NaN.
+// Sets the sign bit of each half that is infinite or NaN, and no other bit.
 template <class Tiles>
 QKV_DEVICE std::uint32_t non_finite_halves(std::uint32_t pair) {
   return ((pair & exponent_bits(Tiles{})) + exponent_one(Tiles{})) & 0x80008000U;
@@ -105,19 +105,19 @@ struct ScoreTile {
   float at[Shape::kRowTiles][Shape::kKeyTiles][4];
 };
 
-// Sums over channels of a thread's rows.
+// Sums over keys, for each channel of a thread's rows.
 template <class Shape>
 using RowSums = float[Shape::kRowTiles][Shape::kChannelTiles][4];
 
-// The softmax of a thread's rows so far: 2 * m + half is row lane / 4 + 8 * half of row tile m. `l`
-// is the sum over the thread's own columns.
+// The softmax of a thread's rows so far: element 2 * t + half is of row lane / 4 + 8 * half of row
+// tile t. `l` is the sum over the thread's own columns.
 template <class Shape>
 struct SoftmaxState {
   float m[2 * Shape::kRowTiles];
   float l[2 * Shape::kRowTiles];
 };
 
-// With the weighted sum of values.
+// The softmax of a thread's rows with their weighted sums of values.
 template <class Shape>
 struct RowState : SoftmaxState<Shape> {
   RowSums<Shape> o;
@@ -151,8 +151,8 @@ QKV_DEVICE void clear_state(RowState<Shape>& state) {
   clear_sums(state.o);
 }
 
-// Calls f(r, n, e, x) for each of a thread's scores x: r is its row in RowState, e the first or the
-// second column of the pair in column tile n. Rows ascend, then columns.
+// Calls f(r, n, e, x) for each of a thread's scores x: r is the row's index in SoftmaxState, and e
+// is 0 or 1 for the thread's first or second column in column tile n. Rows ascend, then columns.
 template <class Shape, class F>
 QKV_DEVICE void for_each_score(ScoreTile<Shape>& s, const F& f) {
   QKV_UNROLL
@@ -245,8 +245,8 @@ inline constexpr float kLargeShift = 1024;
 QKV_DEVICE bool is_large(float shift) { return shift > kLargeShift || shift < -kLargeShift; }
 
 // Replaces scores by weights exp2(factor (s - m)) and updates m and l. A masked score is -inf and
-// its weight is 0. Sums of weights of earlier tiles are to be multiplied by `shrink`; returns
-// whether one of these is not 1.
+// its weight is 0. The caller multiplies other sums of earlier tiles by `shrink`; returns whether
+// an element of `shrink` is not 1.
 template <class Shape>
 QKV_DEVICE bool update_softmax(float factor, ScoreTile<Shape>& s, SoftmaxState<Shape>& state,
                                float (&shrink)[2 * Shape::kRowTiles]) {
@@ -315,7 +315,7 @@ QKV_DEVICE void update_softmax(float factor, ScoreTile<Shape>& s, RowState<Shape
 
 // ---- values that are not finite -------------------------------------------------------------
 
-// Half of a weight's pair in shared memory: of a masked pair, -0.
+// The 16 bits in shared memory of the weight of a masked pair: -0.
 inline constexpr std::uint32_t kMasked = 0x8000U;
 
 // The place of this thread's weights of columns n * 8 + 2 * (lane % 4) and the next.
@@ -345,7 +345,7 @@ QKV_DEVICE void mark_masked(const ScoreTile<Shape>& s) {
 }
 
 // Adds weight * x to the sums o of one row (`half`), for each x that is infinite or NaN in row j of
-// a tile, of kCount chunks of 8 channels from first_chunk on.
+// a tile, in kCount chunks of 8 channels from first_chunk on.
 template <class Shape, class Tiles, int kCount>
 QKV_DEVICE void add_non_finite_row(std::uint32_t tile, int j, int first_chunk, float weight,
                                    int half, float (&o)[kCount][4]) {

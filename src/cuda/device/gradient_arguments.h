@@ -12,17 +12,17 @@ struct GradientArguments {
   ForwardArguments call;
   DeviceArray dout, dlse;  // absent if data is null, as all that follow
   DeviceArray dq, dk, dv;  // of the type of q
-  DeviceArray dbias;       // of that of bias; stride 0 on axes that the matrices do not have
-  DeviceArray dalibi;      // of that of slopes; entry stride 0 if batch entries share them
-  DeviceArray dsinks;      // of that of sinks
+  DeviceArray dbias;       // of the type of bias; stride 0 on axes that the matrices do not have
+  DeviceArray dalibi;      // of the type of slopes; entry stride 0 if batch entries share them
+  DeviceArray dsinks;      // of the type of sinks
   bool adds = false;       // gradients are added to what is there
 
-  // With dalibi, memory for a number of each row (row_number()); else null.
+  // With dalibi, memory for one term per row, at row_number(); else null.
   float* slope_terms = nullptr;
 };
 
-// The argument of the gradient kernels of dot products in float32: sums of q, k and v are their
-// gradients, or if these are added to what is there memory of their own, in C order.
+// The argument of the gradient kernels of dot products in float32. Kernels add tiles to q_sums,
+// k_sums and v_sums: dq, dk and dv themselves or, with `adds`, memory of their own in C order.
 struct FloatGradientArguments {
   GradientArguments gradients;
   DeviceArray q_sums, k_sums, v_sums;

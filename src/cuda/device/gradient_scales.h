@@ -10,10 +10,10 @@
 #include "cuda/device/words.h"
 
 // float16 has numbers from 2^-24 to 2^16 only. Before weights and gradients of scores are rounded
-// to it, they are multiplied by powers of two, and sums are divided by them in the end. Those of
-// weights are fixed. Those of gradients of scores follow the largest of their row, or for sums over
-// queries of their column, as the softmax follows the largest score: where a tile has a larger one,
-// the sums so far are scaled down. bfloat16 needs none of this.
+// to it, they are multiplied by powers of two, and sums are divided by these powers in the end. The
+// power is fixed for weights. For gradients of scores it follows the largest gradient of the row,
+// or of the column in sums over queries, as the softmax follows the largest score: where a tile has
+// a larger one, the sums so far are scaled down. bfloat16 needs none of this.
 namespace qkv::cuda {
 
 template <class Tiles>
@@ -23,19 +23,20 @@ inline constexpr bool kIsNarrow = std::is_same_v<Tiles, Float16Tiles>;
 template <class Tiles>
 inline constexpr float kWeightScale = kIsNarrow<Tiles> ? 0x1p14F : 1.0F;
 
-// Gradients of scores are multiplied by 2^13 / top, where the power of two `top` is at most the
-// largest of them and at least half of it. Larger and smaller ones than these take the last.
+// Gradients of scores are multiplied by 2^13 / top, where `top` is the largest power of two that is
+// at most the largest of them, but not below kLeastTop nor above kMostTop.
 inline constexpr float kScoreScale = 0x1p13F;
 inline constexpr float kLeastTop = 0x1p-60F;
 inline constexpr float kMostTop = 0x1p60F;
 
-// The largest power of two that is at most x, between these. NaN has none and changes no sum.
+// The largest power of two that is at most x, but not below kLeastTop nor above kMostTop. x is not
+// NaN: max_of() takes the other number.
 QKV_DEVICE float top_of(float x) {
   const float power = bits_to_float(float_to_bits(x) & 0x7F800000U);
   if (!(power > kLeastTop)) return kLeastTop;
   return power < kMostTop ? power : kMostTop;
 }
-// 1 / x of such a power of two.
+// 1 / x, where x is a power of two that top_of() returns.
 QKV_DEVICE float inverse_of(float x) { return bits_to_float(0x7F000000U - float_to_bits(x)); }
 
 // ---- rows -------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ QKV_DEVICE void clear_tops(RowTops<Shape>& tops) {
   for (int r = 0; r < 2 * Shape::kRowTiles; ++r) tops.top[r] = kLeastTop;
 }
 
-// Scales the rows of a tile, and the sums before it.
+// Scales the rows of a tile, and their sums over earlier tiles.
 template <class Shape>
 QKV_DEVICE void scale_rows(RowTops<Shape>& tops, ScoreTile<Shape>& ds, RowSums<Shape>& sums) {
   float largest[2 * Shape::kRowTiles], shrink[2 * Shape::kRowTiles];
@@ -77,8 +78,8 @@ QKV_DEVICE void scale_rows(RowTops<Shape>& tops, ScoreTile<Shape>& ds, RowSums<S
 
 // ---- columns ----------------------------------------------------------------------------------
 
-// In shared memory, from Shape::kTops on: for each key `top`, by how much the last tile has changed
-// it, and the largest number of each warp's queries in that tile.
+// In shared memory, from Shape::kTops on, for each key: `top`; the factor by which the last tile
+// has scaled the sums; and the largest number of each warp's queries in that tile.
 template <class Shape>
 QKV_DEVICE std::uint32_t top_place(int key) {
   return Shape::kTops + key * 4;
@@ -98,7 +99,8 @@ QKV_DEVICE void clear_column_tops() {
   if (t < Shape::kKeys) store_shared(top_place<Shape>(t), float_to_bits(kLeastTop));
 }
 
-// Scales the columns of a tile, and the sums before it. The threads of the block meet twice.
+// Scales the columns of a tile, and their sums over earlier tiles. All threads of the block must
+// call this function, which has two barriers.
 template <class Shape>
 QKV_DEVICE void scale_columns(ScoreTile<Shape>& ds, KeySums<Shape>& sums) {
   const int t = thread_index();

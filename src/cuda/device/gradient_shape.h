@@ -11,13 +11,13 @@ namespace qkv::cuda {
 // Above this |lse| weights are divided by their sum, because the rounding of lse shows in them
 // (core/weight_factor.h).
 inline constexpr float kLargeLse = 16;
-// How far a sum of weights may be from 1, as a factor of |lse| + kLargeLse, to be taken for
-// rounding of lse.
+// By how much lse may differ from the recomputed one, as a factor of |lse| + kLargeLse, for
+// rounding to explain the difference.
 inline constexpr float kLseRounding = 0x1p-21F;
 
-// The sizes of the gradient kernels: blocks of four tiles of 16 queries and of kKeys keys. Sums
-// over queries belong to warps of 16 keys, two of which share the channels where there are more
-// warps than such tiles of keys.
+// The sizes of the gradient kernels: blocks of four tiles of 16 queries and of kKeys keys. A warp
+// owns the sums over queries of 16 keys; where a block has more warps than tiles of 16 keys, two
+// warps share the channels of a tile.
 template <int kWidthOf, int kKeysOf>
 struct GradientShape : ForwardShape<kWidthOf, 1, kKeysOf> {
   using Base = ForwardShape<kWidthOf, 1, kKeysOf>;
@@ -27,13 +27,13 @@ struct GradientShape : ForwardShape<kWidthOf, 1, kKeysOf> {
   static_assert(kKeyGroups * kChannelParts == Base::kWarps && kOwnChannelTiles % 2 == 0);
 
   // Shared memory behind the tiles of q, k, v and weights: dout, gradients of scores (2 bytes
-  // each), and the factors by which those of each key are scaled (gradient_scales.h).
+  // each), and numbers that scale the gradients of each key (gradient_scales.h).
   static constexpr std::uint32_t kDout = (Base::kSharedBytes + 1023) / 1024 * 1024;
   static constexpr std::uint32_t kGradients = kDout + Base::kRows * Base::kPitch;
   static constexpr std::uint32_t kTops = kGradients + Base::kRows * Base::kKeys * 2;
   static constexpr std::uint32_t kTopBytes = (2 + Base::kWarps) * Base::kKeys * 4;
   static constexpr std::uint32_t kSharedBytes = kTops + (kTopBytes + 255) / 256 * 256;
-  // Calls with a bias, Keep or Padding stage it behind them.
+  // Calls with a bias, Keep or Padding also have room for tiles of these.
   static constexpr std::uint32_t kKeep = kSharedBytes;
   static constexpr std::uint32_t kBias = kKeep + Base::kRows * Base::kKeys;
   static constexpr std::uint32_t kPadding = kBias + Base::kRows * Base::kKeys * 4;
@@ -43,11 +43,11 @@ struct GradientShape : ForwardShape<kWidthOf, 1, kKeysOf> {
 using Gradient64 = GradientShape<64, 64>;
 using Gradient128 = GradientShape<128, 64>;
 using Gradient256 = GradientShape<256, 32>;
-// Weights have the bits of the forward pass: tiles of the same keys.
+// Sums of exponentials have the bits of the forward pass, as tiles have the same number of keys.
 static_assert(Gradient64::kKeys == Forward64::kKeys && Gradient128::kKeys == Forward128::kKeys &&
               Gradient256::kKeys == Forward256::kKeys);
 
-// The threads of a block of kernels that sum single numbers: qkv_head_gradients_slopes and
+// The threads of a block in kernels that sum single numbers: qkv_head_gradients_slopes and
 // qkv_head_gradients_sinks, and qkv_additive_gradients_units.
 inline constexpr int kSummingThreads = 128;
 

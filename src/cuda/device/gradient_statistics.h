@@ -17,8 +17,8 @@ QKV_DEVICE bool is_finite(float x) { return size_of(x) < -minus_infinity(); }
 QKV_DEVICE bool has_large_lse(float lse) { return size_of(lse) > kLargeLse && is_finite(lse); }
 
 // The statistics of a row with a large lse, from its largest score m and the sum l of exp2(factor
-// (s - m)). If rounding explains how lse differs from them, it is as if they had given it; else lse
-// may cover more keys than the call has.
+// (s - m)). They follow from m and l if rounding explains how lse differs from the lse of m and l;
+// else they follow from lse, which may cover more keys than the call has.
 QKV_DEVICE RowStatistics large_statistics(const ForwardArguments& a, const BlockPlace& place,
                                           float m, float l, float factor, float lse, float delta) {
   const bool has_sink = a.sinks.data != nullptr;
@@ -58,7 +58,7 @@ QKV_DEVICE void store_statistics(const ForwardArguments& a, const DeviceArray& d
   }
   SoftmaxState<Shape> state;
   clear_state<Shape>(state);
-  // The vote is also a barrier: all have finished with shared memory.
+  // The vote is also a barrier: all threads have finished with shared memory.
   if (any_thread(any_asked)) sum(state);
   QKV_UNROLL
   for (int half = 0; half < 2; ++half) {

@@ -53,12 +53,12 @@ QKV_DEVICE void multiply_both(bool has_values, ScoreTile<Shape>& w, ScoreTile<Sh
   multiply_rows<Shape, Tiles>(opaque(Shape::kQ), opaque(Shape::kK), w);
 }
 
-// Replaces the products q k^T in `w` by weights, and dout v^T in `ds` by the gradients of these
-// products without the factor `scale`:
+// Replaces the products q k^T in `w` by weights, and dout v^T in `ds` by the gradients of q k^T
+// without the factor `scale`:
 //   ds = w (z dout . v - delta) slope      z: dropout      slope: of a soft-cap, else 1
-// or, unless kOfProducts, of the scores after soft-cap and bias, which have no such slope. The
-// weights are those after dropout, without its factor. Returns whether a pair is masked; its weight
-// is -0 and its gradient 0.
+// or, unless kOfProducts, by the gradients of scores after soft-cap and bias, without the slope. In
+// `w`, dropped weights are 0, and the others lack dropout's factor. Returns whether a pair is
+// masked: a masked pair's weight is -0 and its gradient 0.
 template <class Shape, bool kOfProducts = true>
 QKV_DEVICE bool make_gradients(const ForwardArguments& a, const BlockPlace& place, bool inside,
                                int first_key, const GradientRows<Shape>& rows, float factor,
@@ -104,7 +104,7 @@ QKV_DEVICE void store_pairs(std::uint32_t tile, const ScoreTile<Shape>& x) {
   });
 }
 
-// One number of such a tile, as its bits.
+// The bits of one number in a tile that store_pairs() has written.
 template <class Shape>
 QKV_DEVICE std::uint32_t pair_bits(std::uint32_t tile, int row, int j) {
   const std::uint32_t at = staged<Shape, 2>(tile, row, j);
@@ -150,9 +150,9 @@ QKV_DEVICE void add_column_products(std::uint32_t p_tile, std::uint32_t x_tile,
 
 // ---- rows that are not finite -----------------------------------------------------------------
 
-// Adds the products of weights in the tile `p` with each number of the tile x that is infinite or
-// NaN, for pairs that the tile of weights does not mark as masked. The caller then sets these
-// numbers to 0: in a product 0 * NaN would also reach the masked pairs.
+// Adds p * x for each number x of the tile `x_tile` that is infinite or NaN, and each number p of
+// `p_tile` whose pair is not marked as masked in the tile of weights. The caller then sets these x
+// to 0: in a product 0 * NaN would also reach the masked pairs.
 template <class Shape, class Tiles>
 QKV_DEVICE void add_non_finite_keys(std::uint32_t p_tile, std::uint32_t x_tile,
                                     RowSums<Shape>& sums) {

@@ -68,7 +68,7 @@ QKV_DEVICE void sum_exponentials(const ForwardArguments& a, const BlockPlace& pl
   QKV_ROLLED
   for (int tile = begin; tile < end; ++tile) {
     const int first_key = tile * Shape::kKeys;
-    sync_threads();  // all have finished with the last k and its options
+    sync_threads();  // all threads have finished with the previous k and its options
     load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
     stage_options<Shape>(a, place, first_key);
     commit_copies();
@@ -148,7 +148,7 @@ QKV_DEVICE void query_gradients(const GradientArguments& g) {
     multiply_both<Shape, Tiles>(has_dout, w, ds);
     const bool masks = make_gradients<Shape>(a, place, is_inside<Shape>(place, bounds, first_key),
                                              first_key, rows, factor, w, ds);
-    // The vote is also a barrier: all have finished with v and the options.
+    // The vote is also a barrier: all threads have finished with v and the options.
     const bool careful =
         any_thread(masks) && any_thread(has_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kK));
     if (tile + 1 < end) load_values(first_key + Shape::kKeys);
@@ -159,12 +159,12 @@ QKV_DEVICE void query_gradients(const GradientArguments& g) {
       store_pairs<Shape, Tiles>(Shape::kGradients, ds);
       sync_warp();
       add_non_finite_keys<Shape, Tiles>(Shape::kGradients, Shape::kK, dq);
-      sync_threads();  // all have read the keys
+      sync_threads();  // all threads have read the keys
       clear_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kK);
       sync_threads();
     }
     add_products<Shape, Tiles>(ds, opaque(Shape::kK), dq);
-    sync_threads();  // all have finished with k
+    sync_threads();  // all threads have finished with k
     if (tile + 1 < end) {
       load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key + Shape::kKeys, place.Tk, a.D);
     }
@@ -192,7 +192,7 @@ QKV_DEVICE void query_gradients(const GradientArguments& g) {
 
 // ---- gradients of keys and values -------------------------------------------------------------
 
-// Stores the sums of the block's keys, those of own_key(half) times factor_of(half).
+// Stores the sums of the block's keys, multiplied by factor_of(half) for key own_key(half).
 template <class Shape, class Tiles, class Factor>
 QKV_DEVICE void store_key_sums(const GradientArguments& g, const BlockPlace& place,
                                const DeviceArray& to, int head, int first_key, int width,
@@ -243,7 +243,7 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
     const DeviceRows dout = rows_of(a, g.dout, place.b, place.h, place.q0);
     QKV_ROLLED
     for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
-      sync_threads();  // all have finished with the last queries, their bounds and options
+      sync_threads();  // all threads have finished with the previous queries, bounds and options
       if (place.first == 0 && thread_index() == 0) store_option_offsets<Shape>(a, place);
       const BlockBounds bounds = find_bounds<Shape>(a, place);
       if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;
@@ -272,7 +272,7 @@ QKV_DEVICE void key_gradients(const GradientArguments& g) {
         if (any_thread(odd_q || odd_dout)) {
           if (of_keys) add_non_finite_queries<Shape, Tiles>(Shape::kGradients, Shape::kQ, dk);
           if (of_values) add_non_finite_queries<Shape, Tiles>(Shape::kWeights, Shape::kDout, dv);
-          sync_threads();  // all have read the rows
+          sync_threads();  // all threads have read the rows
           clear_non_finite<Shape, Tiles, Shape::kRows>(Shape::kQ);
           if (of_values) clear_non_finite<Shape, Tiles, Shape::kRows>(Shape::kDout);
           sync_threads();

@@ -20,13 +20,13 @@ namespace qkv::cuda {
 
 // ---- slopes: the sum over keys ----------------------------------------------------------------
 
-// The sum over the keys of query i that dalibi adds.
+// The sum of ds |i + o - j| over the keys of query i, which dalibi subtracts.
 QKV_DEVICE float& slope_term(const GradientArguments& g, const BlockPlace& place, int i) {
   return g.slope_terms[row_number(g.call, place, i)];
 }
 
-// Sums ds |i + o - j| over the keys of the block's queries: those of a thread ascending, then the
-// four threads of a row.
+// Sums ds |i + o - j| over keys for each of the block's queries: a thread's keys ascending, then
+// the four threads of a row.
 template <class Shape, class Tiles>
 QKV_DEVICE void distance_gradients(const GradientArguments& g) {
   const ForwardArguments& a = g.call;
@@ -53,7 +53,7 @@ QKV_DEVICE void distance_gradients(const GradientArguments& g) {
   QKV_ROLLED
   for (int tile = begin; tile < end; ++tile) {
     const int first_key = tile * Shape::kKeys;
-    sync_threads();  // all have finished with the last keys and their options
+    sync_threads();  // all threads have finished with the previous keys and their options
     load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
     if (has_dout) load_rows<Shape, Shape::kKeys>(Shape::kV, v, first_key, place.Tk, a.E);
     stage_options<Shape>(a, place, first_key);
@@ -94,8 +94,8 @@ QKV_DEVICE float sink_term(const RowStatistics& row, float sink, float factor) {
 
 enum class HeadGradient { kSlopes, kSinks };
 
-// Sums the terms of the queries of a head, and of all batch entries that share its number, in
-// float64: those of a thread ascending, then the threads in pairs.
+// Sums the terms of a head's queries, over all batch entries that share its slope or sink, in
+// float64: a thread's terms ascending, then the threads in pairs.
 template <HeadGradient kOf>
 QKV_DEVICE void head_gradients(const GradientArguments& g) {
   const ForwardArguments& a = g.call;

@@ -23,8 +23,8 @@ namespace qkv::cuda {
 // Weights below 2^-72 of the row's largest are 0 (docs/semantics.md, "Edges").
 inline constexpr float kLeastPower = -72;
 
-// Replaces scores by powers of two. A row that is NaN has a NaN power for each key that is not
-// masked.
+// Replaces each score by its `power` (see OwnStatistics), or by -inf where the weight is 0. A row
+// that is NaN has a NaN power for each key that is not masked.
 template <class Shape>
 QKV_DEVICE void make_powers(const OwnStatistics<Shape>& rows, float factor, ScoreTile<Shape>& s) {
   for_each_power<Shape>(rows, factor, s, [](int, int, int, float& x, float power) {
@@ -52,7 +52,7 @@ QKV_DEVICE float weight_of(float power, float factor) {
 
 // ---- sums over queries ------------------------------------------------------------------------
 
-// |v_j|, by the largest element so that no square overflows.
+// |v_j|, divided by the largest element in between so that no square overflows.
 QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
   const auto element = [&](int c) {
     const std::uint16_t bits = v.data[j * v.row + c * v.col];
@@ -75,8 +75,8 @@ QKV_DEVICE float norm_of(const DeviceRows& v, int j, int E, bool is_bfloat16) {
   return rounded_product(largest, square_root(sum));
 }
 
-// Sums weights over the queries, for the block's kKeys keys: those of a thread's rows ascending in
-// i, then over the lanes and over the warps of a block of queries.
+// Sums weights over the queries, for each of the block's kKeys keys: over a thread's rows ascending
+// in i, then over the lanes of a warp, then over the warps.
 template <class Shape, class Tiles>
 QKV_DEVICE void sum_columns(const ForwardArguments& a) {
   BlockPlace place;
@@ -95,7 +95,7 @@ QKV_DEVICE void sum_columns(const ForwardArguments& a) {
   load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
   QKV_ROLLED
   for (place.first = 0; place.first < place.Tq; place.first += Shape::kRows) {
-    sync_threads();  // all have finished with the last q, its bounds and options
+    sync_threads();  // all threads have finished with the previous q, its bounds and options
     const BlockBounds bounds = find_bounds<Shape>(a, place);
     if (bounds.last_end <= first_key || bounds.first_begin >= first_key + Shape::kKeys) continue;
     load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
@@ -196,7 +196,7 @@ QKV_DEVICE void inspect_rows(const ForwardArguments& a) {
   QKV_ROLLED
   for (int tile = begin; tile < end; ++tile) {
     const int first_key = tile * Shape::kKeys;
-    sync_threads();  // all have finished with the last k and its options
+    sync_threads();  // all threads have finished with the previous k and its options
     load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_key, place.Tk, a.D);
     stage_options<Shape>(a, place, first_key);
     commit_copies();

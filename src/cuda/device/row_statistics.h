@@ -38,8 +38,8 @@ QKV_DEVICE OwnStatistics<Shape> load_statistics(const ForwardArguments& a, const
   return rows;
 }
 
-// Calls set(r, n, e, x, power) for each of a thread's scores x, in every row with the power of two
-// that the row's numbers alone make of it.
+// Calls set(r, n, e, x, power) for each of a thread's scores x. `power` (see OwnStatistics) depends
+// on x and the row's statistics only, not on other rows.
 template <class Shape, class Set>
 QKV_DEVICE void for_each_power(const OwnStatistics<Shape>& rows, float factor, ScoreTile<Shape>& s,
                                const Set& set) {

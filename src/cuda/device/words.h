@@ -79,8 +79,8 @@ QKV_DEVICE std::uint32_t load_shared(std::uint32_t from) {
   return x;
 }
 
-// x, of which the compiler knows nothing: what is computed from it in a loop is not computed before
-// the loop and kept in registers.
+// Returns x but hides its value from the compiler: numbers computed from the result in a loop are
+// not hoisted out of the loop and kept in registers.
 QKV_DEVICE std::uint32_t opaque(std::uint32_t x) {
   asm volatile("" : "+r"(x));
   return x;

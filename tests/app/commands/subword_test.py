@@ -46,7 +46,7 @@ class Subwords(TrainCase):
                                  ("subword", 300, model, 300, 300))
 
     def test_learning_is_shown(self):
-        told = "qkv: train: learning 300 subwords of 120 pairs\n"
+        told = "qkv: train: learning 300 subwords from 120 pairs\n"
         for mode, times in (("always", 1), ("never", 0)):
             done = self.train(mode, *SUBWORDS, "--after", "1u", "--progress", mode)
             self.assertEqual(done.err.count(told), times, done.err)
@@ -55,7 +55,7 @@ class Subwords(TrainCase):
         text = (self.dir / "data.tsv").read_text(encoding="utf-8")
         self.file("data.tsv", text * 100)  # learning takes long, so it is shown in the first second
         done = self.train("MANY", *SUBWORDS, "--after", "1u", "--progress", "auto")
-        self.assertIn("qkv: train: learning 300 subwords of 12000 pairs\n", done.err)
+        self.assertIn("qkv: train: learning 300 subwords from 12000 pairs\n", done.err)
         self.assertEqual(self.train("SILENT", *SUBWORDS, "--after", "1u", "--quiet").err, "")
 
     def test_the_kept_pieces_are_used(self):

@@ -126,7 +126,7 @@ class Translate(Model):
     def test_several_lines_are_several_pictures(self):
         done = self.run_qkv("translate", "m.safetensors", "-o", "a.svg", "-o", "a.npz", "-o", "b.svg",
                             input=b"abc\n\nb\n")
-        self.assertEqual(done.err, "qkv: nothing to draw for empty lines: 2\n")
+        self.assertEqual(done.err, "qkv: nothing to draw for lines without attention: 2\n")
         self.assertEqual(self.names(), ["a-1.svg", "a-3.svg", "a.npz", "b-1.svg", "b-3.svg",
                                         "m.safetensors"])
         self.translate("-o", "c.svg", lines="b\n")

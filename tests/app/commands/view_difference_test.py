@@ -54,6 +54,14 @@ class Difference(Case):
         bar = "linearGradient"
         self.assertEqual(again.out.split(bar)[1], svg.split(bar)[1])
 
+    def test_a_page_takes_the_name_of_the_first_array(self):
+        for name in ("s.npz", "t.npz"):
+            self.save(name, attn=self.a, scores=self.a - 1, src=WORDS)
+        for minus in ("t.npz:scores", "t.npz"):
+            done = self.run_qkv("--quiet", "view", "s.npz:scores", "--minus", minus, "-o", "d.html")
+            self.assertEqual(done.err, "")
+            self.assertNotIn("negative weights", (self.dir / "d.html").read_text())
+
     def test_colours_are_centred_at_0(self):
         out = self.run_qkv("view", "a.npz", "--minus", "b.npz").out
         most = np.abs(self.a.astype(float) - self.b).max()

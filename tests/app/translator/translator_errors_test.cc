@@ -117,11 +117,11 @@ TEST_F(TranslatorCalls, SearchOptions) {
   EXPECT_EQ(translate({2}, {.most_tokens = -1}),
             prefix + "most_tokens must not be negative, got -1");
   EXPECT_EQ(translate({2}, {.length_penalty = -1}),
-            prefix + "length_penalty must be a number from 0, got -1");
+            prefix + "length_penalty must be finite and at least 0, got -1");
   EXPECT_EQ(translate({2}, {.length_penalty = kNaN}),
-            prefix + "length_penalty must be a number from 0, got nan");
+            prefix + "length_penalty must be finite and at least 0, got nan");
   EXPECT_EQ(translate({2}, {.length_penalty = std::numeric_limits<double>::infinity()}),
-            prefix + "length_penalty must be a number from 0, got inf");
+            prefix + "length_penalty must be finite and at least 0, got inf");
   EXPECT_EQ(translate({2}, {.beam = 1000, .most_tokens = 2}), "");
   EXPECT_EQ(translate({2}, {.length_penalty = std::numeric_limits<double>::max()}), "");
 }
