@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -138,7 +139,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
               same.forward({square}, saved, {square.view(), last.view()}, context);
             }),
             "GruStack::forward: outputs.out must not overlap inputs.x");
-  EXPECT_TRUE(same_bits(last, before));
+  EXPECT_TRUE(std::ranges::equal(last.values<double>(), before.values<double>()));
   // Layers above the one that failed have no results of an earlier pass.
   stack.forward({x}, saved, {.out = out}, context);
   EXPECT_NE(error_of([&] { stack.forward({out}, saved, {.out = out}, context); }), "");
@@ -146,7 +147,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
               stack.backward(saved, {out, {}}, {}, gradients, context);
             }),
             "GruStack::backward: saved must come from a forward pass of this layer");
-  for (const double x : gradients.layers[1].forward.weight_ih.values<double>()) EXPECT_EQ(x, 0);
+  for (const double dw : gradients.layers[1].forward.weight_ih.values<double>()) EXPECT_EQ(dw, 0);
   stack.forward({x}, saved, {.out = out}, context);
   for (const Dims& shape : {Dims{3, 2, 3}, Dims{1, 2, 3}, Dims{0}}) {
     const Tensor dlast(kF64, shape);
