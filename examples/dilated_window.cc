@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A dilated window: each query attends to four keys, its own and every second (head 0) or third
-// (head 1) key before it.
+// A dilated window: each query attends to its own key and to the three before it at steps of 2
+// (head 0) or 3 (head 1), as far as these exist.
 #include <cstdio>
 
 #include <qkv/qkv.h>

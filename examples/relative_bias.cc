@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias for each head and distance, of the form that T5 learns: s <- s + table[head][clip(j - i)].
-// attention_backward() gives no gradient of the table, since the function captures it;
-// Options::bias, an array [H,Tq,Tk], has a gradient.
+// A bias for each head and clipped distance: s <- s + table[head][clip(j - i)]. (T5 learns a table
+// with buckets of distances.) attention_backward() gives no gradient of an array that a C++
+// function reads; Options::bias [H,Tq,Tk] and arrays that an Expression reads have one.
 #include <cstdio>
 #include <vector>
 

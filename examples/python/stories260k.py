@@ -25,7 +25,7 @@ WRITTEN = 24  # tokens after the start token
 
 
 def halves(weight, heads):
-    """Reorders a projection's rows: RoPE pairs adjoin in the file, are halves in Transformers."""
+    """Reorders a projection's rows: RoPE pairs neighbours in the file, halves in Transformers."""
     rows, width = weight.shape
     return weight.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
 
@@ -70,7 +70,7 @@ def read_model(folder):
     model = transformers.LlamaForCausalLM(config).eval()
     tensors = {name: torch.tensor(value) for name, value in state.items()}
     missing, unknown = model.load_state_dict(tensors, strict=False)
-    assert (missing, unknown) == (["lm_head.weight"], [])  # it is tied to the embedding
+    assert (missing, unknown) == (["lm_head.weight"], [])  # lm_head is tied to the embedding
     return model
 
 

@@ -25,12 +25,12 @@ def _checked(function: str, options: Dict[str, Any], known: Any) -> Dict[str, An
 
 
 class AdditiveMemory:
-    """The keys of one source sentence, projected once: every decoding step uses the same Wk k.
+    """Keys that are projected once, so that every decoding step uses the same Wk k.
 
     Bahdanau et al. 2015, appendix A.1.2: "U_a h_j does not depend on i". Results, and gradients
     except dk and dWk, are bit-identical to those of `attention` with score="additive". The memory
-    holds 2 U numbers per key and head, and U more after the first backward pass. Only one Python
-    thread at a time may call it.
+    holds 2 U numbers per key and query head, and U more after the first backward pass. Only one
+    Python thread at a time may call it.
 
     Args:
         k: keys [B,G,Tk,Dk], [B,Tk,Dk] or [Tk,Dk]. k and the parameters are not copied and must not
@@ -54,7 +54,7 @@ class AdditiveMemory:
 
     @property
     def path(self) -> str:
-        """The implementation: "additive/avx512", or "reference", which projects k in every call."""
+        """The path, such as "additive/avx512"; "reference" projects k in every call."""
         return str(self._memory.path)
 
     def attention(self, q: Array, v: Optional[Array], **options: Any) -> Any:
@@ -63,7 +63,7 @@ class AdditiveMemory:
         Args:
             q, v: as in `attention`.
             options: the options of `attention` except score, params, qk_norm, rotary and positions,
-                packed sequences, pages, layout, heads and threads.
+                packed sequences, pages, shard, layout, heads and threads.
 
         Returns:
             The result of `attention`.
@@ -90,8 +90,8 @@ class AdditiveMemory:
 
         Args:
             dout, q, v, out, lse: as in `attention_backward`.
-            options: the options of the call of `attention`, and dlse, dweights, rows, wanted and
-                add_to of `attention_backward`.
+            options: the options of the call of `attention` except those that request results, and
+                dlse, dweights, rows, wanted and add_to of `attention_backward`.
 
         Returns:
             Gradients, in which dk is None and dparams has no Wk.

@@ -2,8 +2,8 @@
 """Arrays that expressions read, and functions whose arrays can be read at expressions.
 
 `array[at.i]` calls a method of the array, and NumPy's and PyTorch's methods take no expressions. A
-function that reads arrays is therefore copied, and the copy gets views of the arrays instead, of
-derived classes whose methods do take them. The function itself is unchanged.
+function that reads arrays is therefore copied, and the copy reads views of the arrays, whose
+derived classes do take expressions. The function itself is unchanged.
 """
 
 import functools
@@ -43,7 +43,7 @@ def indexed(array: Any, index: Any, of_array: Callable[[Any], Any]) -> Any:
 
 
 def is_inlined() -> bool:
-    """Whether torch.compile traces this code, which then calls functions as they are."""
+    """Whether torch.compile traces this code; functions are then called as they are."""
     torch = sys.modules.get("torch")
     compiler = getattr(torch, "compiler", None)
     asks = getattr(compiler, "is_dynamo_compiling", None)
@@ -92,8 +92,8 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
         name: stands for the array in texts and errors; "array" by default.
 
     Returns:
-        A view of the array: of a tensor, a tensor; of anything else, a NumPy array. (A tensor
-        itself while PyTorch records or compiles.) An expression as the index of each axis gives an
+        A view of the array: a tensor if the array is one, else a NumPy array. (While PyTorch
+        records or compiles, the tensor itself.) An expression as the index of each axis gives an
         Expression, read in each call, so that later changes of the array are seen; an index outside
         of the array, or a negative one, is an error of the call. Other indices and operations are
         those of the array, computed once.
@@ -135,8 +135,8 @@ def captured(array: Any, name: Optional[str] = None) -> Any:
 class Call(NamedTuple):
     """What is known, before a function is traced, of the one call that it is traced for.
 
-    In such a trace negative indices count from the end, as in PyTorch. To wrap them, the ranges of
-    the indices, from `sizes`, and of captured integers are needed. Traces for any call have none.
+    In such a trace negative indices count from the end, as in PyTorch. Wrapping them needs the
+    ranges of the indices, from `sizes`, and of captured integers. A trace for any call has no Call.
     """
 
     sizes: Tuple[int, int, int, int]  # B, H, Tq, Tk
@@ -147,7 +147,7 @@ class _Trace:
     """The present trace.
 
     It has the arrays that were read, by their ids, each with its reader. An array has only one
-    reader, because the library takes two elements of a reader to be equal if their indices are. The
+    reader, because the library takes two elements as equal only if they have one reader. The
     array does not hold its reader, since the reader holds the array.
     """
 
@@ -221,7 +221,7 @@ class _Part(Row):
 
 
 def _is_place(place: Any) -> bool:
-    """Whether it is an index that leaves no axis: no slice, None or Ellipsis."""
+    """Whether an index leaves no axis: it is neither a slice nor None nor Ellipsis."""
     return not isinstance(place, (slice, type(None), type(Ellipsis)))
 
 
@@ -324,7 +324,7 @@ def _from_the_end(index: Expression, size: int) -> Expression:
 
 # Packages whose functions are not copied.
 _AS_THEY_ARE = ("numpy", "qkv", "torch")
-# Modules of those packages whose functions are copied, such as and_masks, which call the user's.
+# Modules of the packages in _AS_THEY_ARE whose functions are copied: and_masks calls the user's.
 _CALLS_USERS = ("torch.nn.attention.flex_attention", "qkv.torch._flex")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of PyTorch that are compositions of the operations of expressions."""
+"""Functions of PyTorch and NumPy that are compositions of the operations of expressions."""
 
 import math
 from typing import Any, Callable, Dict
@@ -38,7 +38,8 @@ def _round(x: Any, *, decimals: int = 0) -> Expression:
     y = expression_of(x)
     if _is_integer(y):
         return +y
-    below = _floor(y)  # y + 0.5 may be rounded; the rest only where both halves round to 0
+    # y + 0.5 may be rounded; y - below is rounded only for -0.5 < y < 0, where the result is 0.
+    below = _floor(y)
     rest = y - below
     return below + ((rest > 0.5) | ((rest == 0.5) & (below % 2 != 0))).astype(float)
 
@@ -103,8 +104,8 @@ def _isfinite(x: Any) -> Expression:
 
 # ---- error function ------------------------------------------------------------------------------
 
-# erf(x) is a series in x^2 up to |x| = 1. Above, 1 - erf(x) is exp(-x^2) times a polynomial in
-# t = (x - 3) / (x + 3), from Chebyshev's points; above 6 it is 1 in float64.
+# erf(x) is x times a series in x^2 up to |x| = 1. Above 1, 1 - erf(x) is exp(-x^2) times a
+# polynomial in t = (x - 3) / (x + 3), from Chebyshev's points. Above 6, erf(x) is 1 in float64.
 _ERF_TERMS, _ERFC_TERMS, _ERF_END = 18, 22, 6.0
 
 

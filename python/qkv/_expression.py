@@ -533,7 +533,7 @@ def _extreme(name: str, a: Operand, b: Operand) -> Expression:
 def _clip(
     x: Operand, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
 ) -> Expression:
-    # NumPy 2 also has the shorter names.
+    # NumPy 2.1 also names the bounds min and max.
     clipped = expression_of(x)
     least, most = (a_min if min is None else min), (a_max if max is None else max)
     if least is not None:
@@ -605,7 +605,7 @@ _ROUNDING = ("round", "fix")  # functions of NumPy that are no ufuncs
 
 
 def _composed() -> Dict[str, Callable[..., Expression]]:
-    """NumPy's functions that several operations make up, by their names."""
+    """NumPy's functions that are composed of several operations, by their names."""
     from ._composed import COMPOSED  # the module imports this one
 
     composed = {name: of for name, of in COMPOSED.items() if hasattr(np, name)}

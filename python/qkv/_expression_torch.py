@@ -62,7 +62,7 @@ def _of_type(dtype: Any) -> Callable[[Any], Expression]:
 
 
 def _to(x: Expression, to: Any = None, *, dtype: Any = None, **others: Any) -> Expression:
-    """Of to(): a torch.dtype, the CPU, or another tensor or expression, whose type it takes."""
+    """x.to(to): `to` is a torch.dtype, the CPU, or a tensor or expression, whose type x takes."""
     unknown = others.keys() - {"device", "copy", "non_blocking"}
     if unknown:
         raise TypeError(f"to() of an expression takes no {min(unknown)}")
@@ -88,7 +88,7 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Expression:
 
 
 def _constant(value: Any) -> Callable[..., Expression]:
-    """Of new_ones and ones_like, which masks start from: a constant, of no axes."""
+    """Makes new_ones, ones_like and others, from which masks start: a constant without axes."""
 
     def made(x: Expression, size: Any = (), *, dtype: Any = None, device: Any = None) -> Expression:
         if tuple(size) != ():
@@ -105,7 +105,7 @@ def _full_like(x: Expression, value: Any, *, dtype: Any = None, device: Any = No
     return _constant(value)(x, dtype=dtype)
 
 
-# PyTorch's functions and methods that have no namesake in NumPy, or another signature.
+# PyTorch's functions and methods without a namesake in NumPy, or with another signature.
 _TORCH: Dict[str, Callable[..., Expression]] = {
     "add": _plus,
     "sub": _minus,
@@ -140,7 +140,7 @@ _TORCH: Dict[str, Callable[..., Expression]] = {
 _OF_NUMPY = {name: _UFUNCS[name] for name in _UFUNCS if hasattr(torch, name)}
 _KNOWN = {**_OF_NUMPY, **_FUNCTIONS, **_TORCH}
 
-# Operators of tensors with expressions, by their names without underscores; "r" is of swapped ones.
+# Operators of tensors with expressions, by name without underscores; "r" begins swapped ones.
 _OPERATORS: Dict[str, Callable[..., Expression]] = {
     "truediv": _UFUNCS["divide"],
     "floordiv": _UFUNCS["floor_divide"],
@@ -157,7 +157,6 @@ _OPERATORS.update(
     {f"r{name}": _swapped(of) for name, of in list(_OPERATORS.items()) if name != "rshift"}
 )
 _OPERATORS["rdiv"] = _swapped(_UFUNCS["divide"])
-_OPERATORS["rshift"] = _UFUNCS["right_shift"]
 
 _METHODS: Dict[str, Callable[..., Expression]] = {
     **_KNOWN,
@@ -197,7 +196,7 @@ _ATTRIBUTES: Dict[str, Callable[[Expression], Any]] = {
 
 
 def of_torch(function: Any, inputs: Any, options: Dict[str, Any]) -> Any:
-    """function(*inputs, **options) of PyTorch, of which some are expressions.
+    """Calls a function of PyTorch some of whose arguments are expressions.
 
     Raises:
         TypeError: the function does not take expressions; the message names functions that do.
@@ -209,7 +208,7 @@ def of_torch(function: Any, inputs: Any, options: Dict[str, Any]) -> Any:
 
 
 def of_torch_name(name: str, inputs: Any, options: Dict[str, Any]) -> Any:
-    """The function of PyTorch that has this name, of the same arguments as of_torch()."""
+    """Calls the function of PyTorch that has this name, as of_torch() does."""
     options = dict(options)
     if options.pop("inplace", False):
         raise TypeError(f"torch.{name} of an expression takes inplace False, got True")
@@ -237,7 +236,7 @@ def of_torch_name(name: str, inputs: Any, options: Dict[str, Any]) -> Any:
 
 
 def method_of(x: Expression, name: str) -> Any:
-    """The method or attribute of tensors with this name, of an expression.
+    """An expression's version of the tensor method or attribute with this name.
 
     Raises:
         AttributeError: expressions do not have it; the message names methods that they have.

@@ -118,8 +118,9 @@ def attention(
     matrix is requested.
 
     Args:
-        q: queries [B,H,Tq,D]; if all have rank 3, [B,T,.], if all have rank 2, [T,.]; with mixed
-            ranks leading axes align from the right. float32, float64, float16 or bfloat16.
+        q: queries [B,H,Tq,D]; if q, k and v all have rank 3, [B,T,.]; if all have rank 2, [T,.];
+            with mixed ranks leading axes align from the right. float32, float64, float16 or
+            bfloat16.
         k: keys [B,G,Tk,D], H a multiple of G. Same dtype as q, or float16 or bfloat16 if q is
             float32, or `qkv.q8` [B,G,Tk,D/32] (without gradients; see `quantize_q8`).
         v: values [B,G,Tk,E], of q8 [B,G,Tk,E/32], of k's dtype; None if neither out nor
@@ -177,7 +178,7 @@ def attention(
             [B,H,Tq,Tk].
         return_scores: "raw" (after scale), "capped" (after soft-cap) or "masked" (after bias and
             masks, -inf where masked), or several of these: [B,H,Tq,Tk].
-        return_lse: log-sum-exp of each row's scores, [B,H,Tq], natural.
+        return_lse: natural log-sum-exp of each row's scores, [B,H,Tq].
         return_row_max: largest score of each row, [B,H,Tq].
         return_column_sums: weights summed over queries, [B,H,Tk]: over all queries, or over those
             given as integers [R]; one given twice counts twice.
@@ -246,7 +247,7 @@ _options = itemgetter(*_core.OPTIONS)
 
 
 def options_of(given: Dict[str, Any]) -> Tuple[Any, ...]:
-    """The options that determine what is computed, by name, as _core takes them."""
+    """The values in `given` of the options that determine what is computed, in _core's order."""
     values: Tuple[Any, ...] = _options(given)
     return values
 
@@ -320,9 +321,9 @@ def attention_backward(
         rows: integers [R]: dweights is [B,H,R,Tk], for these queries.
         wanted: the gradients to compute, by their names in Gradients ("dparams.W" for one
             parameter, "dcaptured.table" for one array); None for all. The others are None.
-        add_to: Gradients of an earlier call, to whose arrays these are added (and rounded to
-            their dtype). It selects the gradients, so wanted must be None; the result has its
-            arrays.
+        add_to: Gradients of an earlier call: the new gradients are added to its arrays, and
+            rounded to their dtype. It selects the gradients, so wanted must be None; the result has
+            its arrays.
         threads: as in `attention`.
 
     Returns:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gated recurrent unit over sequences (GRU), and a single step of it (GRUCell).
 
-Letters: B batch, T steps. The rules for passes in _layers.py apply to these layers. `GRUCell` can
-also return the state that the backward pass of a step needs, so that many steps can be
-differentiated.
+Letters: B batch, T steps. The rules for passes in _layers.py apply to these layers, except that
+they copy their inputs. `GRUCell` can also return the state that the backward pass of a step needs,
+so that many steps can be differentiated.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple

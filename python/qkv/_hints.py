@@ -34,7 +34,7 @@ _HINTS: Dict[str, Tuple[str, str]] = {
 def hint(about: str, is_of_torch: bool = False) -> str:
     """The advice for the function that is being traced; PyTorch's if is_of_torch."""
     if not is_of_torch:
-        from ._captured import is_traced_of_torch  # the module imports _expression, and that this
+        from ._captured import is_traced_of_torch  # imports _expression, which imports _hints
 
         is_of_torch = is_traced_of_torch()
     return _HINTS[about][is_of_torch]

@@ -31,7 +31,7 @@ def within(low: int, high: int) -> Known:
 
 
 def known(x: Any) -> Known:
-    """What is known of an expression. It walks with a list, since expressions may be deep."""
+    """Returns what is known of an expression; no recursion, since expressions may be deep."""
     open_: List[Any] = [x]
     while open_:
         top = open_[-1]

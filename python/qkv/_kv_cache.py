@@ -50,7 +50,7 @@ class KvCache:
         page: number of keys in a page, a multiple of 16.
         window: if above 0, a query attends to the last `window` keys, its own included, and keys
             that no query can attend to any more are dropped, a page at a time.
-        queries: with a window, the number of queries for which one call still has all keys.
+        queries: with a window, calls of up to this many queries have all keys they attend to.
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value.
@@ -195,9 +195,9 @@ class KvCache:
         Args:
             q: queries [B,H,Tq,D].
             threads: as in `attention`.
-            options: the options of `attention` except packed sequences, pages, layout and heads;
-                bias, mask, padding_mask, k_positions and all results but out, lse and row_max are
-                rejected, and with a window so is causal_offset.
+            options: the options of `attention` except packed sequences, pages, shard, layout and
+                heads; bias, mask, padding_mask, k_positions and all results but out, lse and
+                row_max are rejected, and with a window so is causal_offset.
 
         Returns:
             The result of `attention`.
@@ -217,17 +217,16 @@ class KvCache:
         """Computes a step of one entry over a copy of its keys, with every result of `attention`.
 
         out, lse and row_max are bit-identical to the entry's in `attention`, except that dropout
-        and functions see the entry as number 0. The weights of a step,
-        `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`, are a picture. The
-        copy takes the memory of all keys ever appended to the entry; those that a window has
-        dropped are masked.
+        and functions see the entry as number 0. A picture of a step's weights is
+        `qkv.show(cache.attention_of(0, q, return_weights=True), keys=tokens)`. The copy takes the
+        memory of all keys ever appended to the entry; keys that a window has dropped are masked.
 
         Args:
             entry: 0 to B-1.
             q: the queries of all entries, as in `attention`, [B,H,Tq,D].
             threads: as in `attention`.
-            options: the options of `qkv.attention` except packed sequences, pages, layout and
-                heads; of a cache with a window also except window and causal_offset.
+            options: the options of `qkv.attention` except packed sequences, pages, shard, layout
+                and heads; in a cache with a window also except window and causal_offset.
 
         Returns:
             The result of `qkv.attention` with B = 1.

@@ -78,7 +78,7 @@ class Layer:
 
     @property
     def config(self) -> Dict[str, Any]:
-        """A copy of the constructor's arguments, by name."""
+        """A copy of the constructor's arguments except seed, by name."""
         return dict(self._config)
 
     def __repr__(self) -> str:
@@ -103,9 +103,9 @@ class Layer:
         return parameters
 
     def initialise(self, seed: int) -> None:
-        """Redraws all parameters, uniformly from (-b, b) with b = 1/sqrt(fan-in).
+        """Redraws all parameters, uniformly from (-b, b); by default b = 1/sqrt(fan-in).
 
-        torch.nn.Linear has this distribution (He et al. 2015, eq. 14 with a negative slope of
+        torch.nn.Linear has this distribution (He et al. 2015, eq. 15 with a negative slope of
         sqrt(5)).
 
         Args:
@@ -119,7 +119,7 @@ class Layer:
     # ---- copies and files ------------------------------------------------------------------------
 
     def _run(self) -> Any:
-        """Seed and step of the dropout; None before the first training step or without dropout."""
+        """Seed and step of the dropout; None before the first training pass or without run()."""
         return self._layer.run() if hasattr(self._layer, "run") else None
 
     def __getstate__(self) -> Dict[str, Any]:

@@ -35,9 +35,9 @@ __all__ = [
 class LayerGradients(NamedTuple):
     """The result of `backward`; each gradient has the shape and dtype of its source.
 
-    dq, dk, dv, dbias and those in dcaptured are arrays of q's type; parameters has NumPy arrays.
-    parameters and dcaptured have them by name. dbias is None if the forward pass had no bias, and
-    dcaptured if its score_mod read no array of floats.
+    dq, dk, dv, dbias and the arrays in dcaptured are of q's type; parameters has NumPy arrays.
+    parameters and dcaptured have their arrays by name. dbias is None if the forward pass had no
+    bias, and dcaptured if its score_mod read no array of floats.
     """
 
     dq: Array
@@ -51,8 +51,8 @@ class LayerGradients(NamedTuple):
 class SelfAttentionGradients(NamedTuple):
     """The result of `SelfAttention.backward`; each gradient has the shape and dtype of its source.
 
-    dx and those in dcaptured are arrays of x's type; parameters has NumPy arrays. parameters and
-    dcaptured have them by name. dcaptured is None if score_mod read no array of floats.
+    dx and the arrays in dcaptured are of x's type; parameters has NumPy arrays. parameters and
+    dcaptured have their arrays by name. dcaptured is None if score_mod read no array of floats.
     """
 
     dx: Array

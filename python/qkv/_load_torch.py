@@ -97,7 +97,7 @@ def _forms(shapes: Dict[str, Shape], swapped: bool) -> Dict[str, _Form]:
     elif "W" in shapes:
         forms["torch"] = {"weight": _Source((1, *shapes["W"]), {"W": 0})}
     elif any(name.startswith("weight") for name in shapes):
-        forms["torch"] = forms["own"]  # their names are those of PyTorch's modules
+        forms["torch"] = forms["own"]  # the layer's names are PyTorch's
     return forms
 
 
@@ -121,7 +121,7 @@ def _check_names(function: str, forms: List[_Form], form: _Form, names: List[str
 
 
 def _check_biases(function: str, mine: Set[str], names: List[str]) -> None:
-    """Rejects biases that only the state dict, or only the layer, has: they would not be loaded."""
+    """Raises a clearer error than _check_names() if only one of state dict and layer has biases."""
     of_query = {"in_proj_weight", "q_proj_weight", "fc_q.weight", "W_q.weight"}
     if "fc_q.weight" not in mine or not of_query & set(names):
         return

@@ -15,7 +15,7 @@ def unmasked(call: Call, shape: Tuple[int, ...], weights: Any) -> Any:
     Args:
         call: what is known of the call.
         shape: the shape of its weights or scores.
-        weights: its weights, or None; score_mod counts as a mask where they are 0.
+        weights: the call's weights, or None; score_mod masks pairs of weight 0 and score -inf.
 
     Returns:
         A bool array, or None if nothing is masked.
@@ -32,7 +32,7 @@ def unmasked(call: Call, shape: Tuple[int, ...], weights: Any) -> Any:
 
 
 def _minus_infinite(call: Call, shape: Tuple[int, ...], options: Dict[str, Any]) -> Any:
-    """True for each pair whose score, 0, becomes -inf by these options."""
+    """True for each pair whose score these options change from 0 to -inf."""
     q = np.zeros((*shape[:-2], call.queries, 1))
     k = np.zeros((*shape[:-2], shape[-1], 1))
     if call.has_heads and k.ndim == 3:

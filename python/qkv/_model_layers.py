@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of sequence models other than attention, with PyTorch's names and equations.
 
-Letters: B batch, T steps, N rows, V classes. The rules for passes in _layers.py apply to these
-layers: a layer keeps what `backward` needs of its last forward pass. `Linear` and `CrossEntropy`
-keep their input array without a copy.
+Letters: N rows, V classes. The rules for passes in _layers.py apply to these layers: a layer keeps
+what `backward` needs of its last forward pass. `Linear` and `CrossEntropy` keep their input array
+without a copy.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
@@ -26,7 +26,7 @@ __all__ = [
 
 
 class LinearGradients(NamedTuple):
-    """The result of `Linear.backward`: dx is as x; parameters has NumPy arrays by name."""
+    """The result of `Linear.backward`: dx, an array like x; parameters: NumPy arrays by name."""
 
     dx: Array
     parameters: Dict[str, Any]
@@ -145,7 +145,8 @@ class Embedding(Layer):
             threads: as in `attention`.
 
         Returns:
-            out [..,embedding_dim], with the shape of ids and one more axis, of the type of ids.
+            out [..,embedding_dim], with the shape of ids and one more axis, of the layer's dtype; a
+            tensor if ids is one.
 
         Raises:
             ValueError, TypeError: invalid argument; `backward` is then unavailable.
@@ -230,7 +231,7 @@ class CrossEntropy:
 
     With p = softmax(logits), the loss of a row with target t is
     -(1 - e) w_t log p_t - (e/V) sum_v w_v log p_v, where e smooths the labels (Szegedy et al. 2016,
-    section 7) and w are class weights. A row with NaN or +inf has the loss NaN.
+    section 7) and w are class weights. A row with NaN or +inf has loss NaN, unless w_t and e are 0.
 
     Args:
         label_smoothing: e, in [0,1).

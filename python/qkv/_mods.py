@@ -85,7 +85,7 @@ def _traced(
     return call, expression_of(result), read
 
 
-# {arguments that f must take: {arguments that it takes: what does take such functions}}.
+# {number of arguments f must take: {number it takes: the function that accepts such functions}}.
 _ELSEWHERE = {
     2: {5: "qkv.torch.flex_attention"},
     1: {4: "create_block_mask, for qkv.torch.flex_attention,"},
@@ -94,7 +94,7 @@ _ELSEWHERE = {
 
 
 def check_takes(name: str, function: Any, takes: Sequence[str]) -> None:
-    """Raises TypeError if the argument `name` is no function that takes arguments like these."""
+    """Raises TypeError unless the argument `name` is a function of len(takes) arguments."""
     wanted = f"({', '.join(takes)})"
     if not callable(function):
         raise TypeError(
@@ -127,7 +127,7 @@ def _without_types(signature: inspect.Signature) -> str:
 
 
 def _called(mod: Any, *symbols: Any) -> Any:
-    """Calls a mod with symbols; if another mod calls this one, with the symbols of that mod."""
+    """Evaluates a mod at symbols, such as those of another mod whose function calls it."""
     tape = tape_of((symbols[-1].i,))
     if tape is None:
         return mod._call(*symbols)
@@ -165,7 +165,7 @@ class ScoreMod:
         self._call, expression, read = _traced("score_mod", function, symbols, call, is_of_torch)
         self._mod = _core.ScoreMod(expression._of)
         named = ((self._mod.gradient_name(reader), array) for array, reader in read)
-        # All tensors that it reads; autograd keeps them, to notice changes before a backward pass.
+        # All tensors that are read: autograd keeps them, to notice changes before a backward pass.
         self._read = [tensor_of(x) for x, _ in read if is_tensor(x)]
         # The tensors that may have a gradient, by the gradient's name.
         self._tensors = {name: tensor_of(x) for name, x in named if name and is_tensor(x)}
@@ -216,7 +216,7 @@ class MaskMod:
         self._call, expression, read = _traced(
             "mask_mod", function, (_places(call),), call, is_of_torch
         )
-        # All tensors that it reads; autograd keeps them, to notice changes before a backward pass.
+        # All tensors that are read: autograd keeps them, to notice changes before a backward pass.
         self._read = [tensor_of(x) for x, _ in read if is_tensor(x)]
         self._of = _core.MaskMod(expression._of)
 
@@ -294,7 +294,7 @@ def mask_mod(f: MaskFunction) -> MaskMod:
 
 
 def made_of_torch(options: Dict[str, Any]) -> None:
-    """Makes the functions of a call of qkv.torch; errors give advice in PyTorch's words."""
+    """Replaces a qkv.torch call's functions by mods; errors give advice in PyTorch's words."""
     for name, mod in (("score_mod", ScoreMod), ("mask_mod", MaskMod)):
         f = options.get(name)
         if callable(f) and not isinstance(f, (ScoreMod, MaskMod)):

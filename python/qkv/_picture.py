@@ -36,7 +36,7 @@ _FAILED = 1  # exit code of the program for an internal failure
 _NOT_AVAILABLE = 7  # exit code of the program for what this machine lacks
 _OUTPUT = 4  # exit code of the program for an output that cannot be written
 
-# The program's options that `show` takes under another name, where that is not said otherwise.
+# The default of `renamed`: options of the program, with the names that `show` has for them.
 _RENAMED = {"queries": "rows", "keys": "columns"}
 
 # The side of a PNG in pixels that rsvg-convert can write, and the pixels that take little memory.

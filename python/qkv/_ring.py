@@ -8,7 +8,7 @@ from ._mods import mask_mod as make_mask_mod
 from ._mods import score_mod as make_score_mod
 
 WORD = "ring_attention"
-BLOCK = 512  # parts of a sequence begin at multiples of so many rows
+BLOCK = 512  # parts of a sequence begin at multiples of this number of rows
 _ZIGZAGS = {"contiguous": 0, "zigzag": 1}
 
 
@@ -24,7 +24,6 @@ def zigzags_of(sharding: Any, word: str = WORD) -> int:
 
 
 def score_mod_of(function: Any) -> Optional[ScoreMod]:
-    """The function as a ScoreMod."""
     made: Optional[ScoreMod] = (
         function if function is None or isinstance(function, ScoreMod) else make_score_mod(function)
     )
@@ -32,7 +31,6 @@ def score_mod_of(function: Any) -> Optional[ScoreMod]:
 
 
 def mask_mod_of(function: Any) -> Optional[MaskMod]:
-    """The function as a MaskMod."""
     made: Optional[MaskMod] = (
         function if function is None or isinstance(function, MaskMod) else make_mask_mod(function)
     )

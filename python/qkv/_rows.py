@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short arrays of expressions: the part of a captured array that indices of its first axes leave.
+"""Short arrays of expressions, such as a captured array that is indexed in its first axes only.
 
-The library evaluates single values. So operations on a row are written out, element by element.
+The library evaluates single values, so operations on a row are written out, element by element.
 """
 
 import functools
@@ -146,7 +146,7 @@ def _items_of(x: Any) -> Any:
     if shape == ():
         one[()] = x
         return one
-    from ._captured import captured, elements_of  # the module imports this one
+    from ._captured import captured, elements_of  # here, since _captured imports _rows
 
     return elements_of(captured(x), ())
 
@@ -245,7 +245,7 @@ _EXTREMES = {"max": "amax", "min": "amin"}
 
 
 def _extreme(name: str, x: Row, *others: Any, **options: Any) -> Any:
-    """x.max() or x.min() of a row; of a row and another value, the extremes of each two."""
+    """x.max() or x.min(): of a row's elements, or element by element with another operand."""
     if others and isinstance(others[0], (int, np.integer)):  # the axis
         return REDUCTIONS[_EXTREMES[name]](x, *others, **options)
     if others:

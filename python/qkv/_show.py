@@ -213,13 +213,12 @@ class _Show:
         """Draws the three steps of one call of attention side by side.
 
         Energies are the scores of all query-key pairs before the softmax, weights are what the
-        softmax makes of each row, and the output has for each query the sum of the values by these
-        weights.
+        softmax makes of each row, and the output is each query's weighted sum of the values.
 
         Args:
             q, k, v: one head's arrays [Tq,D], [Tk,D] and [Tk,E].
             queries, keys: the tokens, [Tq] and [Tk].
-            score, params, scale, softcap, mask, bias, causal: as of `qkv.attention`.
+            score, params, scale, softcap, mask, bias, causal: as in `qkv.attention`.
 
         Returns:
             `Steps` with the pictures `energies`, `weights` and `output`; `.save` writes them as one
@@ -313,7 +312,7 @@ class _Maps:
 def _maps(
     name: str, value: Any, quantity: Optional[str], order: Any, queries: Any, keys: Any
 ) -> _Maps:
-    """The maps that a value is, with its tokens; `name` is the argument in messages."""
+    """The maps in a value, with their tokens; `name` is the argument in messages."""
     if hasattr(value, "_attention_arrays_"):
         if order is not None:
             raise ValueError(f"show: order is for arrays, and {name} is a {type(value).__name__}")
@@ -381,13 +380,13 @@ def _drawn(name: str, results: Results) -> Tuple[Any, str]:
 
 
 def _axis_before_maps(results: Results) -> str:
-    """What the first axis of results with three axes is, such as weights [B,Tq,Tk]."""
+    """The name of the first axis of results with three axes, such as weights [B,Tq,Tk]."""
     call = call_of(results)
     return "heads" if call is not None and call.has_heads else "examples"
 
 
 def _unmasked(name: str, results: Results) -> Any:
-    """True for each pair of the array that is drawn that the call did not mask, or None."""
+    """True for each drawn pair that the call did not mask; None if no pair is known as masked."""
     call, drawn = call_of(results), _drawn_field(name, results)
     if call is None or not call.masks or drawn == "pooled":
         return None
@@ -626,7 +625,7 @@ def _index(name: str, value: Any, count: Optional[int]) -> int:
 def _tokens_or_indices(
     name: str, value: Any, selection: str, indices: Indices
 ) -> Tuple[Optional[Tokens], str, Indices]:
-    """The tokens of an axis and, with the name of the argument that has them, its indices."""
+    """The tokens of an axis, the name of the argument with the axis's indices, and the indices."""
     is_list = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
     first = value[0] if is_list and len(value) > 0 else value
     is_text = isinstance(value, str) and _INDICES.fullmatch(value) is not None

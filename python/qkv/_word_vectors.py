@@ -39,7 +39,7 @@ def read_word_vectors(
 ) -> WordVectors:
     """The vectors in a file of GloVe, fastText (.vec) or word2vec (text or binary).
 
-    The content determines the format. Of a word with several vectors, the first counts. Bytes of a
+    The content determines the format. If a word has several vectors, the first counts. Bytes of a
     word that are not UTF-8 become surrogates, as in `os.fsdecode`.
 
     Args:

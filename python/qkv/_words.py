@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names in errors: those of unknown keyword arguments, which suggest the closest known name, and
-lists of what is known."""
+"""Names in errors: the closest known name for an unknown keyword, and lists of known names."""
 
 import inspect
 import re
@@ -8,7 +7,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Callable, Dict, Iterable, Optional, Set, TypeVar, cast
 
-# Names that other libraries use, and qkv's name for each, or, in quotes, names with what they mean.
+# Names that other functions use, each with qkv's name, or with a phrase that quotes qkv's names.
 _ELSEWHERE = {
     "attn_bias": "bias",
     "attn_mask": "'mask' (bool) or 'bias' (numbers)",

@@ -224,9 +224,9 @@ def ring_attention_backward(
 ) -> RingGradients:
     """The gradients of q, k and v of `ring_attention`, for this process's rows.
 
-    Bit-identical to `attention_backward` of the whole sequence for dot products without QK-norm and
-    rotary positions. Else they differ by rounding, but not with the number of processes or the
-    sharding.
+    For dot products without QK-norm and rotary positions, the gradients are bit-identical to those
+    of `attention_backward` of the whole sequence. For other scores the gradients differ by rounding
+    from those, but not with the number of processes or the sharding.
 
     Args:
         dout, dlse: gradients of the loss with respect to this process's out and lse; None for zero.

@@ -8,15 +8,15 @@
 namespace qkv::python {
 namespace {
 
-// Whether the pending Python error is of `kind`, by which a conversion rejects an object; if so,
-// clears it. Other errors (KeyboardInterrupt, the object's own) must propagate.
+// Clears the pending Python error and returns true if it is of `kind`, which a conversion raises to
+// reject an object. Other errors (KeyboardInterrupt, the object's own) must propagate.
 bool is_refusal(PyObject* kind) {
   if (PyErr_ExceptionMatches(kind) == 0) return false;
   PyErr_Clear();
   return true;
 }
 
-// Whether an object is complex; NumPy would convert it to a real number with only a warning.
+// Whether a NumPy object is complex; NumPy would make it a real number with only a warning.
 bool is_complex(nb::handle object) {
   if (!nb::hasattr(object, "dtype") || !nb::hasattr(object.attr("dtype"), "kind")) return false;
   return nb::object(object.attr("dtype").attr("kind")).equal(nb::str("c"));

@@ -13,8 +13,8 @@
 #include "argument_name.h"
 
 // Views of Python arrays: NumPy arrays (with ml_dtypes also bfloat16), other buffers, and any CPU
-// arrays that support DLPack. Arrays are not copied, except those that no view can describe because
-// they are misaligned or in the other byte order.
+// arrays that support DLPack. An array is copied only if no view can describe it: if its memory is
+// misaligned, negated, in the other byte order, or has strides that are not whole elements.
 namespace qkv::python {
 
 namespace nb = nanobind;

@@ -41,7 +41,7 @@ consteval std::size_t result_at(std::size_t place) {
   return found;
 }
 
-// Whether each result but out, which is always returned, can be requested.
+// Whether each result but out, which needs no request, can be requested.
 consteval bool has_every_request() {
   bool has = true;
   for_each_result([&](const auto& result) {

@@ -16,7 +16,7 @@
 namespace qkv::python {
 
 // The list of Python's arguments that request results, in the order in which Python takes them
-// (_core.REQUESTS) and returns the results. The last one names the queries of matrices.
+// (_core.REQUESTS) and returns the results. The last one names the queries of the matrices' rows.
 inline constexpr std::array<const char*, 10> kRequests = {
     "return_weights", "return_scores",  "return_lse",        "return_row_max", "return_column_sums",
     "return_top",     "return_entropy", "return_value_sums", "return_pooled",  "rows"};
@@ -57,7 +57,7 @@ class Extras {
   const Array& rows() const { return rows_; }
 
  private:
-  // An argument by its index in kRequests.
+  // An element of `wanted` by its index.
   nb::handle at(std::size_t place) const {
     return NB_TUPLE_GET_ITEM(wanted_.ptr(), static_cast<Py_ssize_t>(place));
   }

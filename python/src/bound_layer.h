@@ -118,7 +118,7 @@ class BoundLayer {
 
   const HeldLayer<L>& held() const { return layer_; }
 
-  // (seed, step) of the next training step; None before the first training step.
+  // (seed, step) of the next training step; None until a step or set_run() sets them.
   nb::object run() const {
     if (!last_run_) return nb::none();
     return nb::make_tuple(last_run_->seed, last_run_->step);

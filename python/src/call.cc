@@ -24,15 +24,15 @@ namespace {
 
 namespace nb = nanobind;
 
-// Work below this runs on one thread: it takes about as long as it takes to start other threads,
-// which is 4 microseconds if they spin and 10 or more if they sleep.
+// Work below this runs on one thread, since starting other threads would take about as long as the
+// work: 4 microseconds if they spin and 10 or more if they sleep.
 constexpr double kSmallWork = 1.5e5;
 // From this much work on, the calling thread polls for signals while another thread computes, which
 // costs a tenth of a millisecond. The work takes 5 to 10 milliseconds on a fast path, some tenths
 // of a second if each number is read from memory for one product, a second or two on the reference.
 constexpr double kLongWork = 1e9;
-// From this much work on (a second or more), polling for signals is worth more than sharing another
-// library's workers, which work only for the calling thread, so that it could not poll meanwhile.
+// From this much work on (30 kLongWork), polling for signals is worth more than sharing another
+// library's workers: they work only for the calling thread, which could not poll meanwhile.
 constexpr double kLongWorkOnOpenMp = 3e10;
 constexpr std::chrono::milliseconds kBetweenSignals{10};
 // The multiply-adds that are counted for a number that is read from memory or converted, which
@@ -164,7 +164,7 @@ class Worker {
   std::thread thread_;  // the last member, since the thread uses the others
 };
 
-// Sets a context's stop flag for the lifetime of this object.
+// The stop flag that a context has for the lifetime of this object.
 class StopFlag {
  public:
   explicit StopFlag(Context& context) : context_(context) { context.set_stop_flag(&flag_); }

@@ -14,7 +14,8 @@ namespace qkv::python {
 // Checks the `threads` argument of a call; None gives the default of set_threads(). Throws Error.
 int threads_of(const char* function, nanobind::handle threads);
 
-// Sets the default number of threads, for later calls without `threads`; 0 for one per processor.
+// Sets the number of threads of later calls without `threads`. None or 0 means that of the OpenMP
+// library in use (openmp.h), or one per processor if there is none.
 void set_threads(nanobind::handle n);
 // The number of threads that a call without `threads` uses; never 0.
 int thread_count();

@@ -23,7 +23,7 @@ cuda::Stream stream_of(int device, std::uintptr_t address) {
   return {device, reinterpret_cast<void*>(address)};  // NOLINT(performance-no-int-to-ptr)
 }
 
-// Returns f() without the GIL; its errors are in the words of the caller and name `function`.
+// Calls f() without the GIL; its errors name `function` and are thrown as by in_layout().
 template <class F>
 void run_on_device(const char* function, const CallArguments& call, const F& f) {
   in_layout(call, [&] {
@@ -36,7 +36,7 @@ void run_on_device(const char* function, const CallArguments& call, const F& f) 
   });
 }
 
-// `make` makes results (ResultMaker::on_device()); `stream` is the address of a CUstream.
+// `make` makes results (ResultMaker::on_device()); `stream` is a CUstream as a number.
 nb::object cuda_attention(nb::handle q, nb::handle k, nb::handle v, const nb::tuple& options,
                           const nb::tuple& wanted, nb::object make, int device,
                           std::uintptr_t stream) {

@@ -43,9 +43,9 @@ const ExchangeApi* exchange_api_of(nb::handle capsule);
 // one that does not export its memory.
 Array view_of_dlpack(nb::handle object, const Name& name);
 
-// A view of a tensor whose class is torch.Tensor itself, that is on the CPU, is stored without a
-// pending negation and needs no gradient; nothing for every other object. The memory lives as long
-// as the object.
+// A view of a CPU tensor whose class is torch.Tensor itself, without a pending negation and without
+// requires_grad; nothing for other objects, or if no view has the dtype, rank or alignment. The
+// memory lives as long as the object.
 std::optional<ConstView> view_of_bare_tensor(nb::handle object);
 
 // The DLPack element type of a result.

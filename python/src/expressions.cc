@@ -70,7 +70,7 @@ void add_arrays(const BoundExpression& from, BoundExpression& to) {
   }
 }
 
-// The score, or an index of the query-key pair, by its name: "s", "b", "h", "i" or "j".
+// The score, an index of the pair, or a length, by its name: "s", "b", "h", "i", "j", "Tq" or "Tk".
 BoundExpression symbol(const std::string& name) {
   const Symbols x;
   const std::pair<std::string_view, const Expression*> kSymbols[] = {
@@ -143,7 +143,7 @@ void bind_mod(nb::module_& module, const char* name, Mod (*make)(const Expressio
            [make](Bound* self, const BoundExpression& x) {
              try {
                new (self) Bound{make(x.expression), x};
-             } catch (const Error& error) {  // it names an argument of C++
+             } catch (const Error& error) {  // the error names a C++ argument
                constexpr const char* kResult = "the result of f";
                throw with_names(error, error.function().c_str(),
                                 {{"score", kResult}, {"mask", kResult}});

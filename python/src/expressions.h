@@ -32,9 +32,9 @@ struct BoundExpression {
 std::vector<std::string> gradient_names(
     const std::vector<std::shared_ptr<const CapturedInput>>& arrays);
 
-// Makes arrays for the gradients of the arrays that scores read, and requests them. make(name,
-// source, view) makes an array like `source` and sets its view; it returns None if the gradient is
-// not wanted. Returns a dict of the arrays by name, or None without any.
+// Makes arrays for the gradients of the arrays that scores read, and adds their views to `to`.
+// make(name, source, view) makes an array like `source` and sets its view; it returns None if the
+// gradient is not wanted. Returns a dict of the gradients by name, or None without any.
 nb::object captured_gradients(
     const std::vector<std::shared_ptr<const CapturedInput>>& arrays,
     std::vector<CapturedGradient>& to,

@@ -22,7 +22,7 @@ std::string file_name(const nb::bytes& path) {
 }
 
 void run_watched(int threads, const std::function<void(Context&)>& compute) {
-  constexpr double kLong = 1e12;  // multiply-adds: a call of minutes
+  constexpr double kLong = 1e12;  // multiply-adds: enough for run_call() to poll for signals
   run_call(threads, kLong, compute);
 }
 

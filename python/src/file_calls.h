@@ -34,7 +34,7 @@ auto with_file_errors(const F& f) {
 }
 
 // Runs compute(context) without the GIL, always on another thread, so that Ctrl-C stops it: for
-// work that takes long, or whose time is not known. Its reader of files polls
+// work that takes long, or whose time is not known. Readers of files in compute() poll
 // context.stop_flag().
 void run_watched(int threads, const std::function<void(Context&)>& compute);
 

@@ -19,8 +19,8 @@ void save_parameters(const nanobind::bytes& path, const ParameterList& list);
 // raises ValueError with the names of file and tensor, and changes nothing.
 void load_parameters(const nanobind::bytes& path, const ParameterList& list);
 
-// Writes a cache atomically, and reads one. If `expected` is not null, the file must have these
-// sizes. They raise the errors of save_parameters() and load_parameters().
+// Write a cache atomically, and read one, whose sizes must be `expected` if that is not null. The
+// errors are those of save_parameters() and load_parameters().
 void save_cache(const nanobind::bytes& path, const KvCache& cache);
 KvCache read_cache(const nanobind::bytes& path, const KvCacheSizes* expected);
 

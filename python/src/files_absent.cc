@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replaces files.cc, translator.cc and word_vectors.cc in a build without qkv_app, the library that
-// has the file formats and the translator.
+// Replaces file_calls.cc, files.cc, translator.cc and word_vectors.cc in a build without qkv_app,
+// the library that has the file formats and the translator.
 #include "areas.h"
 #include "files.h"
 

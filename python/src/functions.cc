@@ -109,8 +109,8 @@ Dims product_shape(const ConstView& a, const ConstView& b, Transpose ta, Transpo
   return shape;
 }
 
-// Replaces a view of numbers from a list by one of the other's dtype, if that is a real one.
-// Returns the converted numbers.
+// Converts the numbers of a list to the dtype of `other`, if that is real and not float64. Returns
+// the tensor that holds the converted numbers, of which `of_list` becomes a view.
 Tensor take_dtype(ConstView& of_list, const ConstView& other) {
   const DType dtype = other.dtype();
   if (!is_real(dtype) || of_list.dtype() != DType::kFloat64 || dtype == DType::kFloat64) return {};

@@ -113,7 +113,7 @@ def _flat(results: Any) -> Dict[str, torch.Tensor]:
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
-    """The forward pass; saves its tensors, out and lse, and nothing of size Tq x Tk."""
+    """The forward pass; saves its tensors, out and lse, but no result of size Tq x Tk."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: torch.Tensor) -> Any:
@@ -161,7 +161,7 @@ def _by_operator(call: _Call, needed: Any, of_results: Any, saved: Any) -> Any:
 
 
 def _slot(name: str, call: _Call, given: List[Any]) -> Optional[int]:
-    """The place among the operator's tensors of the one that the call has by this name."""
+    """The index among the operator's tensors of the call's tensor `name`; None without one."""
     if not name.startswith("captured."):
         return TENSORS.index(name) if name in TENSORS else None
     tensor = call.others["score_mod"]._tensors[name[len("captured.") :]]
@@ -187,7 +187,7 @@ class _Gradient(torch.autograd.Function):  # type: ignore[misc]
         options = {n: x for n, x in arguments.items() if not n.startswith(forward_only)}
         if dweights is None:
             options["rows"] = None
-        # Other tensors that functions read have no gradient.
+        # Tensors named read.*, such as those that mask_mod reads, have no gradient.
         needed = tuple(
             needs and not name.startswith("read.") for name, needs in zip(call.names, needed)
         )
@@ -299,7 +299,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: Optional[torch.Tensor], **opt
     if not needs_gradients or options.keys() - _functions.DEFAULTS.keys():
         return attend(q=q, k=k, v=v, **options)  # raises for unknown options
     call, inputs = _split({"q": q, "k": k, "v": v, **_functions.DEFAULTS, **options})
-    check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # set to True later
+    check_kinds("attention", FLAG, return_lse=call.others["return_lse"])  # forward() overwrites it
     if not torch.is_grad_enabled():
         return attend(**call.arguments(inputs))
     if on_gpu:
@@ -356,7 +356,7 @@ def _by_operator_of(arguments: Dict[str, Any]) -> Any:
     return packaged(fields, arguments["v"] is not None, torch.ops.qkv.attention(*every))
 
 
-# qkv.attention without the check for unknown keywords, which calls that raise TypeError repeat.
+# qkv.attention without near_words, with which attention() repeats calls that raise TypeError.
 _bare = _functions.attention.__wrapped__  # type: ignore[attr-defined]
 _KNOWN = {"q", "k", "v", *_functions.DEFAULTS}
 

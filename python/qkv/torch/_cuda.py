@@ -132,7 +132,7 @@ def attention_backward(
 
 
 def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
-    """Returns the arguments; raises ValueError for a number on a device that the host needs."""
+    """The arguments; raises ValueError for threads, or for one of _ON_HOST not on the CPU."""
     device = given["q"].device
     for name in _ON_HOST:
         x = given[name]
@@ -193,7 +193,7 @@ def _memory_of(name: str, x: Any, device: torch.device, held: List[torch.Tensor]
 
 
 def takes(*tensors: Any) -> bool:
-    """Whether the kernels take a call of these q, k, v and mask on a GPU, without gradients."""
+    """Whether the 16-bit kernels take these q, k, v and mask on a GPU, without gradients."""
     given = [x for x in tensors if isinstance(x, torch.Tensor)]
     q = given[0]
     return (

@@ -49,7 +49,7 @@ def _reach(listed: torch.Tensor, high: int, wide: int) -> Tuple[int, int]:
 def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) -> Dict[str, Any]:
     """The options of `attention` for a BlockMask: a mask, and a window around the listed blocks.
 
-    The mask is true in full blocks, and in other listed ones by its function.
+    The mask is true in full blocks, and in other listed blocks where the BlockMask's function is.
 
     Args:
         word: stands for the call in errors.
@@ -91,7 +91,7 @@ def of_block_mask(word: str, mask: Any, query: torch.Tensor, key: torch.Tensor) 
     def everywhere(at: Any) -> Any:
         return function(at.b, at.h, at.i, at.j)  # type: ignore[misc]
 
-    if is_compiling() or is_recorded():  # the numbers of the blocks are not known
+    if is_compiling() or is_recorded():  # which blocks are listed is not known
         return {"mask_mod": OfCall(by_blocks, call)}
     options: Dict[str, Any] = {
         "mask_mod": MaskMod(everywhere if asks and bool(partial.all()) else by_blocks, call)
@@ -175,7 +175,7 @@ def flex_attention(
         try:
             got = attention(query, key, value, **options)
         except (TypeError, ValueError) as error:
-            # Other errors may be about an array of the user's that has such a name.
+            # An error that begins otherwise may name a user's array that is called q, k or v.
             is_of_input = str(error).startswith(("attention: q ", "attention: k ", "attention: v "))
             names = {"q": "query", "k": "key", "v": "value"} if is_of_input else {}
             raise in_words_of(error, _WORD, names) from None

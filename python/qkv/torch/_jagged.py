@@ -12,7 +12,7 @@ from ._questions import is_compiling
 def attend_jagged(
     query: Any, key: Any, value: Any, mask: Any, options: Dict[str, Any]
 ) -> Optional[torch.Tensor]:
-    """Attention of [B,H,Tq,D], [B,H,Tk,D] and [B,H,Tk,E], where each sequence has its Tq and Tk.
+    """Attention of [B,H,Tq,D], [B,H,Tk,D] and [B,H,Tk,E], each sequence with its own Tq and Tk.
 
     Returns:
         A nested tensor [B,H,Tq,E] with query's offsets. None for strided nested tensors, and for

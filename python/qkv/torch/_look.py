@@ -115,7 +115,7 @@ class _Look(ContextDecorator):
         self._inside.remove(looker)
         _leave(looker)
         if looker.thread == thread and not any(one.thread == thread for one in WATCHERS):
-            del running()[looker.depth :]  # hooks do not take off modules that Ctrl-C ended
+            del running()[looker.depth :]  # hooks do not remove modules that Ctrl-C ended
         if error is None:
             looker.check_layers()
 
@@ -176,8 +176,8 @@ def look(
 
     Raises:
         ValueError, TypeError: invalid argument; the message names it, the rule and the value. Rows
-            and heads that a call does not have raise the error inside the model's call, and indices
-            of layers that did not attend when the context ends.
+            and heads that a call does not have raise the error inside the model's call; indices of
+            layers that did not attend raise it when the context ends.
 
     >>> import torch
     >>> model = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()

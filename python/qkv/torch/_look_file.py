@@ -10,7 +10,7 @@ import torch
 
 from .._files import replaced
 
-# The most numbers that the largest weights of queries become as whole maps: 1 GiB in float32.
+# The most numbers in maps made from the largest weights of each query: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28
 
 
@@ -42,7 +42,7 @@ def call_arrays(calls: Dict[str, Any], labels: Labels) -> Dict[str, Any]:
     arrays["axes"] = np.array(["queries", "keys"])
     arrays["layers"] = np.array(list(calls))
     arrays["heads"] = np.array(first.heads)
-    # Pictures number heads from 0, so what they show says which heads these are.
+    # Pictures number heads from 0, so the quantity names the layer's heads if only some are kept.
     is_part = first.heads != tuple(range(len(first.heads)))
     kept = [f"heads {', '.join(map(str, first.heads))} of the layer"] if is_part else []
     if drawn == "pooled":
@@ -76,7 +76,7 @@ def _whole(weights: Any, keys: Any, count: int, labels: Labels) -> Any:
             f"{labels.function}: maps of shape {list(shape)} are too large; request a few rows by "
             "look(..., rows=...) or cells by pool=(m, n)"
         )
-    # A query with fewer keys than requested has weights 0 at keys of -1: a column too many.
+    # A query with fewer unmasked keys than requested has weights 0 at key -1, the extra column.
     maps = np.zeros((*shape[:-1], count + 1), weights.dtype)
     np.put_along_axis(maps, keys, weights, -1)
     maps[np.isnan(weights).any(-1)] = np.nan

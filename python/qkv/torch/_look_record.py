@@ -79,7 +79,7 @@ def record(
         if field == "top":
             pair = [_of_heads(x, _AXES[field], asked.heads, heads, packed) for x in value]
             results[field] = Top(*pair)
-        elif field in _AXES:  # all results but out
+        elif field in _AXES:  # all results except out
             results[field] = _of_heads(value, _AXES[field], asked.heads, heads, packed)
     return Call(results, heads, rows, (Tq, int(k.size(_sequence_axis(options)))))
 

@@ -13,7 +13,7 @@ from .._show import show
 from ._look_file import Labels, call_arrays, save_calls
 from ._look_names import has_name, listed
 
-# The most maps, and cells in them, that a notebook is given where it is asked for no selection.
+# The most maps, and the most cells in all of them, that a notebook's picture shows in full.
 _MOST_MAPS = 400
 _MOST_CELLS = 400_000
 
@@ -241,7 +241,7 @@ class Seen:
         array `tgt` has the tokens of these rows and `src` those of the keys; without tokens, they
         have the indices of rows and keys. If no rows were recorded, `attn` is the pooled weights,
         [B, layers, heads, m, n], and `tgt` and `src` are the ranges of indices in the cells; if
-        these were not either, it is the largest weights of all queries, the others being 0. The
+        neither was recorded, `attn` is the largest weights of all queries, with 0 elsewhere. The
         arrays `layers` (names), `heads` and `rows` (indices) describe the axes of `attn`. The file
         also has the other results, each with an axis of layers.
 
@@ -285,7 +285,7 @@ class Seen:
         return arrays_of({layer.name: layer.calls[-1] for layer in self}, queries, keys)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Dict[str, str]:
-        """The forms that a notebook may show: a picture of every head, and the text."""
+        """The forms that a notebook may show: a picture of the heads, and the text."""
         forms = {"text/plain": repr(self)}
         try:
             forms["image/svg+xml"] = picture_of(self).svg

@@ -34,7 +34,7 @@ is_batched = _either(
 )
 # The graph that torch.jit.trace has recorded so far; None outside of it.
 tracing = _either(torch._C, "_get_tracing_state", lambda: None)
-# True while autocast is on for any device.
+# True while autocast is on for any device, and always in a PyTorch that cannot tell.
 any_autocast = _either(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 

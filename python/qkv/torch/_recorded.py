@@ -3,8 +3,8 @@
 
 A function is called with symbols, as by `qkv.score_mod`, but what it does is recorded as text: one
 step a line, such as "operator sub %2 %3". The arrays and numbers that it takes become tensors and
-lists that the operator takes. Its kernels replay the text with expressions. torch.compile traces
-the recording itself, so that tensors of its graph can be captured.
+lists that the operator takes. The operator's kernels replay the text with expressions.
+torch.compile traces the recording itself, so that tensors of its graph can be captured.
 """
 
 import math
@@ -109,7 +109,7 @@ class Tape:
         return len(self.arrays) - 1
 
 
-# Advice on what a symbol refuses that may be a row.
+# Advice for operations that a symbol rejects, if the symbol may be a row.
 _OF_ROWS = {
     "len()": "The length of a row is that of the array's last axes",
     "iteration": "Read the elements of a row one by one, such as row[0]",
@@ -315,7 +315,7 @@ def recorded(arguments: Dict[str, Any]) -> Dict[str, Any]:
 def _varies() -> bool:
     """Whether the graph that torch.compile records has a size or a number that varies.
 
-    It takes the comparison of a symbol with such a number, symbol == n, for False.
+    torch.compile takes a symbol's comparison with such a number, symbol == n, for False.
     """
     from torch._guards import TracingContext
 
@@ -335,7 +335,7 @@ if hasattr(getattr(torch, "compiler", None), "assume_constant_result"):
 
 
 def _tensor(array: Any, is_inlined: bool) -> torch.Tensor:
-    """A captured array as a tensor; one that graphs know is left as it is."""
+    """A captured array as a tensor; a tensor that is not a view by `captured` stays as it is."""
     if isinstance(array, torch.Tensor):
         return array if is_inlined or not hasattr(array, "_qkv_name") else tensor_of(array)
     if is_inlined:
@@ -424,7 +424,7 @@ def _by_operator(name: str, inputs: List[Any], options: Dict[str, Any]) -> Any:
         return elementwise(lambda *each: _by_operator(name, list(each), {}), *inputs)
     if not any(isinstance(x, Expression) for x in inputs):
         inputs[0] = expression_of(inputs[0])
-    # A captured tensor would take the call first, and look for the name of its own method.
+    # A captured tensor's operator would run first, and look up a function by its method's name.
     return function(*(x if _is_plain(x) else expression_of(x) for x in inputs))
 
 
@@ -449,7 +449,7 @@ def _attribute(x: Any, name: str) -> Any:
 
 
 def _mod_of(made: Any, replayed: _Replay, arguments: Dict[str, Any]) -> Any:
-    """A ScoreMod or MaskMod, for the call of q and k, of layout bhtd or bthd, if it is for one."""
+    """A ScoreMod or MaskMod; a text traced for one call takes that call's sizes from q and k."""
     if not replayed.is_of_call:
         return made(replayed, is_of_torch=True)
     q, k = arguments["q"], arguments["k"]
@@ -459,7 +459,7 @@ def _mod_of(made: Any, replayed: _Replay, arguments: Dict[str, Any]) -> Any:
 
 
 def replay(arguments: Dict[str, Any]) -> None:
-    """Puts functions in the place of their texts, into the arguments that a kernel got."""
+    """Replaces the texts among the arguments of a kernel by functions."""
     arrays = [arguments.pop(name, None) for name in CAPTURED]
     integers, numbers = arguments.pop("mod_integers"), arguments.pop("mod_numbers")
     for name, made in _CLASSES.items():
@@ -495,7 +495,7 @@ def _without_values(x: torch.Tensor) -> Any:
 
 
 def gradient_names(mod: Any) -> Dict[str, str]:
-    """The names in dcaptured of the tensors that a replayed score_mod reads, by the operator's."""
+    """Names in dcaptured of the tensors that a replayed score_mod reads, by names in CAPTURED."""
     if mod is None:
         return {}
     by_id = {id(x): name for name, x in mod._tensors.items()}

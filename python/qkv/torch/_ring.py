@@ -124,9 +124,9 @@ def ring_attention(
     sequence. out and lse are bit-identical to `attention` of the whole sequence, and so are the
     gradients of q, k and v for dot products without qk_norm and rotary. Other gradients differ from
     those of one call by rounding, but are bit-identical for any number of processes and any
-    sharding. Those of alibi_slopes, sinks, params and the tensors that score_mod reads are, as
-    those of any parameter that all processes have, to be added over processes: the first one has
-    them, the others zeros.
+    sharding. Gradients of alibi_slopes, sinks, params and the tensors that score_mod reads are to
+    be added over processes, like those of any parameter that all processes have: the first process
+    has the gradients, the others have zeros.
     A process holds its own rows, two parts of other processes' keys and values, what is being sent,
     and 48 bytes for each element of the gradients that processes share.
 
@@ -138,8 +138,8 @@ def ring_attention(
         group: the process group; None for the default one. gloo sends tensors of the CPU.
         sharding: "contiguous", where the ranks have consecutive rows of the sequence; or "zigzag",
             where rank r of P has parts r and 2P-1-r of 2P equal parts, one after the other, so that
-            causal work is equal; or n, where the sequence is divided into n equal spans, and each
-            of them so. Parts begin at multiples of 512 rows.
+            causal work is equal; or n, where the sequence is divided into n equal spans, each of
+            them in zigzag. Parts begin at multiples of 512 rows.
         mask, bias: as in `attention`, with this process's rows of queries and the keys of the whole
             sequence. A bias that has a gradient has a row for each query.
         padding_mask: for the keys of the whole sequence.
@@ -188,7 +188,7 @@ def ring_attention(
         kept += [x for x in arrays if isinstance(x, torch.Tensor)]
         for name in ("score_mod", "mask_mod"):
             kept += getattr(checked[name], "_read", [])
-    except Exception as raised:  # of functions that are traced, too
+    except Exception as raised:  # includes errors of traced functions
         error = raised
     check_all(group, error)
     shared = _with_gradients(arguments, checked.get("score_mod"))
@@ -263,7 +263,7 @@ def _with_gradients(
 ) -> Dict[str, torch.Tensor]:
     """The tensors of options that require a gradient, by name: "sinks", "params.W".
 
-    Those that score_mod reads have names like "captured.table".
+    Tensors that score_mod reads have names like "captured.table".
     """
     if not torch.is_grad_enabled():
         return {}

@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from .._ring import WORD
 
-# The numbers of tags that a call has, and of calls with tags of their own, so that ranks which run
-# backward passes in different orders do not take one call's messages for another's.
+# The number of tags of a call, and the number of calls until tags repeat. Each call has its own
+# tags, because ranks may run backward passes in different orders.
 _CHANNELS = 4
 _CALLS = 2**20
 
@@ -31,7 +31,7 @@ _waiting = _Waiting()
 
 
 class _Request:
-    """A message on its way. Only a thread that waits can tell that it has been sent."""
+    """A message being sent or received. Only a thread that waits learns when that is done."""
 
     def __init__(self, done: "Future[Any]", memory: torch.Tensor) -> None:
         self._done = done
@@ -50,14 +50,15 @@ class _Request:
 class GroupRanks:
     """The processes of a group in one call and its backward pass."""
 
-    _numbers: Dict[Any, int] = {}  # of the last call of each group
+    _numbers: Dict[Any, int] = {}  # of the next call of each group
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.rank = dist.get_rank(group)
         self.count = dist.get_world_size(group)
-        number = self._numbers.get(group, 0)
-        self._numbers[group] = (number + 1) % _CALLS
+        named = dist.group.WORLD if group is None else group
+        number = self._numbers.get(named, 0)
+        self._numbers[named] = (number + 1) % _CALLS
         self._first_tag = number * _CHANNELS
 
     def send(self, memory: memoryview, to: int, channel: int) -> _Request:
@@ -77,7 +78,7 @@ class GroupRanks:
 
 
 def size_of_group(word: str, group: Any) -> int:
-    """The number of processes. Raises TypeError for no group, ValueError for one without this."""
+    """The number of processes. Raises TypeError for no group, ValueError for a non-member."""
     others = (None, dist.GroupMember.NON_GROUP_MEMBER)
     if not isinstance(group, dist.ProcessGroup) and not any(group is x for x in others):
         raise TypeError(
@@ -90,7 +91,7 @@ def size_of_group(word: str, group: Any) -> int:
 
 
 def check_all(group: Any, error: Optional[Exception], word: str = WORD) -> None:
-    """Raises on every rank if one has an error: its own, or RuntimeError."""
+    """Raises on every rank if one has an error: that error there, RuntimeError on the others."""
     size_of_group(word, group)
     any_error = torch.tensor([int(error is not None)], device="cpu")
     dist.all_reduce(any_error, dist.ReduceOp.MAX, group=group)

@@ -22,7 +22,7 @@ RING = "qkv_ring"
 _WORD = "ring_model"
 
 # Types of configurations whose models mix the tokens of a sequence by causal attention alone, and
-# count positions only by position_ids. Tests compare each with one process.
+# count positions only by position_ids. Tests compare each type with a run on one process.
 TYPES = (
     "cohere",
     "cohere2",
@@ -48,7 +48,7 @@ TYPES = (
     "starcoder2",
 )
 
-# Arguments of such models that have one meaning for a part of the rows and for all.
+# Arguments of models that mean the same for a part of the rows as for all rows.
 _ALLOWED = frozenset(
     (
         "input_ids",
@@ -70,7 +70,7 @@ class _Divided(NamedTuple):
     sharding: Union[str, int]
 
 
-# The modules of models that ring_model() has changed. A copy of a model is not among them.
+# The modules of models that ring_model() has changed; modules of a copied model are not added.
 _divided: "WeakKeyDictionary[torch.nn.Module, _Divided]" = WeakKeyDictionary()
 
 
@@ -142,8 +142,8 @@ def ring_model(
     Sets attn_implementation="qkv_ring": attention is then `ring_attention`, and every process calls
     the model with its own rows, `model(input_ids=ids[:, own], position_ids=own[None])`, where
     `own = ring_positions(length, ...)`. Everything else in the model works on each row alone.
-    Gradients of parameters are to be added over processes, as `DistributedDataParallel` does. With
-    dropout, the first process draws the seed.
+    Gradients of parameters are to be added over processes; `DistributedDataParallel` averages them.
+    With dropout, the first process draws the seed.
 
     The call takes no attention_mask with zeros (padding on the right needs none), no cache, no
     packed sequences, and labels only with shift_labels. `model.set_attn_implementation` changes the
@@ -252,8 +252,8 @@ def _tokens(given: Dict[str, Any]) -> torch.Tensor:
 
 
 def _given(module: Any, arguments: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
-    """The arguments by name, without those that are None or False. Raises for what has no meaning
-    for a part of the rows.
+    """The arguments by name, without None, and without False outside _ALLOWED. Raises for what has
+    no meaning for a part of the rows.
     """
     word = f'attn_implementation="{RING}"'
     names = list(inspect.signature(module.forward).parameters)

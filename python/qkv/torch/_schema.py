@@ -28,7 +28,7 @@ _INDICES = (
     "rotary_frequencies", "cu_seqlens_q", "cu_seqlens_k", "seed", "rows",
 )  # fmt: skip
 
-# Numbers that the host needs, of tensors on any device.
+# Tensors whose values the host needs, so that they stay on the CPU.
 ON_HOST = ("seed", "rows")
 
 TENSORS = DIFFERENTIABLE + _INDICES
@@ -88,7 +88,7 @@ def _plain() -> str:
 def forward_schema() -> str:
     """q, k, v and the options; `returned` names results other than out and lse, with commas.
 
-    After it: how many of the largest weights, the queries of the column sums, the cells of pooled.
+    Last come the number of largest weights, the queries of the column sums, the cells of pooled.
     """
     asked = (
         "str returned='', SymInt return_top=0, Tensor? sum_rows=None, SymInt[]? return_pooled=None"
@@ -99,7 +99,7 @@ def forward_schema() -> str:
 
 
 def backward_schema() -> str:
-    """Gradients of results, then the arguments of the call; `wanted` names them, with commas."""
+    """Gradients of results, then the call's arguments; `wanted` names gradients, with commas."""
     gradients = "Tensor? dout, Tensor? dlse, Tensor? dweights, Tensor? out, Tensor lse"
     tensors = _given(TENSORS, 2).replace("Tensor? v=None", "Tensor? v")
     results = ", ".join(f"Tensor d{name.replace('.', '_')}" for name in DIFFERENTIABLE)
@@ -149,7 +149,7 @@ def has_tensors(x: Any) -> bool:
 
 
 def _stacked(x: Any, device: Any, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-    """torch.as_tensor; in a graph it cannot read the tensors of a list."""
+    """torch.as_tensor, also for a list with tensors, which it cannot read in a graph."""
     if has_tensors(x):
         return torch.stack([_stacked(number, device, dtype) for number in x])
     return torch.as_tensor(x, dtype=dtype, device=device)
@@ -363,8 +363,8 @@ def arguments_of(tensors: Iterable[Any], plain: Iterable[Any]) -> Dict[str, Any]
 # ---- which results ------------------------------------------------------------------------------
 
 
-# The requests that determine which results there are. They may not be tensors where the operator
-# is called.
+# Requests that determine which results there are, and so must not be tensors where the operator is
+# called.
 _DETERMINE = tuple(name for name in REQUESTS if name not in ("return_column_sums", "rows"))
 _WHERE = "in graphs, under torch.func and autocast, and of fake and meta tensors"
 
@@ -405,7 +405,7 @@ def _cells(value: Any) -> Optional[List[Any]]:
 
 
 def requests_of(options: Dict[str, Any], fields: Tuple[Tuple[str, str], ...]) -> Tuple[Any, ...]:
-    """The last arguments of the operator, of the same options as returned_of()."""
+    """The operator's last arguments; `fields` is what returned_of() gives for `options`."""
     always = ("lse", "top_weights")
     return (
         ",".join([slot for _, slot in fields if slot not in always]),
@@ -440,7 +440,7 @@ def check_stages(scores: Any) -> None:
 
 
 def returned_of(options: Dict[str, Any]) -> Tuple[Tuple[str, str], ...]:
-    """The requested results but out, in order: (field of the named tuple, slot)."""
+    """The requested results except out, in order: (field of the named tuple, slot)."""
     weights = options.get("return_weights", False)
     fields: Tuple[Tuple[str, str], ...] = {
         False: (),

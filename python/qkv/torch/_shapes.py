@@ -32,7 +32,7 @@ def _heads_first(x: torch.Tensor, layout: str, heads: Any, packed: bool) -> List
 def _leading(q: Shape, others: Sequence[Shape]) -> List[Any]:
     """The axes of the result before its rows; the last of them is the head axis.
 
-    It has q's size, or where ranks differ and q has none or one head, the largest size.
+    The head axis has q's size, or the largest if ranks differ and q has at most one head.
     """
     ranks = {len(q), *(len(x) for x in others)}
     if ranks == {3}:  # [B,T,.], no heads

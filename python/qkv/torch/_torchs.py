@@ -16,8 +16,8 @@ except ImportError:  # before PyTorch 2.3
 
 from ._questions import is_compiling
 
-# sdpa_kernel() saves and restores flags of the process, which threads must not do in turns. A
-# thread may come here again, by a tensor class that calls PyTorch's function itself.
+# sdpa_kernel() saves and restores flags of the process, so only one thread at a time may use it.
+# This thread may enter again, by a tensor class that calls PyTorch's function itself.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -71,7 +71,7 @@ def as_called(*arguments: Any, **options: Any) -> Any:
 def scripted_as(stands_there: Any, original: Any) -> None:
     """Lets torch.jit.script compile `original` where it finds the replacement `stands_there`.
 
-    PyTorch keeps compiled code and writes it to files, so that code must not depend on whether the
+    PyTorch keeps compiled code and writes it to files, so the code must not depend on whether the
     replacement was active at that moment. The replacement must live as long as the process, since
     PyTorch remembers its address.
     """

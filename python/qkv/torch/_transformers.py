@@ -63,7 +63,7 @@ _UNUSED = frozenset(
 # with them. The call of attention does not show this.
 _WEIGHTS_WITHOUT_SINKS = ("GraniteSWAAttention", "GraniteMoeSWAAttention")
 
-# Options that separate sequences packed in one row; qkv needs a mask made from position_ids for it.
+# Options that separate sequences packed in one row; qkv needs a mask from position_ids instead.
 _PACKED = ("cu_seq_lens_q", "seq_idx")
 
 
@@ -261,7 +261,8 @@ def _with_sinks(
     queries, keys = query.size(2), key.size(2)
     bias = query.new_zeros(queries, keys)
     if further.pop("causal", None) is not None:
-        distance = torch.arange(queries)[:, None] - torch.arange(keys)
+        places = (torch.arange(n, device=query.device) for n in (queries, keys))
+        distance = next(places)[:, None] - next(places)
         window = further.pop("window", (queries, 0))[0]
         bias = bias.masked_fill((distance < 0) | (distance > window), -torch.inf)
     if "bias" in further:

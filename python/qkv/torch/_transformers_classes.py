@@ -12,7 +12,7 @@ import torch
 _NAME = "qkv"
 
 # The types of configurations whose models get the masks of "eager": arrays added to the scores.
-# They are made even if the module states that it is causal.
+# Such masks are made even if the module states that it is causal.
 _MASKED_AS_EAGER: Set[type] = set()
 
 # The definition of an attention layer, not of an output such as

@@ -60,8 +60,17 @@ class _Folded:
         slopes = tensors["alibi_slopes"]
         if slopes is not None and slopes.dim() > 1:  # [B,H]
             return False
-        ranks = {n: x.dim() - (axes[n] is not None) for n, x in tensors.items() if x is not None}
-        if ranks["q"] < max(ranks["k"], ranks.get("v", 0)):  # heads of k and v broadcast to q
+        shapes = {}
+        for n, x in tensors.items():
+            if x is not None:
+                shapes[n] = list(x.shape)
+                if axes[n] is not None:
+                    del shapes[n][axes[n]]
+        ranks = {n: len(shape) for n, shape in shapes.items()}
+        heads = {n: shapes[n][-3] for n in ("q", "k", "v") if n in shapes and ranks[n] > 2}
+        if len({ranks[n] for n in heads}) > 1 and 1 == heads["q"] < max(heads.values()):
+            return False  # q's head broadcasts, since the ranks differ
+        if ranks["q"] < max(ranks["k"], ranks.get("v", 0)):  # q takes its heads from k or v
             return False
         known = {*_FOLDED, *_OF_HEADS}
         return all(x is None or name in known for name, x in tensors.items())
@@ -70,7 +79,7 @@ class _Folded:
         return int(self.tensors[name].dim()) - (self.axes[name] is not None)
 
     def with_axis(self, x: Any, axis: Optional[int]) -> Any:
-        """Returns x as [V,..,.,.]: the batch axis, then the call's axes, with a head axis added."""
+        """Returns x as [V,..,H,.,.]: the batch axis, then the call's axes; H = 1 without heads."""
         x = _first(x, axis, self.size)
         if x is None:
             return None

@@ -2,8 +2,8 @@
 """Reports calls of attention to watchers, with the modules that make them.
 
 Every call that is visible to watchers reaches `tell` as arguments of `qkv.torch.attention`. A call
-of another function is translated: `probe` runs qkv's version of that function with the same
-arguments until it calls `tell`, and stops there.
+of another function is translated: `probe` runs a function that makes the matching call of
+`qkv.torch.attention`, until that call reaches `tell`.
 """
 
 import threading
@@ -52,7 +52,7 @@ def is_quiet() -> bool:
 def tell(q: Any, k: Any, v: Any, options: Dict[str, Any]) -> None:
     """Reports a call of `qkv.torch.attention`, unless it is part of a call already reported.
 
-    Watchers record by calls on the CPU, so that CUDA tensors are not reported.
+    Calls of CUDA tensors are not reported, since watchers call attention on the CPU.
     """
     if _STATE.is_quiet:
         return

@@ -130,7 +130,7 @@ class _ScoreAttention(torch.nn.Module):  # type: ignore[misc]
             raise in_words_of(error, name, {**parameters, 'params["v"]': "parameter v"}) from None
 
     def _widths(self) -> Dict[str, int]:
-        """The widths of q and k that the parameters determine, by their names."""
+        """The widths that the parameters determine, by argument: "q" and "k"."""
         return {}
 
 
