@@ -442,7 +442,7 @@ TEST(CapturedGradients, RefusedRequestsSayWhy) {
   };
   Tensor dgain(DType::kFloat32, {kH}), again(DType::kFloat32, {kH}),
       wrong(DType::kFloat32, {kH, 1});
-  Tensor doubles(DType::kFloat64, {kH});
+  Tensor doubles(DType::kFloat64, {kH}), halves(DType::kFloat16, {kH});
   const std::vector<std::int32_t> integers(4);
   const Captured stranger(ConstView(call.gain), "stranger"),
       document(ConstView(integers), "document");
@@ -463,8 +463,11 @@ TEST(CapturedGradients, RefusedRequestsSayWhy) {
   EXPECT_NE(message({call.captured[0], wrong}).find("must have the shape of gain, [4]"),
             std::string::npos);
   EXPECT_NE(
-      message({call.captured[0], doubles}).find("input_gradients.captured of gain must be float32"),
+      message({call.captured[0], halves}).find("input_gradients.captured of gain must be float32"),
       std::string::npos);
+  EXPECT_EQ(message({call.captured[0], doubles}), "");
+  const Tensor rounded = convert(doubles, DType::kFloat32);
+  EXPECT_TRUE(std::ranges::equal(rounded.values<float>(), dgain.values<float>()));
   EXPECT_NE(message({call.captured[0], call.gain}).find("must not share memory with"),
             std::string::npos);
 }
