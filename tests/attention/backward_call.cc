@@ -318,7 +318,7 @@ void RandomBackward::draw_weights(const Dims& matrix) {
   for (Index n = 0; n < count; ++n) {
     const bool repeat = n > 0 && chance(0.3);
     listed.push_back(repeat ? listed.front() : static_cast<double>(whole(0, Tq - 1)));
-    if (repeat) features_.insert("repeated rows");
+    if (repeat) features_.insert("repeated names");
   }
   const DType kTypes[] = {DType::kInt64, DType::kInt32, DType::kInt16};
   Guarded& rows =

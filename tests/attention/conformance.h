@@ -37,7 +37,7 @@ inline constexpr std::string_view kCoveredOutputs =
 
 // Gradients that are given, and gradients that are requested.
 inline constexpr std::string_view kCoveredGradients =
-    "dout, dlse, dweights of all rows, dweights of named rows, repeated rows, asks q, asks k, "
+    "dout, dlse, dweights of all rows, dweights of named rows, repeated names, asks q, asks k, "
     "asks v, asks bias, asks alibi, asks sinks, asks one, dbias [Tq,Tk], dbias [1,Tk], dbias "
     "[Tq,1], dbias [1,1], dbias per head, added, threads 1, threads 2, threads 3, NaN in dout, "
     "infinity in dout";

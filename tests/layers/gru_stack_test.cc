@@ -132,7 +132,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
   EXPECT_EQ(error_of([&] {
               stack.forward({x}, saved, {{}, last.view()}, context);
             }),
-            "GruStack::forward: outputs.out is absent");
+            "GruStack::forward: outputs.out must be given");
   Tensor square = random_tensor(kF64, {2, 4, 3}, 3);
   const GruStack same({.input = 3, .hidden = 3, .dtype = kF64}, 2);
   EXPECT_EQ(error_of([&] {
