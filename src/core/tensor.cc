@@ -149,7 +149,7 @@ void copy_checked(std::string_view function, std::string_view name, const ConstV
 Tensor converted_tensor(std::string_view function, const ConstView& view, DType dtype) {
   if (!view.given()) throw Error(function, "view", "is absent");
   Tensor result(dtype, view.shape());
-  copy_checked(function, "view", view, result);
+  copy_checked(function, "source", view, result);
   return result;
 }
 

@@ -161,7 +161,7 @@ TEST(Q8, CopiesAreOfBlocks) {
             0);
   const std::string rule = " converts between real types, or between integer types and bool, got ";
   EXPECT_EQ(test::error_of([&] { convert(blocks, DType::kFloat32); }),
-            "TypeError: convert: view" + rule + "q8 [2,3] for float32");
+            "TypeError: convert: source" + rule + "q8 [2,3] for float32");
   Tensor bytes(DType::kUInt8, {2, 3});
   EXPECT_EQ(test::error_of([&] { copy(bytes, blocks); }),
             "TypeError: copy: source" + rule + "uint8 [2,3] for q8");

@@ -170,7 +170,7 @@ TEST(Copy, IntegersMustFit) {
   Tensor x(DType::kInt64, {2, 2});
   x.values<std::int64_t>()[2] = -129;
   EXPECT_EQ(error_of([&] { convert(x, DType::kInt8); }),
-            "convert: view holds -129 at [1,0], which int8 cannot hold");
+            "convert: source holds -129 at [1,0], which int8 cannot hold");
   EXPECT_NE(error_of([&] { convert(x, DType::kUInt64); }), "");
   EXPECT_EQ(convert(x, DType::kBool).values<bool>()[2], true);
   x.values<std::int64_t>()[2] = -128;

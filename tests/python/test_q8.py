@@ -103,7 +103,7 @@ def test_wrong_calls():
         ValueError, match="quantize_q8: x must have a last axis of a multiple of 32"
     ):
         qkv.quantize_q8(x[:, :40])
-    with pytest.raises(ValueError, match="quantize_q8: x must hold finite numbers"):
+    with pytest.raises(ValueError, match="quantize_q8: x must hold numbers between"):
         qkv.quantize_q8(np.full(32, np.nan, np.float32))
     with pytest.raises(TypeError, match="quantize_q8: x must be float32, bfloat16 or float16"):
         qkv.quantize_q8(x.astype(np.float64))
