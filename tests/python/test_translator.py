@@ -208,7 +208,11 @@ def test_unknown_words(folder):
     (("a", 1001), ValueError, "beam must be in 1..1000, got 1001"),
     (("a", 2.0), TypeError, "beam must be an integer, got float 2.0"),
     (("a", None), TypeError, "beam must be an integer, got None"),
-    (("a", {"length_penalty": -1}), ValueError, "length_penalty must be finite and at least 0"),
+    (
+        ("a", {"length_penalty": -1}),
+        ValueError,
+        "length_penalty must be finite and at least 0, got -1",
+    ),
     (("a", {"length_penalty": "1"}), TypeError, "length_penalty must be a number, got str '1'"),
     (("a", {"most_tokens": 0}), ValueError, "most_tokens must be in 1 to 65536, got 0"),
     (("a", {"most_tokens": True}), TypeError, "most_tokens must be an integer, got bool True"),
