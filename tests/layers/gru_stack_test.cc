@@ -126,7 +126,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
             }),
             "GruStack::backward: saved must come from a forward pass of this layer");
   stack.forward({x}, saved, {.out = out}, context);
-  // What is wrong with a result is found before the first layer writes.
+  // A wrong result buffer is refused before the first layer writes.
   Tensor last = random_tensor(kF64, {2, 2, 3}, 2);
   const Tensor before = contiguous(last);
   EXPECT_EQ(error_of([&] {

@@ -23,8 +23,8 @@ import qkv  # noqa: E402
 import qkv.torch  # noqa: E402
 
 WORKER = Path(ring_worker.__file__)
-# What has the bits of one call in these cases; the rest differs by rounding. In other cases
-# everything has.
+# Results that have the bits of one call, by case; other results of these cases differ by rounding.
+# Cases that are not listed have the bits of one call in every result.
 SAME_BITS = {name: {"out", "lse"} for name in ring_worker.ROUNDED}
 SAME_BITS["table"] |= {"dq", "dk", "dv"}
 

@@ -184,6 +184,16 @@ TEST(Ring, HasTheBitsOfOneProcessForEveryType) {
 
 // ---- gradients ------------------------------------------------------------------------------
 
+// A rank's rows of the arrays that a backward pass reads.
+struct SavedRows {
+  Tensor out, lse, dout;
+};
+
+SavedRows saved_rows(const Whole& x, const Forward& whole, const std::vector<Part>& parts) {
+  return {rows_of(whole.out.view(), 2, parts), rows_of(whole.lse.view(), 2, parts),
+          rows_of(x.dout.view(), 2, parts)};
+}
+
 struct Backward {
   Tensor q, k, v, bias, alibi, sinks, w, wq, wk, score_v;
 
@@ -227,7 +237,7 @@ double relative_error(const ConstView& got, const ConstView& want) {
   return error / largest;
 }
 
-// What the gradients of ranks are compared with, and which of them are equal to the bit.
+// A comparison of the gradients of ranks: with which gradients, and which of them bit by bit.
 struct Expected {
   bool of_one_rank = false;  // else of attention_backward()
   bool same_rows = true;     // dq, dk, dv
@@ -250,9 +260,7 @@ void compare_gradients(const Whole& x, const Options& options, const Division& d
   ThreadRanks::run(division.ranks(), {.most_delay_us = 50}, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), options, parts);
-    const Tensor out = rows_of(whole.out.view(), 2, parts);
-    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    const auto [out, lse, dout] = saved_rows(x, whole, parts);
     const Tensor dlse_rows = rows_of(dlse.view(), 2, parts);
     Backward got(local.inputs, local.options, rows_alone);
     ring_attention_backward(local.inputs, local.options, {out, lse},
@@ -388,9 +396,7 @@ TEST(Ring, GradientsOfASharedBiasNeedNoRows) {
     ThreadRanks::run(2, [&](Ranks& ranks) {
       const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
       const Local local(x.inputs(), {}, parts);
-      const Tensor out = rows_of(whole.out.view(), 2, parts);
-      const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-      const Tensor dout = rows_of(x.dout.view(), 2, parts);
+      const auto [out, lse, dout] = saved_rows(x, whole, parts);
       const Tensor none(DType::kFloat64, {x.H, 0, total});
       const Options options{.bias = ranks.rank() == 0 ? bias.view() : none.view()};
       Backward got(local.inputs, options, false);
@@ -417,9 +423,7 @@ TEST(Ring, GradientsOfASharedBiasAddUp) {
   ThreadRanks::run(3, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), {.bias = bias}, parts);
-    const Tensor out = rows_of(whole.out.view(), 2, parts);
-    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    const auto [out, lse, dout] = saved_rows(x, whole, parts);
     Backward got(local.inputs, local.options, false);
     ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout}, got.views(),
                             ranks);
@@ -457,9 +461,7 @@ TEST(Ring, GradientsOfCapturedArraysAddUp) {
     ThreadRanks::run(division.ranks(), [&](Ranks& ranks) {
       const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
       const Local local(x.inputs(), options, parts);
-      const Tensor out = rows_of(whole.out.view(), 2, parts);
-      const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-      const Tensor dout = rows_of(x.dout.view(), 2, parts);
+      const auto [out, lse, dout] = saved_rows(x, whole, parts);
       Sums got = like();
       ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout},
                               {.captured = {{table, got.table}, {slope, got.slope}}}, ranks,
@@ -472,7 +474,7 @@ TEST(Ring, GradientsOfCapturedArraysAddUp) {
   }
 }
 
-// Their terms are not rounded to the array's type.
+// The terms of a gradient of a captured array are not rounded to the array's type.
 TEST(Ring, GradientsOfNarrowCapturedArraysAreRoundedOnce) {
   const Whole x(2048, 2048, DType::kFloat32);
   const Tensor table = convert(normal({64}, 9), DType::kBFloat16);
@@ -487,9 +489,7 @@ TEST(Ring, GradientsOfNarrowCapturedArraysAreRoundedOnce) {
   ThreadRanks::run(2, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), options, parts);
-    const Tensor out = rows_of(whole.out.view(), 2, parts);
-    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    const auto [out, lse, dout] = saved_rows(x, whole, parts);
     Tensor got(DType::kBFloat16, {64}), wide(DType::kFloat64, {64});
     for (Tensor* to : {&got, &wide}) {
       ring_attention_backward(local.inputs, local.options, {out, lse}, {.out = dout},
@@ -500,7 +500,7 @@ TEST(Ring, GradientsOfNarrowCapturedArraysAreRoundedOnce) {
   });
 }
 
-// The bits of NaN, too, do not depend on the ranks.
+// The bits of a NaN gradient do not depend on the ranks.
 TEST(Ring, GradientsThatAreNanHaveOneNan) {
   const Division division = zigzag_parts(2, 512);
   Whole x(2048, 2048, DType::kFloat32);
@@ -511,9 +511,7 @@ TEST(Ring, GradientsThatAreNanHaveOneNan) {
   ThreadRanks::run(2, [&](Ranks& ranks) {
     const auto& parts = division.parts[static_cast<std::size_t>(ranks.rank())];
     const Local local(x.inputs(), options, parts);
-    const Tensor out = rows_of(whole.out.view(), 2, parts);
-    const Tensor lse = rows_of(whole.lse.view(), 2, parts);
-    const Tensor dout = rows_of(x.dout.view(), 2, parts);
+    const auto [out, lse, dout] = saved_rows(x, whole, parts);
     Tensor dsinks(DType::kFloat32, {x.H});
     ring_attention_backward(local.inputs, options, {out, lse}, {.out = dout}, {.sinks = dsinks},
                             ranks, division.sharding);
