@@ -32,10 +32,11 @@ inline constexpr Sharding kZigzag{1};
 // options. Positions in options count in the whole sequence of T rows, and functions read arrays of
 // all T rows. Arrays with an axis of queries have this rank's rows, arrays with an axis of keys all
 // T keys: bias and keep [..,t,T], padding [B,T]. A rank holds its own rows, two parts of other
-// ranks' keys and values, and the copies that it is sending. Throws Error before keys are sent, on
-// the rank whose argument is at fault, and OtherRankFailed on the others; std::runtime_error if a
-// message fails. After another exception, such as Cancelled, the ranks cannot be used again: others
-// may wait for this one until its process ends.
+// ranks' keys and values, and the copies that it is sending. If a rank fails, all of them throw:
+// the lowest that has an exception of its own, such as Error or Cancelled, that one, all others
+// OtherRankFailed; before keys are sent if arguments are at fault, else at the end of the call.
+// Results are then unspecified, but the ranks can be used again. They cannot after a failed message
+// (std::runtime_error), or without memory for one (std::bad_alloc).
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                             Ranks& ranks, Sharding sharding = kContiguous);
 QKV_API void ring_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,

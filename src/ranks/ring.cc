@@ -493,6 +493,16 @@ void Ring::forget_sent() {
 void Ring::finish() {
   for (const Sent& sent : sent_) sent.transfer->wait();
   sent_.clear();
+  agreed(ranks_, [&] {
+    if (error_ == nullptr) return;
+    try {
+      std::rethrow_exception(error_);
+    } catch (const Error& error) {
+      throw of_function(error, function_);
+    } catch (const Cancelled&) {
+      throw Cancelled(function_);
+    }
+  });
 }
 
 void Ring::for_each_keys(
@@ -543,11 +553,13 @@ void Ring::for_each_keys(
     coming.pop_front();
     begin_next();
     wait_for(now.transfers);
-    if (now.part->rank == me) {
-      f(*now.part, rows(k, *now.part), rows(v, *now.part));
-    } else {
-      f(*now.part, now.k, now.v);
-    }
+    attempt([&] {
+      if (now.part->rank == me) {
+        f(*now.part, rows(k, *now.part), rows(v, *now.part));
+      } else {
+        f(*now.part, now.k, now.v);
+      }
+    });
     forget_sent();
   }
 }

@@ -2,6 +2,7 @@
 #ifndef QKV_RANKS_RING_H_
 #define QKV_RANKS_RING_H_
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -72,8 +73,20 @@ class Ring {
   template <class AnyView>
   AnyView pairs(const AnyView& view, const Part& queries, const Part& keys) const;
 
-  // Calls f(part, k, v) in ascending order for the keys that meet a query of this rank. The next
-  // ones are received meanwhile. `v` may be absent.
+  // Calls f, unless it has thrown before: an error is kept until finish(), since the other ranks
+  // wait for this one's messages.
+  template <class F>
+  void attempt(const F& f) {
+    if (error_ != nullptr) return;
+    try {
+      f();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  // Calls f(part, k, v) in ascending order for the keys that meet a query of this rank, as
+  // attempt() does. The next ones are received meanwhile. `v` may be absent.
   void for_each_keys(const ConstView& k, const ConstView& v,
                      const std::function<void(const Part&, const ConstView&, const ConstView&)>& f);
 
@@ -82,7 +95,7 @@ class Ring {
   void send(std::shared_ptr<const Tensor> tensor, int to, Channel channel);
   std::unique_ptr<Transfer> receive(Tensor& tensor, int from, Channel channel);
   void forget_sent();
-  // Waits until everything has been sent.
+  // Waits until everything has been sent. Collective: throws on every rank if one has an error.
   void finish();
 
  private:
@@ -106,6 +119,7 @@ class Ring {
     std::unique_ptr<Transfer> transfer;
   };
   std::vector<Sent> sent_{};
+  std::exception_ptr error_{};
 };
 
 // Waits for messages; null ones are of empty tensors.

@@ -512,12 +512,11 @@ class Pipeline {
       keys = std::move(held_.extract(task.piece).mapped());
     }
     const Part& queries = task.station->queries;
-    if (blocks_ == nullptr) {
-      continue_sums(*task.station, piece, keys);
-    } else {
+    ring_.attempt([&] {
+      if (blocks_ == nullptr) return continue_sums(*task.station, piece, keys);
       const RowSums sums{ranks::rows(dq_.view(), queries), keys.dk, keys.dv};
       blocks_->add(queries, piece, keys.k, keys.v, &sums);
-    }
+    });
     if (task.after == nullptr && piece.rank == me_) {
       keep(piece, keys);
     } else if (task.after == nullptr) {
@@ -706,9 +705,12 @@ void ring_attention_backward(const Inputs& inputs, const Options& options, const
                        });
     ring.finish();
   } else {
-    for (const Part& part : ring.own()) {
-      blocks.add(part, part, rows(inputs.k, part), rows(inputs.v, part), nullptr);
-    }
+    ring.attempt([&] {
+      for (const Part& part : ring.own()) {
+        blocks.add(part, part, rows(inputs.k, part), rows(inputs.v, part), nullptr);
+      }
+    });
+    ring.finish();
   }
   blocks.finish();
 }

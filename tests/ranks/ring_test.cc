@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a sequence that ranks divide has the bits of one process, for every number of ranks,
 // both ways to divide it, and every option.
+#include "ranks/ring.h"
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -668,6 +673,123 @@ TEST(Ring, ErrorsOfCapturedGradientsAreThoseOfTheRankThatHasThem) {
   EXPECT_EQ(errors_of_request({3, 2}, is_read)[1],
             "ring_attention_backward: the arguments must be equal on all ranks, but differs on "
             "ranks 0 and 1");
+}
+
+// The error of one rank's function, by its text.
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// An error while the other ranks wait for the keys of the rank that has it: each rank throws, and
+// the ranks can be used again.
+TEST(Ring, ErrorsAmongMessagesEndTheCallOnAllRanks) {
+  const Division division = contiguous_parts({1024, 512, 1024, 700});
+  const Whole x(division.total(), division.total(), DType::kFloat32);
+  const Options good{.sinks = x.sinks};
+  const Forward whole = run_whole(x, good);
+  const Tensor numbers = normal({2}, 9);
+  const Captured table(numbers, "table");
+  const Symbols at;
+  // Wrong for one query of rank 1 and one key of the rank, which no other check of the call reads.
+  const auto wrong_at = [&](Index key) {
+    return Options{.mods = {score_mod(at.s + table(where(at.i == 1030 && at.j == key, 5, 0)))},
+                   .sinks = x.sinks};
+  };
+  enum class Pass { kForward, kRows, kBlocks, kOthers, kOwn };
+  for (const Pass pass : {Pass::kForward, Pass::kRows, Pass::kBlocks, Pass::kOthers, Pass::kOwn}) {
+    SCOPED_TRACE(static_cast<int>(pass));
+    Options bad = wrong_at(pass == Pass::kOwn ? 1200 : 300);
+    if (pass == Pass::kBlocks) bad.score = Cosine{};
+    std::vector<std::string> errors(4);
+    ThreadRanks::run(4, {.most_delay_us = 100}, [&](Ranks& ranks) {
+      const auto rank = static_cast<std::size_t>(ranks.rank());
+      const auto& parts = division.parts[rank];
+      const Local local(x.inputs(), bad, parts);
+      const auto [out, lse, dout] = saved_rows(x, whole, parts);
+      Tensor got(DType::kFloat32, out.shape());
+      Tensor dq(DType::kFloat32, local.q.shape());
+      Tensor dtable(DType::kFloat32, numbers.shape());
+      Tensor dsinks(DType::kFloat32, {x.H});
+      InputGradients wanted;
+      if (pass == Pass::kRows || pass == Pass::kBlocks) wanted.q = dq;
+      if (pass == Pass::kOthers) wanted.captured = {{table, dtable}};
+      if (pass == Pass::kOwn) wanted.sinks = dsinks;
+      errors[rank] = error_of([&] {
+        if (pass == Pass::kForward) {
+          return ring_attention(local.inputs, bad, {.out = got}, ranks, division.sharding);
+        }
+        ring_attention_backward(local.inputs, bad, {out, lse}, {.out = dout}, wanted, ranks,
+                                division.sharding);
+      });
+      const Forward own = run_rank(Local(x.inputs(), good, parts), ranks, division.sharding);
+      EXPECT_TRUE(same_bits(own.out, out)) << ranks.rank();
+    });
+    const char* const function =
+        pass == Pass::kForward ? "ring_attention" : "ring_attention_backward";
+    EXPECT_EQ(errors[1], std::string(function) +
+                             ": mods[0] reads table at index 5 of axis 0, which has 2 elements, at "
+                             "b = 0, h = 0, i = 1030, j = " +
+                             (pass == Pass::kOwn ? "1200" : "300"));
+    for (const std::size_t other : {0, 2, 3}) EXPECT_EQ(errors[other], "rank 1 has failed");
+  }
+}
+
+// A rank whose call is cancelled when it begins to receive rows.
+class CancelledRank final : public Ranks {
+ public:
+  CancelledRank(Ranks& ranks, std::atomic<bool>& stop) : ranks_(ranks), stop_(stop) {}
+  int rank() const noexcept override { return ranks_.rank(); }
+  int count() const noexcept override { return ranks_.count(); }
+  std::unique_ptr<Transfer> send(std::span<const std::byte> data, int to, int channel) override {
+    return ranks_.send(data, to, channel);
+  }
+  std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override {
+    if (channel != static_cast<int>(ranks::Channel::kAgreement)) stop_ = true;
+    return ranks_.receive(data, from, channel);
+  }
+
+ private:
+  Ranks& ranks_;
+  std::atomic<bool>& stop_;
+};
+
+TEST(Ring, ACancelledRankEndsTheCallOnAllRanks) {
+  const Division division = contiguous_parts({1024, 512, 700});
+  const Whole x(division.total(), division.total(), DType::kFloat32);
+  const Forward whole = run_whole(x, {});
+  std::vector<std::string> errors(6);
+  ThreadRanks::run(3, [&](Ranks& ranks) {
+    const auto rank = static_cast<std::size_t>(ranks.rank());
+    const auto& parts = division.parts[rank];
+    const Local local(x.inputs(), {}, parts);
+    const auto [out, lse, dout] = saved_rows(x, whole, parts);
+    Tensor got(DType::kFloat32, out.shape());
+    Tensor dk(DType::kFloat32, local.k.shape());
+    std::atomic<bool> stop = false;
+    CancelledRank cancelled(ranks, stop);
+    Ranks& mine = rank == 2 ? cancelled : ranks;
+    Context context;
+    context.set_stop_flag(&stop);
+    errors[rank] = error_of(
+        [&] { ring_attention(local.inputs, {}, {.out = got}, mine, division.sharding, context); });
+    stop = false;
+    errors[rank + 3] = error_of([&] {
+      ring_attention_backward(local.inputs, {}, {out, lse}, {.out = dout}, {.k = dk}, mine,
+                              division.sharding, context);
+    });
+    const Forward own = run_rank(local, ranks, division.sharding);
+    EXPECT_TRUE(same_bits(own.out, out)) << ranks.rank();
+  });
+  const std::string other = "rank 2 has failed";
+  const std::string forward = Cancelled("ring_attention").what();
+  const std::string backward = Cancelled("ring_attention_backward").what();
+  EXPECT_EQ(errors, (std::vector{other, other, forward, other, other, backward}));
 }
 
 }  // namespace
