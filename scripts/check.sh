@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check.sh [--quick | STEP...]
-# One STEP is run alone; its last line has a count, and a count of zero is a failure.
-# Several steps are run one after the other, and a table is printed at the end. Without a STEP all
-# steps are run, and their table is written to docs/last-check.txt; a step that has passed there on
-# the same files is not run again, so that a check can go on on another machine.
+# One STEP is run alone. Its last line has a count; zero is a failure, unless the step says that it
+# skipped what it counts.
+# Several steps are run one after the other, and a table is printed at the end. Without a STEP those
+# of all_steps are run, and their table is written to docs/last-check.txt; a step that has passed
+# there on the same files is not run again, so that a check can go on on another machine.
 # --quick runs what a change must pass besides `make test`; continuous integration runs these steps.
 # The lint is not among them, since it takes as long as they do; `make check` has it, as `analyze`.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly quick_steps="format rules spdx rooms python headers sanitize"
-# The short ones first.
+# The steps of a whole check, the short ones first.
 readonly all_steps="format rules spdx rooms figures python headers docs site wheel recipes shared oldest_torch cuda fuzz apart analyze tsan clang asan"
 readonly last_check=docs/last-check.txt
 resume="" # "yes": steps that have passed on the same files are not run again
@@ -95,25 +96,24 @@ step_python() {
 # Compiles each public header alone, included twice to test its guard, with only include/ on the
 # path; qkv/c.h also as C, and as the oldest C++ that it is for.
 step_headers() {
-  local count mpi without=""
-  count=$(find include -name '*.h' | wc -l)
+  local headers mpi="" without=""
   if pkg-config --exists mpi; then
     mpi="-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(pkg-config --cflags mpi | sed 's/-I/-isystem/g')"
   else
     without=qkv/mpi.h
     echo "there is no MPI to compile $without with"
   fi
-  (cd include && find . -name '*.h' -printf '%P\n') | sort | grep -vx "$without" |
-    xargs -P "$jobs" -I{} bash -c "
+  headers=$(cd include && find . -name '*.h' -printf '%P\n' | sort | grep -vx "$without")
+  xargs -P "$jobs" -I{} bash -c "
       printf '#include <%s>\n#include <%s>\n' {} {} |
-      g++ -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude $mpi -fsyntax-only -xc++ -"
+      g++ -std=c++20 -Wall -Wextra -Wpedantic -Wshadow -Werror -Iinclude $mpi -fsyntax-only -xc++ -" <<<"$headers"
   local compiler
   for compiler in "gcc -std=c11 -xc" "g++ -std=c++11 -xc++"; do
     # shellcheck disable=SC2086  # a command
     printf '#include <qkv/c.h>\n#include <qkv/c.h>\n' |
       ${compiler% *} -pedantic -Wall -Wextra -Wshadow -Wundef -Werror -Iinclude -fsyntax-only ${compiler##* } -
   done
-  counted "$count" headers
+  counted "$(wc -l <<<"$headers")" headers
 }
 
 # Compiles each file alone, without the precompiled header, since a unity build does not notice a
@@ -146,7 +146,7 @@ step_docs() {
 }
 
 # Builds the site of the documents, with warnings as errors; the last line counts its pages, or says
-# that they are skipped for lack of Doxygen, PyTorch or a package index.
+# that they are skipped, because Doxygen, PyTorch or a package index is missing (status 77).
 step_site() {
   local status=0
   scripts/python_package.sh
@@ -163,7 +163,7 @@ step_wheel() {
 }
 
 # Tries the wheels and the Debian package in bare roots of Debian's releases; the last line counts
-# what was tried. Machines that cannot make roots skip it.
+# what was tried. Machines that cannot make roots skip it. It is not among all_steps.
 step_roots() {
   scripts/deb.sh
   scripts/deb/try.sh
@@ -171,14 +171,15 @@ step_roots() {
   scripts/wheel/try.sh
 }
 
-# Builds the package of packaging/conan and a user of it; the last line counts the packages.
+# Builds the package of packaging/conan and a user of it; the last line counts the packages. It is
+# not among all_steps.
 step_conan() { scripts/check/conan.sh; }
 
 # Runs the tests of qkv.torch with the oldest PyTorch; the last line counts them.
 step_oldest_torch() { scripts/check/oldest_torch.sh; }
 
-# Compiles the CUDA kernels, looks at their registers, and runs the tests of them that need no GPU,
-# and on a machine with one the others; the last line counts the kernels.
+# Compiles the CUDA kernels, runs their tests (those that need a GPU only where there is one), and
+# checks the kernels' registers; the last line counts the kernels.
 step_cuda() {
   scripts/cuda_env.sh
   .venv/bin/python scripts/check/ptxas_logs.py --self-test
@@ -187,9 +188,10 @@ step_cuda() {
   .venv/bin/python scripts/check/ptxas_logs.py build/cuda/src/cuda
 }
 
+# Runs the tests with the other compiler; step apart makes all random draws.
 step_clang() {
   scripts/build.sh clang
-  QKV_TEST_SCALE=100 scripts/test.sh clang
+  QKV_TEST_SCALE=10 scripts/test.sh clang
 }
 
 # Runs clang-tidy, a component at a time; the last line counts the files. The Python package is
@@ -224,8 +226,8 @@ step_shared() {
   counted "$count" users of the library
 }
 
-# Runs the tests of what reads files and checks arguments with two sanitizers, of addresses and, in
-# the libraries, of undefined behaviour, but of neither in the kernels. Step asan has nearly all tests.
+# Runs the tests of what reads files and checks arguments with two sanitizers: of addresses and, in
+# the libraries, of undefined behaviour. The kernels have neither. Step asan has nearly all tests.
 step_sanitize() {
   scripts/build.sh sanitize qkv_tool hostile_reader test_{app,c,core,errors,runtime}
   QKV_TEST_SCALE=2 scripts/test.sh sanitize
@@ -262,8 +264,9 @@ step_aarch64() {
 
 # ---- one step, or the table ---------------------------------------------------------------------
 
-# A name of the files that are checked, the same on each machine and at each commit that has them;
-# "-dirty" is added if one differs from the commit. The table of the last check is not among them.
+# Prints a hash of the files that are checked, which is equal on every machine and at every commit
+# that has them; "-dirty" is added if one differs from the commit. The table of the last check is
+# not among the files.
 files_id() {
   local changed
   changed=$(git status --porcelain --untracked-files=normal -- . ":!$last_check" 2>/dev/null) || changed=unknown
@@ -308,7 +311,7 @@ print_table() {
 
 # Runs steps and prints their table. With `resume`, takes over the rows of steps that have passed on
 # the same files and have not skipped everything, and writes the table to docs/last-check.txt after
-# each other step, so that a later run, on this machine or another, goes on.
+# each step that it runs, so that a later run, on this machine or another, goes on.
 run_all() {
   local step row failed=0 files machines=""
   local -A row_of=()
@@ -362,7 +365,7 @@ case $# in
   0)
     status=0
     resume=yes
-    # What steps read of an older build would fail them: the package that .venv-python has.
+    # Steps use the package in .venv-python; one of an older build would make them fail.
     scripts/build.sh release
     scripts/python_package.sh
     # shellcheck disable=SC2086

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/check/recipes.sh
-# Follows docs/contributing/recipes.md: each tests/recipes/NAME.patch is applied to a copy of the tree. With only
-# the files that its line "List:" names, which have the list, the library must not compile; with all of
-# it tests/recipes/NAME.cc is compiled against it, and run. Its section of docs/contributing/recipes.md must name each
-# file that the patch touches.
+# Follows docs/contributing/recipes.md: applies each tests/recipes/NAME.patch to a copy of the tree.
+# The patch's line "List:" names the files with the list that gets an entry. With the changes of
+# these files alone the copy must not compile: the compiler reports the other places. With the whole
+# patch tests/recipes/NAME.cc is compiled against the library, and run. The section of the recipe in
+# docs/contributing/recipes.md must name each file that the patch touches.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -17,7 +18,8 @@ tar -cf - CMakeLists.txt CMakePresets.json CHANGELOG.md LICENSE NOTICE cmake inc
   tar -xf - -C "$tree"
 cp CMakeLists.txt "$tree/CMakeLists.plain"
 
-# Usage: build NAME: tests/recipes/NAME.cc, and the library that its line "// links:" names.
+# Usage: build NAME
+# Builds tests/recipes/NAME.cc with the library that its line "// links:" names, or else with qkv.
 build() {
   local program=$root/tests/recipes/$1.cc library
   library=$(sed -n 's|^// links: ||p' "$program")
@@ -27,8 +29,8 @@ add_executable(recipe "$program")
 target_compile_features(recipe PRIVATE cxx_std_20)
 target_link_libraries(recipe PRIVATE ${library:-qkv})
 EOF
-  cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DQKV_TESTS=OFF \
-    >"$tree/log" 2>&1 || {
+  cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 \
+    -DQKV_CUDA=OFF -DQKV_TESTS=OFF >"$tree/log" 2>&1 || {
     cat "$tree/log"
     exit 1
   }
@@ -36,6 +38,7 @@ EOF
 }
 
 # Usage: check_section NAME PATCH
+# Fails if the section of the recipe does not name each file of the patch.
 check_section() {
   local section file
   case $1 in
@@ -64,7 +67,7 @@ for patch in "$root"/tests/recipes/*.patch; do
     echo "$name: compiles with nothing but its place in the list"
     exit 1
   fi
-  grep -m 1 -oE 'error: .{0,120}' "$tree/log"  # of the compiler
+  grep -m 1 -oE 'error: .{0,120}' "$tree/log"  # fails if the compiler reports none
   (cd "$tree" && git apply --exclude="$list" "$patch")
   build "$name" || {
     grep -m 5 -E 'error:' "$tree/log" || tail -5 "$tree/log"
