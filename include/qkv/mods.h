@@ -34,14 +34,15 @@ consteval bool is_score_function() {
         !std::invocable<F&, float, At>,
         "score_mod: the function is called on several threads at once and must not change "
         "itself: remove `mutable`");
-    static_assert(std::invocable<F&, float, At>,
-                  "score_mod: the function must be callable as f(score, qkv::At): "
-                  "[=](auto s, At at) { return s - abs(at.i - at.j); }");
+    static_assert(
+        std::invocable<F&, float, At>,
+        "score_mod: the function must be callable as f(score, qkv::At): "
+        "[=](auto s, At at) { return s - abs(at.i - at.j); }; if it is, the error is above");
     return false;
   } else if constexpr (!std::invocable<const F&, Dual<float>, At>) {
     static_assert(std::invocable<const F&, Dual<float>, At>,
-                  "score_mod: write the score as `auto s`: its derivative comes from calling the "
-                  "function on qkv::Dual");
+                  "score_mod: write the score as `auto s`, since its derivative comes from calling "
+                  "the function on qkv::Dual; if it is `auto`, the error is above");
     return false;
   } else {
     using Score = std::invoke_result_t<const F&, float, At>;
@@ -59,7 +60,7 @@ consteval bool is_mask_function() {
                   "itself: remove `mutable`");
     static_assert(std::invocable<F&, At>,
                   "mask_mod: the function must be callable as f(qkv::At): "
-                  "[=](At at) { return at.j <= at.i; }");
+                  "[=](At at) { return at.j <= at.i; }; if it is, the error is above");
     return false;
   } else {
     constexpr bool returns_answer = std::integral<std::invoke_result_t<const F&, At>>;

@@ -304,7 +304,12 @@ void KvCache::attention(const ConstView& q, const Options& options, const Output
                         Context& context) const {
   constexpr std::string_view kCacheAttention = "KvCache::attention";
   State& s = *state_;
-  if (s.ring == 0 || q.rank() != 4) return qkv::attention(inputs(q), options, outputs, context);
+  if (q.given() && (q.rank() != 4 || q.size(0) != s.sizes.B)) {
+    throw Error(kCacheAttention, "q",
+                text("must be [B,H,Tq,D] with B = ", s.sizes.B, ", the entries of the cache, got ",
+                     describe(q)));
+  }
+  if (s.ring == 0 || !q.given()) return qkv::attention(inputs(q), options, outputs, context);
   if (!std::holds_alternative<BottomRight>(options.diagonal)) {
     throw Error(kCacheAttention, "options.diagonal",
                 "must be the default, BottomRight: a cache with a window keeps only the last keys");

@@ -28,7 +28,8 @@ void check_bytes(const Sized& sized, std::size_t bytes) {
   throw Error(
       sized.function, text(sized.name, sized.name.empty() ? "" : ".", "struct_size"),
       text("must be sizeof the struct, here ", sized.known, ", a multiple of ", sizeof(std::size_t),
-           " up to ", kMostBytes, " and never below ", sized.first, ", got ", bytes));
+           " up to ", kMostBytes, " and never below ", sized.first, ", got ", bytes,
+           bytes == 0 && !sized.name.empty() ? ": call the struct's init function first" : ""));
 }
 
 void copy_known(const Sized& sized, const void* from, void* to) {

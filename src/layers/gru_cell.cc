@@ -156,8 +156,8 @@ void GruCell::Steps::backward(const ConstView& gates, const ConstView& h, const 
   const Index B = h.given() && h.rank() > 0 ? h.size(0) : 0;
   const Index H = state_->hidden();
   const Index I = state_->input();
-  check_rows(kFunction, {"gates", gates}, state_->dtype(), {B, 4 * H});
   check_rows(kFunction, {"h", h}, state_->dtype(), {B, H});
+  check_rows(kFunction, {"gates", gates}, state_->dtype(), {B, 4 * H});
   check_rows(kFunction, {"dnext", dnext}, state_->dtype(), {B, H});
   check_rows(kFunction, {"dh", dh}, state_->dtype(), {B, H});
   check_rows(kFunction, {"dgates", dgates}, state_->dtype(), {B, 4 * H});

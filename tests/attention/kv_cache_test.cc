@@ -280,6 +280,17 @@ TEST(KvCache, RejectsTooManyQueriesByTheRuleOfAttention) {
             "[1,1,9223372036854775807,1]");
 }
 
+TEST(KvCache, QueriesAreThoseOfItsEntries) {
+  const KvCache cache(sizes(2, 16));
+  for (const Dims& shape : {Dims{1, 2, 1, kWidth}, Dims{2, 1, kWidth}}) {
+    const Tensor q = normal(shape, 1);
+    EXPECT_EQ(error_of([&] { cache.attention(q, {}, {}); }),
+              "KvCache::attention: q must be [B,H,Tq,D] with B = 2, the entries of the cache, got "
+              "float32 " +
+                  to_string(shape));
+  }
+}
+
 TEST(KvCache, RejectedCallsChangeNothing) {
   Both x(sizes(2, 16, 20));
   x.append({0, 1}, 3);

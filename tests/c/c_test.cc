@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,9 @@
 #include "tests/c/small_call.h"
 #include "tests/support/allocations.h"
 #include "tests/support/errors.h"
+#include "tests/support/touched.h"
 
-// Statuses, messages, sizes of structs, contexts and plans of qkv/c.h.
+// Tests of the statuses, messages, sizes of structs, contexts and plans of qkv/c.h.
 namespace qkv::test {
 namespace {
 
@@ -73,7 +75,7 @@ TEST(C, CutsALongMessageBetweenCharacters) {
   ASSERT_EQ(qkv_context_create(1, &context), QKV_OK);
   for (const std::size_t before : {0, 1, 2}) {
     std::string path(before, 'a');
-    for (int n = 0; n < 1000; ++n) path += "\u20ac";  // of three bytes
+    for (int n = 0; n < 1000; ++n) path += "\u20ac";  // three bytes
     ASSERT_EQ(qkv_context_force_path(context, path.c_str()), QKV_OK);
     EXPECT_EQ(call.forward(context), QKV_INVALID_ARGUMENT);
     const std::string message = qkv_last_error();
@@ -105,7 +107,7 @@ TEST(C, LetsNoExceptionPass) {
   EXPECT_EQ(c::guarded("f", [] {}), QKV_OK);
 }
 
-// The additive score keeps the projected keys, which are too many.
+// The additive score needs memory for the projected keys, here 2^45.
 TEST(C, ReportsThatMemoryIsShort) {
   SmallCall call;
   for (qkv_tensor* x : {&call.inputs.k, &call.inputs.v}) {
@@ -238,7 +240,8 @@ TEST(StructSize, IsChecked) {
                                   sizeof(qkv_options) + 4, std::size_t{1} << 40}) {
     call.options.struct_size = wrong;
     EXPECT_EQ(refused(call.forward()),
-              "attention: options.struct_size " + rule + std::to_string(wrong));
+              "attention: options.struct_size " + rule + std::to_string(wrong) +
+                  (wrong == 0 ? ": call the struct's init function first" : ""));
     qkv_options options;
     EXPECT_EQ(refused(qkv_options_init(&options, wrong)),
               "qkv_options_init: struct_size " + rule + std::to_string(wrong));
@@ -276,7 +279,8 @@ TEST(StructSize, OfANewerHeaderIsAccepted) {
                 " is not 0");
 }
 
-// Version 0.1 is the first: an older header is played by a struct whose first version was shorter.
+// A struct whose first version had 16 bytes. It stands for an older header, since there is none:
+// version 0.1 is the first.
 struct Growing {
   std::size_t struct_size;
   std::int64_t first;
@@ -285,7 +289,7 @@ struct Growing {
 
 TEST(StructSize, OfAnOlderHeaderHasDefaults) {
   const c::Sized sized{"f", "x", sizeof(Growing), 16};
-  const std::array<std::int64_t, 3> older{16, 5, 99};  // the last number is not the struct's
+  const std::array<std::int64_t, 3> older{16, 5, 99};  // 99 is beyond the older struct
   Growing read{sizeof read, 0, 7};
   c::copy_known(sized, older.data(), &read);
   EXPECT_EQ(read.first, 5);
@@ -305,13 +309,26 @@ TEST(StructSize, OfAnOlderHeaderHasDefaults) {
   EXPECT_EQ(to, (std::array<std::int64_t, 3>{16, 3, 99}));
 }
 
+// `first` is the struct's size in version 0.1.
+template <class T>
+void expect_first_bytes(qkv_status (*init)(T*, std::size_t) noexcept, std::size_t first) {
+  T made;
+  EXPECT_EQ(init(&made, first), QKV_OK) << qkv_last_error();
+  EXPECT_EQ(made.struct_size, first);
+  const std::string message = refused(init(&made, first - 8));
+  EXPECT_TRUE(message.ends_with(" and never below " + std::to_string(first) + ", got " +
+                                std::to_string(first - 8)))
+      << message;
+}
+
 TEST(StructSize, IsThatOfTheFirstVersionOrMore) {
-  EXPECT_EQ(c::kFirstBytes<qkv_inputs>, 1056U);
-  EXPECT_EQ(c::kFirstBytes<qkv_outputs>, 2896U);
-  EXPECT_EQ(c::kFirstBytes<qkv_result_shapes>, 296U);
-  EXPECT_EQ(c::kFirstBytes<qkv_saved>, 296U);
-  EXPECT_EQ(c::kFirstBytes<qkv_output_gradients>, 584U);
-  EXPECT_EQ(c::kFirstBytes<qkv_input_gradients>, 1888U);
+  expect_first_bytes(qkv_inputs_init, 1056);
+  expect_first_bytes(qkv_options_init, 2584);
+  expect_first_bytes(qkv_outputs_init, 2896);
+  expect_first_bytes(qkv_result_shapes_init, 296);
+  expect_first_bytes(qkv_saved_init, 296);
+  expect_first_bytes(qkv_output_gradients_init, 584);
+  expect_first_bytes(qkv_input_gradients_init, 1888);
 }
 
 TEST(ResultShapesInC, AreThoseOfCpp) {
@@ -404,28 +421,35 @@ TEST(ContextInC, StopsCallsUntilItIsReset) {
   EXPECT_EQ(call.forward(context.get()), QKV_OK);
 }
 
-// The call checks more lengths than it ever could, until it is stopped from another thread.
+// The call checks 2^50 key lengths, which would take days, until another thread stops it. That
+// thread waits until the call has read one.
 TEST(ContextInC, StopsARunningCall) {
   SmallCall call;
   const std::int64_t many = std::int64_t{1} << 50;
-  std::int64_t zero = 0;
+  TouchedArray length(DType::kInt64, {1});  // holds 0
   for (qkv_tensor* x : {&call.inputs.q, &call.inputs.k, &call.inputs.v, &call.outputs.out}) {
     x->sizes[0] = many;
     x->strides[0] = 0;
   }
   call.inputs.q.sizes[2] = call.outputs.out.sizes[2] = 0;
   call.outputs.lse = {};
-  ASSERT_EQ(qkv_tensor_init(&call.options.key_lengths, &zero, QKV_INT64, 1,
+  ASSERT_EQ(qkv_tensor_init(&call.options.key_lengths, length.view().data(), QKV_INT64, 1,
                             std::array<std::int64_t, 1>{1}.data()),
             QKV_OK);
   call.options.key_lengths.sizes[0] = many;
   call.options.key_lengths.strides[0] = 0;
   const OwnedContext context = context_of(2);
+  std::atomic<bool> is_read{false}, returned{false};
   std::thread stopper([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (!is_read && !returned) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     qkv_context_set_stop(context.get(), 1);
   });
-  EXPECT_EQ(name_of(call.forward(context.get())), "QKV_STOPPED") << qkv_last_error();
+  {
+    const TouchedArray::Watch watch(length, is_read);
+    EXPECT_EQ(name_of(call.forward(context.get())), "QKV_STOPPED") << qkv_last_error();
+  }
+  EXPECT_TRUE(is_read);
+  returned = true;
   stopper.join();
 }
 
@@ -471,7 +495,7 @@ TEST(PlanInC, IsNullAfterAFailure) {
   EXPECT_EQ(plan, nullptr);
 }
 
-// Keys in pages have no backward pass.
+// A call with keys in pages has no backward pass.
 TEST(PlanInC, MayHaveNoBackwardPass) {
   std::vector<float> pages(16 * 4);
   std::array<float, 4> row{};

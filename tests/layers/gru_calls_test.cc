@@ -191,6 +191,7 @@ TEST(GruErrors, StepsNameTheArgument) {
   EXPECT_EQ(forward(x, h, h, gates), prefix + "next must not overlap h");
   EXPECT_EQ(forward(transpose(ConstView(random_tensor(kF32, {3, 4}, 1)), 0, 1), h, next, gates),
             prefix + "x must have contiguous channels, got a stride of 4");
+  // No refused call wrote to `next`.
   EXPECT_EQ(all_bytes(LinearParameters{contiguous(next), {}}),
             all_bytes(LinearParameters{Tensor(kF32, {4, 2}), {}}));
 
@@ -201,8 +202,10 @@ TEST(GruErrors, StepsNameTheArgument) {
     return message_of([&] { steps.backward(gates, state, dnext, to_x, to_h, dgates); });
   };
   EXPECT_EQ(backward(h, next, dx, dh), "");
-  EXPECT_EQ(backward({}, next, dx, dh),
-            back + "gates must have the shape [0,8], got float32 [4,8]");
+  EXPECT_EQ(backward({}, next, dx, dh), back + "h must be given");
+  EXPECT_EQ(backward(x, next, dx, dh), back + "h must have the shape [4,2], got float32 [4,3]");
+  EXPECT_EQ(backward(slice(h.view(), 0, 0, 3), next, dx, dh),
+            back + "gates must have the shape [3,8], got float32 [4,8]");
   EXPECT_EQ(backward(h, {}, dx, dh), back + "dnext must be given");
   EXPECT_EQ(backward(h, next, dx, {}), back + "dh must be given");
   EXPECT_EQ(backward(h, next, dx, next), back + "dh must not overlap dnext");

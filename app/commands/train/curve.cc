@@ -26,10 +26,10 @@ constexpr const char* kCurveFooter = R"(Examples:
   qkv curve RUN KEPT --x time -o curve.svg -o curve.png
 
 Draws the learning curves in the train.jsonl of runs, finished or still training: training and
-validation loss per target token, and BLEU. The ring marks the best validation; one where a run
-ended that was resumed later does not count, as docs/translator.md explains. Training loss, unlike
-validation loss, includes dropout and label smoothing; a loss averaged over far fewer updates than
-its neighbours is merged into the next point. -o curve.txt and --json have the numbers.)";
+validation loss per target token, and BLEU. The ring marks the best validation; one that only the
+end of a budget added does not count once the run is resumed. Training loss, unlike validation
+loss, includes dropout and label smoothing; a loss averaged over far fewer updates than its
+neighbours is merged into the next point. -o curve.txt and --json have the numbers.)";
 
 struct CurveOptions {
   std::vector<std::string> runs{};
