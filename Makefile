@@ -6,7 +6,7 @@
 .NOTPARALLEL:  # commands share builds
 
 SECONDS = 60
-unexport SECONDS  # bash would count from it
+unexport SECONDS  # bash has a timer of that name, which would start at the exported value
 
 run: ## set up, build, and run the main job on its built-in example
 	@scripts/setup.sh run

@@ -33,7 +33,7 @@ ScoreCase large(const Session& session, Index D, Index U) {
   return {.name = fmt::format("T{}-U{}-D{}", T, count, D), .shape = square(T, D), .U = count};
 }
 
-// The large call with whose rate the rates of other shapes are compared.
+// The large call whose rate is the base of run_share().
 ScoreCase standard(const Session& session) {
   ScoreCase one = large(session, 64, 256);
   one.forward = 25e9;
@@ -106,7 +106,7 @@ void run_one(Session& session, const ScoreCase& one, Pass pass) {
 }
 
 // Measures a call whose keys were projected before, by AdditiveMemory. The backward pass is timed
-// without key_gradients(), the final step from the sums of all calls.
+// without key_gradients(), which a program calls once, after its last step.
 void run_with_memory(Session& session, const ScoreCase& one, Pass pass) {
   Problem problem = make_problem(one, pass);
   const auto& score = std::get<Additive>(problem.options.score);

@@ -39,7 +39,7 @@ void run_backward(Session& session) {
   share_backward(session, {"backward/" + name_of(causal) + "-causal"}, causal,
                  {.masks = {Causal{}}});
   for (const Index D : {64, 128}) {
-    constexpr double kShare = 0.6;  // the target; the peak is that of BF16 products
+    constexpr double kShare = 0.6;  // of the peak of BF16 products, or of float32 without them
     Shape narrow = square(session.length(2048), D);
     narrow.dtype = DType::kBFloat16;
     share_backward(session, {"backward/" + name_of(narrow) + "-bfloat16", kShare}, narrow, {});

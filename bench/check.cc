@@ -47,9 +47,10 @@ double magnitudes_of(const ConstView& view) {
   return sum;
 }
 
-// The allowed error relative to the largest value. The compared paths sum in the same order, and
-// only the last bits of their exponentials differ. For float32 2^-18 is 32 to 64 units in the last
-// place, for float64 2^-46 is 64 to 128. Results of 16 bits may differ by one unit when they round.
+// The allowed error relative to the largest value. Most sums of a path and of the reference have
+// the same order (docs/semantics.md), and only the last bits of exponentials differ. For float32
+// 2^-18 is 32 to 64 units in the last place, for float64 2^-46 is 64 to 128. Results of 16 bits may
+// differ by one unit, since they are rounded.
 double unit_of(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -62,8 +63,8 @@ double unit_of(DType dtype) {
       return 0x1p-18;
   }
 }
-// The allowed error of `out`. Additive scores may differ by 4 eps sum_u |v_u|, which for float32 is
-// unit_of() / 8 times the sum, and a weight by twice as much relative to itself.
+// The allowed error of `out`. Additive scores may differ by unit_of() / 8 times sum_u |v_u|, which
+// for float32 is 2^-21 times the sum, and a weight by twice as much relative to itself.
 double forward_bound(const Problem& problem, double largest) {
   const double unit = unit_of(problem.shape.dtype);
   const auto* additive = std::get_if<Additive>(&problem.options.score);
@@ -158,13 +159,13 @@ Know knowledge_of(const Options& options) {
 
 Part whole_of(const Shape& shape) { return {{0, shape.B}, {0, shape.Tq}, {0, shape.Tk}}; }
 
-// Ranges of a few indices below `length`: the first, the middle and the last ones, or only the
-// first if the options need indices.
+// Ranges of a few indices below `length`: the first, the middle and the last ones (all if these
+// would overlap), or only the first if the options need indices.
 std::vector<Span> samples_of(Index length, Know know) {
   constexpr Index kSome = 4;
-  const Index count = std::min(kSome, length);
-  if (know >= Know::kNumbers) return {{0, count}};
-  return {{0, count}, {(length - count) / 2, count}, {length - count, count}};
+  if (know >= Know::kNumbers) return {{0, std::min(kSome, length)}};
+  if (length <= 3 * kSome) return {{0, length}};
+  return {{0, kSome}, {(length - kSome) / 2, kSome}, {length - kSome, kSome}};
 }
 
 // Parts of the problem that have the same result in a separate call: some rows with all keys, and
@@ -172,8 +173,9 @@ std::vector<Span> samples_of(Index length, Know know) {
 std::vector<Part> parts_of(const Problem& problem, Know know) {
   const Shape& s = problem.shape;
   std::vector<Part> parts;
-  for (const Index b : {Index{0}, s.B - 1}) {
-    if (b > 0 && know >= Know::kNumbers) continue;
+  std::vector<Index> entries = {0};
+  if (s.B > 1 && know < Know::kNumbers) entries.push_back(s.B - 1);
+  for (const Index b : entries) {
     for (const Span& rows : samples_of(s.Tq, know)) parts.push_back({{b, 1}, rows, {0, s.Tk}});
     if (problem.pass == Pass::kForward) continue;
     for (const Span& keys : samples_of(s.Tk, know)) parts.push_back({{b, 1}, {0, s.Tq}, keys});
@@ -195,6 +197,8 @@ std::string forward_fault(const Problem& problem, const View& out, const Part& p
   Context context = reference();
   const Inputs inputs = inputs_of(problem, part);
   attention(inputs, options_of(problem, part), {.out = want}, context);
+  // A row of out is a weighted mean of values, so the bound is relative to the largest value, which
+  // 1024 keys show well enough. Keys are axis 1 of pages [pages,page,G,E], else axis 2.
   const int keys = problem.block_tables.given() ? 1 : 2;
   const Index some = std::min<Index>(inputs.v.size(keys), 1024);
   return difference(got, want, forward_bound(problem, most_of(slice(inputs.v, keys, 0, some))));
@@ -226,8 +230,9 @@ std::vector<std::string> names_of(const Score& score) {
   return names;
 }
 
-// Compares those gradients that the part determines: of queries if it has all keys, of keys if it
-// has all queries, and of parameters if it is the whole problem.
+// Compares those gradients that the part determines: of queries if it has all keys, of keys and
+// values if it has all queries, of the bias if it has all batch entries, and of parameters if it is
+// the whole problem.
 std::string backward_fault(const Problem& problem, const std::vector<View>& results,
                            const Part& part) {
   const Shape& s = problem.shape;

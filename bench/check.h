@@ -18,7 +18,8 @@ std::string difference(const ConstView& got, const ConstView& want, double bound
 // Compares results, in the order of Problem::results(), with those of the path "reference". Checks
 // all numbers if the problem is small or its options do not allow a part of it to be computed
 // alone. Otherwise it checks the results of some queries and, for gradients, of some keys, in the
-// first and the last batch entry. Returns the first difference, or "".
+// first batch entry and, unless options need indices, in the last. Returns the first difference, or
+// "".
 std::string fault_of(const Problem& problem, const std::vector<View>& results);
 
 }  // namespace qkv::bench

@@ -30,7 +30,8 @@ constexpr DecodeCase kDecode[] = {
     {DType::kQ8, 128, 4, 0.70},       {DType::kQ8, 128, 8, 0.70},
 };
 
-// The key heads of calls with keys in pages; serving engines store those of a token together.
+// The number of key heads of calls with keys in pages: serving engines store the keys of all heads
+// of a token together. Calls with keys in pages have no targets, so `share` is not read.
 constexpr Index kPagedHeads = 8;
 constexpr DecodeCase kPaged[] = {
     {DType::kFloat32, 64, 1, 0},   {DType::kFloat32, 128, 1, 0}, {DType::kFloat32, 128, 4, 0},

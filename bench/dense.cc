@@ -29,8 +29,8 @@ struct Size3 {
   Index in;
   Index out;
 };
-// In order: a translator's output layer, for a step and for a batch; the input of its decoder; two
-// large products; a layer of a large vocabulary.
+// In order: a translator's readout layer W_r, for a step and for a batch; the input of its
+// decoder's GRU; two large products; a layer of a large vocabulary.
 constexpr Size3 kSizes[] = {{24, 224, 128},   {1536, 224, 128},   {400, 160, 192},
                             {512, 512, 2048}, {2048, 1024, 1024}, {64, 256, 10000}};
 // The sizes that are large enough for a second thread.

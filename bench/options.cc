@@ -93,7 +93,7 @@ constexpr OptionCase kOptions[] = {
      [](Problem& p) { p.options.masks = {KeyLengths{nearly_all_keys(p)}}; }},
     {"padding", kOptionTarget, add_padding},
     {"padding-nan", kOptionTarget, add_padding_nan},
-    // This is no option: scores are so far apart that many exponentials underflow.
+    // "far-apart" is no option: scores are so far apart that many weights count as 0.
     {"far-apart", std::nullopt, [](Problem& p) { p.options.scale = 8; }},
 };
 

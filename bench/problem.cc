@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
+
+#include <qkv/error.h>
 
 namespace qkv::bench {
 namespace {
@@ -204,6 +207,9 @@ void score_bilinear(Problem& problem) {
 
 void turn_backward(Problem& problem) {
   const Shape& s = problem.shape;
+  if (s.dtype == DType::kQ8) {
+    throw Error("bench", "dtype", "is q8, but keys and values of q8 have no backward pass");
+  }
   problem.pass = Pass::kBackward;
   problem.lse = problem.add(accumulator_of(s.dtype), {s.B, s.H, s.Tq});
   problem.dout = problem.add_random(problem.out.shape(), 6);
@@ -234,6 +240,19 @@ double live_pairs(Index Tq, Index Tk, const Options& options) {
     pairs += static_cast<double>(std::max<Index>(0, reach.end - reach.first));
   }
   return pairs;
+}
+
+bool has_score_alone(const Problem& problem) {
+  // An option that is new in Options does not compile until it is named here. The diagonal changes
+  // nothing without the options that are excluded below.
+  const auto& [qk_norm, rotary, score, scale, softcap, mods, bias, diagonal, alibi, masks, sinks,
+               dropout] = problem.options;
+  bool has_others = problem.block_tables.given();
+  for_each_buffer(problem.besides, [&](std::string_view, const View& x) {
+    if (x.given()) has_others = true;
+  });
+  return !has_others && !qk_norm && !rotary && !scale && softcap == 0 && mods.empty() &&
+         !bias.given() && !alibi.given() && masks.empty() && !sinks.given() && dropout.p == 0;
 }
 
 Index units_of(const Problem& problem) {

@@ -80,23 +80,28 @@ struct Problem {
 void fill_random(const View& view, std::uint64_t seed, double deviation = 1);
 // A forward problem whose inputs are random numbers of mean 0 and variance 1 from fixed seeds.
 Problem make_problem(const Shape& shape);
-// Reads the memory of keys and values as [B,Tk,G,.].
+// Reinterprets the memory of keys and values as [B,Tk,G,.], without moving numbers.
 void set_by_token(Problem& problem);
-// Reads the memory of keys and values as pages in random order; Tk must be a multiple of `page`.
+// Reinterprets the memory of keys and values as pages of `page` keys, in random order. Tk must be a
+// multiple of `page`.
 void set_in_pages(Problem& problem, Index page);
-// Set a score with parameters by which projected queries and keys have variance 1, scores about 1.
+// score_additive() and score_bilinear() set a score with random parameters, such that projected
+// queries and keys have variance 1, and scores about 1.
 void score_additive(Problem& problem, Index U);
 void score_bilinear(Problem& problem);
 // The gradients of parameters that are given, in the order of for_each_parameter().
 std::vector<View> views_of(const ScoreGradient& gradient);
 // Makes a problem the backward pass of its call, for a random dout. The options must be set before.
+// Throws Error for q8, which has no backward pass.
 void turn_backward(Problem& problem);
 
 // The offset o of the options' diagonal, j = i + o.
 Index offset_of(Index Tq, Index Tk, const Options& options);
 // The number of live pairs: query-key pairs that the causal masks and windows of these options
-// allow, in each of the B H heads. Other masks save no work and count as allowing all pairs.
+// allow, in each of the B H heads. Other masks count as allowing all pairs.
 double live_pairs(Index Tq, Index Tk, const Options& options);
+// Whether a call has no option but its score, no keys in pages, and no results besides out.
+bool has_score_alone(const Problem& problem);
 // The units U of an additive score; 0 for other scores.
 Index units_of(const Problem& problem);
 // The work of a call. For each live pair it is 2 B H (D + E) floating-point operations, in the

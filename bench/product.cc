@@ -21,8 +21,8 @@ Index length_of(const Product& p) {
   return p.gives == Gives::kOutput ? p.in : p.out;
 }
 
-// The allowed error of a sum of `length` terms with magnitude up to `largest`: eight standard
-// deviations of a random walk of `length` float32 rounding errors.
+// The allowed error of sums of `length` terms, if the largest sum has the magnitude `largest`:
+// eight standard deviations of a random walk of `length` float32 rounding errors.
 double bound_of(Index length, double largest) {
   return 8 * std::sqrt(static_cast<double>(length)) * 0x1p-24 * largest;
 }

@@ -17,7 +17,8 @@ enum class Gives {
 };
 
 // A product of a linear layer with its memory: x [rows,in], W [out,in], b [out] and dy [rows,out]
-// are random and float32, such that x W^T and dy W have variance 1.
+// are random and float32. W is scaled such that dy W (for kInputGradient) or x W^T (else) has
+// variance 1.
 struct Product {
   Gives gives = Gives::kOutput;
   Index rows = 0;

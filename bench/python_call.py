@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the cost of the smallest calls from Python: the toy example of document 002, in parts.
+"""Measures the smallest calls from Python: the toy example of document 002 (docs/seeds.md).
 
 usage: python_call.py [REPEATS]     in an environment that has qkv
 Prints microseconds per call: the minimum and the median of REPEATS (default 201) runs of 200 calls.

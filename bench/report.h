@@ -26,7 +26,7 @@ struct Facts {
 // The facts of this machine and build, without a commit.
 Facts facts_of(const std::string& command, const Session& session);
 
-// A table of the rows, preceded by an explanation of the columns.
+// The facts, a table of the rows, and an explanation of its columns.
 std::string report_text(const Facts& facts, std::span<const Row> rows);
 
 // An object of the facts, and "rows": an object of the rows by name, with their numbers. Times are

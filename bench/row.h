@@ -41,7 +41,7 @@ enum class Verdict {
   kNone,    // there is no target, or no figure
   kMet,     // the figure reaches the target
   kMissed,  // the figure does not reach the target
-  kNoisy,   // there is no figure, since its base spreads too much
+  kNoisy,   // there is no figure, since the base or the ratio spreads too much
   kWrong,   // the result differs from the reference's, and nothing was timed
 };
 
@@ -65,8 +65,8 @@ struct Row {
   Figure figure = Figure::kSeconds;
   std::optional<double> value{};
   std::optional<double> target{};
-  Summary base{};            // the time of a repetition of the call that is compared with
-  double base_work = 0;      // the work of such a repetition
+  Summary base{};            // the time of what the call is compared with: a peak or a call
+  double base_work = 0;      // the work of a repetition of the base
   double figure_spread = 0;  // the spread of ratios taken round by round, or the median's error
   std::size_t scratch = 0;   // bytes of scratch memory
   double matrix = 0;         // bytes of the full matrix of scores, or of the array of tanh

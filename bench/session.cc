@@ -24,6 +24,11 @@ Bytes bytes_of(const View& view) {
   return {static_cast<const std::byte*>(view.data()), size};
 }
 
+// Sets results to 0, so that a call that does not write them is found.
+void clear(const std::vector<View>& results) {
+  for (const View& view : results) std::memset(view.data(), 0, bytes_of(view).size());
+}
+
 void set_base(const Series& series, double work, Row& row) {
   row.base = summarise(series, row.clock);
   row.base_work = work;
@@ -200,8 +205,13 @@ void Session::threads_share(const Wanted& wanted, Problem& problem) {
 
 void Session::alone(const Wanted& wanted, Problem& problem, const std::function<void()>& call) {
   Kernel kernel(problem, wanted.threads, settings_.stop);
-  time(wanted, {{call ? call : [&] { kernel.run(); }}},
-       begin(wanted, problem, kernel, Figure::kSeconds),
+  Row row = begin(wanted, problem, kernel, Figure::kSeconds);
+  if (call) {
+    clear(problem.results());
+    call();
+    if (row.fault.empty()) row.fault = fault_of(problem, problem.results());
+  }
+  time(wanted, {{call ? call : [&] { kernel.run(); }}}, std::move(row),
        [](std::span<const Series>, Row& to) { to.value = to.time.median; });
 }
 
@@ -211,7 +221,7 @@ void Session::unit_rate(const Wanted& wanted, Problem& problem, const Calls* cal
   std::vector<Subject> subjects = {{[&] { kernel.run(); }}};
   if (calls != nullptr) {
     row.path = calls->path;
-    for (const View& view : problem.results()) std::memset(view.data(), 0, bytes_of(view).size());
+    clear(problem.results());
     calls->run();
     calls->finish();
     if (row.fault.empty()) row.fault = fault_of(problem, problem.results());

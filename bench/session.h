@@ -40,7 +40,7 @@ struct Peer {
 
 enum class Size {
   kFull,
-  kQuick,  // some of the lengths, and no targets: shows that everything runs
+  kQuick,  // short lengths, fewer rows and no targets: shows that everything runs
 };
 
 struct Settings {
@@ -112,7 +112,7 @@ class Session {
   // Reports units of an additive score per second; times `calls` or, if it is null, the problem's
   // plan, with a peer if one supports it.
   void unit_rate(const Wanted& wanted, Problem& problem, const Calls* calls = nullptr);
-  // Adds a row that was computed from others.
+  // Adds a row that is not timed.
   void add(const Row& row) { rows_.push_back(row); }
 
   const std::vector<Row>& rows() const noexcept { return rows_; }
@@ -124,7 +124,7 @@ class Session {
   Row begin(const Wanted& wanted, Figure figure) const;
   // Computes the figure of a row, whose clock and time are set, from the series of its subjects.
   using SetFigure = std::function<void(std::span<const Series>, Row&)>;
-  // If the result is right, times the subjects together, of which the first is the row's call, and
+  // If the row has no fault, times the subjects together, of which the first is the row's call, and
   // sets the figure. Adds the row.
   void time(const Wanted& wanted, const std::vector<Subject>& subjects, Row row,
             const SetFigure& set_figure);

@@ -47,8 +47,8 @@ void set_bias(Problem& p, float bias) {
   p.options.bias = all;
 }
 
-// A term of scores by which lse is above 16 whatever the factor: the backward pass then reads the
-// keys once more (docs/semantics.md).
+// A term that lifts lse above 16 whatever the factor. The backward pass then reads the keys once
+// more, for the correction c of docs/semantics.md, in both compared calls.
 constexpr float kLarge = 40;
 
 // Scores of deviation 30, capped at 30.

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
-# Toolchain file: Debian's cross compiler for AArch64; what is built runs under qemu-user. QKV_SYSROOT
-# names a directory with Debian's libraries for arm64 (scripts/wheel/sysroot.sh), for what links them.
+# Toolchain file for Debian's cross compiler for AArch64, whose programs run under qemu-user.
+# QKV_SYSROOT names a directory with Debian's libraries for arm64 (scripts/wheel/sysroot.sh), which
+# qkv_app and the Python package link.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
-# No notes that GCC 10.1 changed how a pair of floats is passed.
+# -Wno-psabi silences notes that GCC 10.1 changed how a pair of floats is passed.
 set(CMAKE_CXX_FLAGS_INIT -Wno-psabi)
-# The C library of the cross compiler goes with its loader; an arm64 one of this machine may not.
+# LD_LIBRARY_PATH: the cross compiler's loader needs the C library beside it. An arm64 C library
+# that is installed on this machine may have another version.
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L /usr/aarch64-linux-gnu
     -E LD_LIBRARY_PATH=/usr/aarch64-linux-gnu/lib)
 
@@ -20,7 +22,8 @@ if(QKV_SYSROOT)
   set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
   set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
   set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
-  set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)  # nanobind's, and an installed qkv's, are outside it
+  # BOTH: the packages of nanobind and of an installed qkv are outside the sysroot.
+  set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE BOTH)
   set(ENV{PKG_CONFIG_SYSROOT_DIR} ${QKV_SYSROOT})
   set(ENV{PKG_CONFIG_LIBDIR}
       ${QKV_SYSROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${QKV_SYSROOT}/usr/share/pkgconfig)

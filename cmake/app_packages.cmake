@@ -15,7 +15,8 @@ find_package(fmt QUIET)
 qkv_app_needs(fmt_FOUND libfmt-dev)
 find_package(nlohmann_json QUIET)
 qkv_app_needs(nlohmann_json_FOUND nlohmann-json3-dev)
-# Not libzip's own CMake files: Debian 12's demand programs of packages libzip-dev does not need.
+# pkg-config finds libzip, since its CMake files in Debian 12 demand programs of packages on which
+# libzip-dev does not depend.
 find_package(PkgConfig QUIET)
 qkv_app_needs(PKG_CONFIG_FOUND pkg-config)
 if(PKG_CONFIG_FOUND)

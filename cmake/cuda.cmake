@@ -2,7 +2,7 @@
 # nvcc, which compiles the CUDA kernels ahead of time. If it is missing, QKV_CUDA=ON is an error and
 # QKV_CUDA=AUTO becomes OFF. Nothing else of CUDA is needed: qkv opens the driver when it runs.
 
-# Sets `version` to that of an nvcc, "13.0.88", or to "" if the program cannot be run or is none.
+# Sets `version` to that of an nvcc, "13.0.88", or to "" if the program does not run or is no nvcc.
 function(qkv_nvcc_version version nvcc)
   execute_process(COMMAND ${nvcc} --version
     OUTPUT_VARIABLE text ERROR_QUIET RESULT_VARIABLE failed)
@@ -25,7 +25,7 @@ endfunction()
 # Sets QKV_NVCC, nvcc_version, and `nvcc_problem` if no nvcc can be used.
 macro(qkv_find_nvcc)
   set(nvcc_minimum 12.8)
-  # The last of these is what scripts/cuda_env.sh installs.
+  # scripts/cuda_env.sh installs an nvcc here, which is used if there is no other.
   file(GLOB nvcc_of_setup
     ${PROJECT_SOURCE_DIR}/.venv-cuda/lib/python3*/site-packages/nvidia/cu13/bin)
   get_filename_component(nvcc_of_variable "$ENV{CUDACXX}" DIRECTORY)
@@ -53,7 +53,7 @@ macro(qkv_find_nvcc)
     string(CONCAT nvcc_problem "there is no nvcc ${nvcc_minimum} or newer on PATH, nor by CUDACXX, "
       "CUDA_HOME or QKV_NVCC")
   elseif(NOT qkv_nvcc_tried STREQUAL "${QKV_NVCC} ${CMAKE_CXX_COMPILER}")
-    # nvcc reads a file by the compiler of the library, and refuses those that it does not know.
+    # nvcc runs the library's compiler, and refuses versions of it that it does not know.
     set(tried ${PROJECT_BINARY_DIR}/CMakeFiles/qkv_nvcc)
     file(WRITE ${tried}.cu "#include <cstdint>\n__global__ void kernel(std::uint32_t*) {}\n")
     execute_process(

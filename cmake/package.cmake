@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cpack -G DEB` makes a Debian package of what is installed, without qkv_mpi, whose library would
-# become a dependency of everyone. scripts/deb.sh calls it. Its dependencies are those of the
-# machine that makes it, so a package is for one release of Debian.
+# `cpack -G DEB`, which scripts/deb.sh calls, makes a Debian package of what is installed. It leaves
+# out qkv_mpi, since every user would have to install MPI. The package depends on the versions of
+# libraries on the machine that makes it, so it is for one release of Debian.
 
 set(package_dir ${PROJECT_SOURCE_DIR}/packaging/debian)
 set(package_out ${PROJECT_BINARY_DIR}/package)

@@ -27,7 +27,7 @@ function(qkv_target target)
     # The order of a sum is part of its meaning: no fused multiply-adds except explicit ones.
     -ffp-contract=off
     -Wall -Wextra -Wpedantic
-    # What is added to a list and forgotten elsewhere does not compile.
+    # A switch that lacks an enumerator does not compile.
     -Werror=switch
     -Wcast-qual $<$<COMPILE_LANGUAGE:CXX>:-Wextra-semi> -Wfloat-conversion
     $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Wold-style-cast>
@@ -37,9 +37,10 @@ function(qkv_target target)
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 endfunction()
 
-# Files of one component (folder), listed in its directory. With QKV_UNITY it is one translation unit,
-# so that its headers are parsed and its templates instantiated once; a file with its own definitions
-# stays separate. A large one may be split into several units, by name; small ones may share one.
+# Adds the files of a component (folder). With QKV_UNITY a component is one translation unit, so
+# that its headers are parsed and its templates instantiated once; a file with its own definitions
+# stays separate. A large component may be split into several units, by name; small ones may share
+# one.
 function(qkv_component target component)
   target_sources(${target} PRIVATE ${ARGN})
   set_source_files_properties(${ARGN} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${component})

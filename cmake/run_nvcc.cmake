@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command of nvcc, with what ptxas says in a file and, if it fails, on the terminal.
+# Runs a command of nvcc and writes its output, with the messages of ptxas, to the file LOG. If the
+# command fails, or the output has a warning, CMake's error or warning shows the output.
 #   cmake -DLOG=FILE -P run_nvcc.cmake -- COMMAND...
 set(command "")
 math(EXPR last "${CMAKE_ARGC} - 1")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several documents in one sequence that do not attend to each other. The mask is evaluated once,
 // by precompute(); calls then skip all tiles of 64 x 64 pairs between different documents.
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 

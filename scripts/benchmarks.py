@@ -46,7 +46,7 @@ class Results:
         return value
 
     def fastest(self, report, row, names):
-        """The name of the package, of these, whose time is the shortest."""
+        """The package, among `names`, with the shortest time."""
         ratios = self.rows(report)[row]["ratios"]
         return min(names, key=lambda name: ratios[name])
 
@@ -167,6 +167,7 @@ def decode(r):
     def share(n, suffix=""):
         return r.value("decode", f"decode/T16384-D128-queries{n}{suffix}", "share_of_read")
 
+    # The time relative to float32, from the bytes of a number and the shares of the rate of reads.
     def time(n, suffix, size):
         own, float32 = share(n, suffix), share(n)
         return "noisy" if own is None or float32 is None else f"{size / 4 * float32 / own:.2f}"
@@ -191,7 +192,7 @@ def pages(r):
 def additive(r):
     keops = measured(r, "additive-peers", ("KeOps, factored by hand",))
     names = ("qkv, 10^9 tanh/s", "PyTorch", *(name.removesuffix(" by hand") for name in keops))
-    # PyTorch is eager or compiled, as it is faster.
+    # PyTorch's time is the shorter of eager and compiled.
     ways = [("PyTorch, eager", "PyTorch, compiled"), *((name,) for name in keops)]
     yield ["B, Tq, Tk", *(cell for name in names for cell in (name, "with gradients"))]
     for words, case in (

@@ -3,7 +3,7 @@
 # Usage: scripts/build.sh PRESET [TARGET...]
 # Configures and builds a preset: everything with its tests, or only the named targets. The compiler
 # output is in build/logs (scripts/quietly.sh).
-# QKV_CUDA in the environment, ON or OFF, is that option of the preset "release".
+# The environment variable QKV_CUDA, ON or OFF, sets the option of that name in preset "release".
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

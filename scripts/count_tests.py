@@ -4,8 +4,7 @@
 
 usage: count_tests.py REPORT.xml... [--not-run FOLDER REASON]
 --not-run: pytest is not installed, so the test functions below FOLDER count as skipped.
-Exit 1 if a test failed or could not run, or if no test of a report was run or deliberately
-skipped.
+Exit 1 if a test failed or could not run, if a report is missing or has no test, or if none passed.
 """
 
 import argparse
@@ -16,12 +15,13 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 def count_functions(path):
-    """How many functions and methods of a file pytest would call; a parametrised one counts once."""
+    """How many functions and methods of a file pytest calls; a parametrised one counts once."""
     return len(re.findall(r"^ *(?:async )?def test", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def ctest_verdict(case):
-    """passed, failed or skipped. A test that could not even start has failed."""
+    """passed, failed or skipped. A test that could not even start has failed. One that skipped
+    itself has a message that names ctest's property SKIP_RETURN_CODE or SKIP_REGULAR_EXPRESSION."""
     status = case.get("status")
     if status == "run":
         return "passed"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/cuda_env.sh
-# Makes sure that there is an nvcc for the CUDA kernels: CMake's choice (cmake/cuda.cmake) of one on
-# PATH, by CUDACXX or CUDA_HOME, or else .venv-cuda, which is filled from a package index (by pip's
-# own settings, 104 MB). Does nothing if there is one.
+# Makes sure that cmake/cuda.cmake finds an nvcc for the CUDA kernels: that of CUDACXX or CUDA_HOME,
+# one on PATH, or else the one in .venv-cuda, which is filled from a package index (by pip's own
+# settings, 104 MB). Does nothing if there is an nvcc that is new enough.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

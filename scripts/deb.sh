@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/deb.sh
 # Makes dist/qkv_VERSION-1_ARCHITECTURE.deb from the release build, for the release of Debian that
-# runs here. DEBFULLNAME and DEBEMAIL name its maintainer. lintian, if it is there, must find no
-# error; without DEBEMAIL the maintainer's address is none that a package could be uploaded with, so
-# that is not asked.
+# runs here. DEBFULLNAME and DEBEMAIL name the package's maintainer. lintian, if it is there, must
+# find no error. Without DEBEMAIL the maintainer is root@localhost, which lintian would refuse, so
+# that its checks of the address are left out.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/docs_env.sh
 # Creates .venv-docs, where the site of the documents is built, from a package index (by pip's own
-# settings). Does nothing if it is there. Fails without an index.
+# settings). Does nothing if .venv-docs has what is required now. Fails without an index.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by the other scripts: the root of the checkout, new enough tools first on PATH, all cores.
+# Sourced by the other scripts: goes to the root of the checkout, puts a new enough CMake first on
+# PATH, and lets builds and tests use all cores.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/fuzz.sh SECONDS [TARGET...]
-# Feeds each reader (or those named) malformed input for that long; with 0 seconds only the seeds and
-# the corpus of earlier runs. The corpus is kept in build/fuzz/corpus; an input
-# that breaks a reader is left in build/fuzz/found and makes the exit code 1. Turn it into a test.
+# Feeds each reader (or those named) malformed input for so many seconds; with 0 seconds, only the
+# seeds and the corpus of earlier runs. The corpus is kept in build/fuzz/corpus. An input that
+# breaks a reader is left in build/fuzz/found and makes the exit status 1: turn it into a test.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

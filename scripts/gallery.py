@@ -7,8 +7,8 @@ usage: .venv-python/bin/python scripts/gallery.py --write    write them into doc
 
 Most are outputs of the notebooks, as stored in examples/notebooks. The heads of the small Llama
 need its files (stories260K in QKV_DATA_DIR) and Transformers; without them that picture is left as
-it is. --check exits with 1 if a picture differs. In the two that are computed here, colours of cells
-may differ a little, because targets of the CPU round differently. The picture of the page is not
+it is. --check exits with 1 if a picture differs. In the two that are computed here, colours of
+cells may differ a little, because CPU targets round differently. The picture of the page is not
 compared, because browsers differ; it also needs Chromium and python/requirements-browser.txt.
 """
 
@@ -33,7 +33,7 @@ IMAGES = ROOT / "docs" / "images"
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
 GAP = 24  # between pictures, in units of the SVG
 PAGE = "gallery/page.png"
-NEAR = 24  # of 255: a colour's difference that counts as none; that of zero and almost zero is 22
+NEAR = 24  # of 255: a difference of colours that counts as none; zero and almost zero differ by 22
 
 # Each picture of a notebook: its notebook, the cells that show it, and the number of columns.
 FROM_NOTEBOOKS = {
@@ -76,7 +76,7 @@ def outputs(notebook, cells):
 
 
 def grid(documents, columns):
-    """One SVG with these ones in rows of so many; a single one as it is."""
+    """One SVG of the documents in rows of `columns`; a single document is returned as it is."""
     if len(documents) == 1:
         return documents[0]
     parts, y, width = [], 0.0, 0.0
@@ -124,7 +124,7 @@ def pooled():
 
 
 def stories(**options):
-    """Every head of stories260K as a picture, or None where its files or Transformers are missing."""
+    """A picture of every head of stories260K, or None if its files or Transformers are missing."""
     if not (DATA / "stories260K").exists() or importlib.util.find_spec("transformers") is None:
         return None
     path = ROOT / "examples" / "python" / "stories260k.py"
@@ -148,7 +148,7 @@ def stories_heads():
 
 
 def page():
-    """A PNG of the page of stories260K in Chromium, or None where anything that it needs is missing."""
+    """A PNG of the page of stories260K in Chromium, or None if what it needs is missing."""
     chromium = shutil.which("chromium")
     picture = stories() if chromium and importlib.util.find_spec("playwright") else None
     if picture is None:

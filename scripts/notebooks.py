@@ -6,9 +6,9 @@ usage: .venv-python/bin/python scripts/notebooks.py --write [NAME...]    store t
        .venv-python/bin/python scripts/notebooks.py --check [NAME...]    compare with those stored
 NAME: such as 003; without any: all notebooks.
 
---check exits with 1 if a cell fails or an output differs. Texts are compared word by word, of
-pictures the texts that they show and those under the pointer. Because targets of the CPU round
-differently, numbers may differ by 0.015 percent, or with two or more decimals by one in the last.
+--check exits with 1 if a cell fails or an output differs. Texts are compared word by word; of a
+picture those that it shows, also under the pointer. Because targets of the CPU round differently,
+numbers may differ by 0.015 percent, or with two or more decimals by one in the last.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def read(path):
 
 @contextlib.contextmanager
 def folders_of_its_own():
-    """Keeps settings and histories of the user's Jupyter out, and our files out of the user's."""
+    """Keeps the settings and histories of the user's Jupyter apart from those of this run."""
     names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     before = {name: os.environ.get(name) for name in names}
     with tempfile.TemporaryDirectory(prefix="qkv-") as folder:
@@ -87,7 +87,7 @@ def executed(path, where=FOLDER):
 
 
 def texts(output):
-    """(kind, text) of an output; of an SVG only its texts, which hold all numbers of a map."""
+    """(kind, text) of an output. An SVG counts by its texts alone, which hold a map's numbers."""
     if output.output_type == "stream":
         return [(output.name, output.text)]
     if output.output_type == "error":
@@ -103,8 +103,9 @@ def agree(stored, fresh):
     if NUMBER.sub("#", stored) != NUMBER.sub("#", fresh):
         return False
     for a, b in zip(NUMBER.findall(stored), NUMBER.findall(fresh)):
-        decimals = len(a.partition(".")[2])
-        unit = 1.01 * 10.0**-decimals if decimals > 1 else 0.0
+        mantissa, _, exponent = a.partition("e")
+        decimals = len(mantissa.partition(".")[2])
+        unit = 1.01 * 10.0 ** (int(exponent or 0) - decimals) if decimals > 1 else 0.0
         if abs(float(a) - float(b)) > max(unit, 1.5e-4 * abs(float(a))):
             return False
     return True

@@ -2,22 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/python_env.sh
 # Creates .venv-python, where the Python package is built and tested, from a package index (by pip's
-# own settings). PyTorch is installed only as its CPU build. Does nothing if everything is
-# there. Without an index there is no .venv-python: the Python tests are skipped, and counted.
+# own settings). PyTorch is installed only as its CPU build. Does nothing if everything is there.
+# Without an index there is no .venv-python: the Python tests are counted as skipped.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
 readonly wanted=(python/requirements-{test,torch,transformers,notebooks,browser,mpi}.txt)
 readonly pytorch_index=https://download.pytorch.org/whl/cpu
 readonly pip=(.venv-python/bin/python -m pip --disable-pip-version-check --no-input --retries 2
-  --timeout 60 --quiet --quiet)  # twice: no warnings of an index's settings
+  --timeout 60 --quiet --quiet)  # twice, so that pip does not warn of an index's settings
 
 if python_env_is_ready; then exit 0; fi
 
 try_install() { "${pip[@]}" install --no-deps --requirement "$@"; }
 
-# Whether the index answers: one small package shows whether it cannot be reached or lacks a
-# package.
+# Whether the index answers. It is asked for one small package, which tells an index that cannot be
+# reached from one that lacks a package.
 index_answers() {
   "${pip[@]}" download --no-deps --dest .venv-python/asked \
     "$(grep "^iniconfig==" "${wanted[0]}")" >/dev/null 2>&1

@@ -8,7 +8,7 @@ source "$(dirname "$0")/env.sh"
 report=${1:?usage: scripts/python_tests.sh REPORT.xml [PYTEST-ARGUMENT...]}
 shift
 rm -f "$report"
-# Many of these processes run at once: PyTorch uses one thread in each.
+# PyTorch uses one thread in each of pytest's processes, which are as many as processors.
 export OMP_NUM_THREADS=1
 exec .venv-python/bin/python -m pytest --quiet --numprocesses "$CTEST_PARALLEL_LEVEL" \
   --dist worksteal --junitxml "$report" "$@"

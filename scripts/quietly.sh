@@ -31,7 +31,7 @@ if [ -t 1 ]; then
 else
   "$@" >"$log" 2>&1 </dev/null || { status=$? && show_errors; }
 fi
-times >"$log.$$.times"  # the second line: of the shell's children
+times >"$log.$$.times"  # the second line has the user and system time of the shell's children
 cpu=$(awk -F'[ms ]+' 'NR == 2 { printf "%.0f", $1 * 60 + $2 + $3 * 60 + $4 }' "$log.$$.times")
 rm "$log.$$.times"
 ((status)) || echo "$name: done in $SECONDS s, $cpu CPU seconds"

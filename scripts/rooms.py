@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Counts the lines of each room (a folder of the source): its code, comments and tests. The table
-is in docs/contributing/building.md.
+is in docs/contributing/building.md, "the page".
 
 usage: rooms.py            print the table
-       rooms.py --write    write it into docs/contributing/building.md
-       rooms.py --check    exit 1 if a number in docs/contributing/building.md is more than a tenth and 50 lines off
+       rooms.py --write    write it into the page
+       rooms.py --check    exit 1 if a number in the page is off by more than a tenth and 50 lines
 
-Blank lines do not count. A docstring counts as a comment.
+Blank lines do not count. A docstring counts as a comment. All lines of tests count as tests.
 """
 
 import io
@@ -21,7 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "contributing" / "building.md"
 BEGIN, END = "<!-- scripts/rooms.py --write -->\n", "<!-- end of scripts/rooms.py -->\n"
 
-# Each room and its tests: folders or single files, relative to the root. A file belongs to the longest match.
+# Each room and its tests: folders, files, or beginnings of names of files (tests/oracle), relative
+# to the root. A file belongs to the longest match.
 ROOMS = {
     "include/qkv": ("include/qkv", ""),
     "src/core": ("src/core", "tests/core"),

@@ -123,8 +123,8 @@ if ((${#missing[@]})); then
   ((${#missing[@]} == 0)) || give_up "installed, yet not working" "${missing[@]}"
 fi
 
-# What some tests need, which are skipped without it: Chromium for pages, Open MPI for several
-# processes. Whatever keeps it from being installed is a message.
+# optional COMMAND TESTS PACKAGE... installs the packages unless COMMAND is there. If they cannot be
+# installed, a message says which tests will be skipped.
 optional() {
   local command=$1 what=$2
   shift 2
@@ -153,5 +153,5 @@ fi
 # Makes the environment of the Python package, from a package index.
 if [[ $level == test || $level == docs || $level == check ]]; then scripts/python_env.sh; fi
 
-# Makes sure of the compiler of the CUDA kernels.
+# Makes sure that nvcc, the compiler of the CUDA kernels, is there.
 if [[ ${QKV_CUDA:-} == ON ]]; then scripts/cuda_env.sh; fi

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/site.sh
 # Builds the site of the documents, build/docs/html, with the C++ reference from the public headers
-# and the Python reference from the package in .venv-python. Warnings are errors. Links to files that
-# are no pages lead below the address QKV_REPOSITORY, if it is in the environment, else to copies.
-# The last line counts the pages. Exits with 77, after a message, without what it needs.
+# and the Python reference from the package in .venv-python. Warnings are errors. Links to files
+# that are not pages lead below the address QKV_REPOSITORY, if it is in the environment, else to
+# copies. The last line counts the pages. If a tool or package is missing, a message names it, and
+# the script exits with 77.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/test.sh PRESET [CTEST-ARGUMENT...]
-# Runs the tests of a built preset and counts them; for release also the Python package's,
-# unless there are ctest arguments. The last line: N passed, M failed, K skipped.
-# QKV_TEST_SCALE in the environment: the percentage of repetitions to run (tests/support/scale.h).
+# Runs the tests of a built preset and counts them; for release also the Python package's, unless
+# there are ctest arguments. The last line: N passed, M failed, K skipped. QKV_TEST_SCALE in the
+# environment is the percentage of repetitions to run (tests/support/scale.h), by default 10.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 

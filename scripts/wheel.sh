@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/wheel.sh [x86_64|aarch64]
-# Makes dist/qkv-VERSION-*-manylinux_*.whl: the package with the libraries it links and their
-# licences, for machines that have neither. One wheel serves Python 3.12 and newer, by the stable
-# ABI; each older Python has its own. Those of which scripts/wheel/pythons.sh finds no interpreter
-# are left out, with a message. For aarch64 all is cross-compiled, for Debian 12's libraries.
+# Makes dist/qkv-VERSION-*-manylinux_*.whl: the package with the libraries that it links, and their
+# licences. One wheel serves Python 3.12 and newer, by the stable ABI; each older Python has its
+# own. A Python of which scripts/wheel/pythons.sh finds no interpreter is left out, with a message.
+# For aarch64 everything is cross-compiled, with Debian 12's libraries.
 set -euo pipefail
 source "$(dirname "$0")/env.sh"
 
@@ -31,9 +31,9 @@ make_environment() {
     --requirement "$requirements" && cp "$requirements" "$env/made-from"
 }
 
-# Packs the wheel of a Python: VERSION, INTERPRETER with the build tools. For AArch64 its headers are
-# Debian's for arm64; of a version that Debian 12 has not, this machine's, whose types have the sizes
-# of AArch64.
+# Packs the wheel of a Python: VERSION, INTERPRETER with the build tools. For AArch64, Python's
+# headers are Debian's for arm64, or if Debian 12 lacks the version, this machine's: types have the
+# same sizes on both.
 pack() {
   local command=(scripts/wheel/pack.sh "$2" "$here/$1/build-$machine" "$packed")
   local headers=$sysroot/usr/include/python$1
@@ -77,7 +77,7 @@ for entry in "${pythons[@]}"; do
     make_environment "$version" "$python"
     python=$PWD/$here/$version/venv/bin/python
   fi
-  # python_package.sh has packed this machine's own.
+  # For this machine and the Python of .venv-python, python_package.sh has packed the wheel.
   if [[ $machine == aarch64 || $python != "$PWD"/.venv-python/* ]]; then pack "$version" "$python"; fi
   made[$kind]=yes
 done

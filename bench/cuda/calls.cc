@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// qkv::cuda::attention() and attention_backward() by C functions, for scripts/measure/cuda_peers.py
-// and cuda_gradients.py: one shared library that a program loads on a machine without a compiler,
-// whose arrays are another library's.
+// C functions for qkv::cuda::attention() and attention_backward(), in a shared library that
+// scripts/measure/cuda_calls.py loads on machines without a compiler. The arrays are PyTorch's.
 #include <cstdint>
 #include <exception>
 #include <span>
@@ -26,7 +25,7 @@ struct QkvArray {
 struct QkvCall {
   QkvArray q, k, v, cu_seqlens_q, cu_seqlens_k;
   QkvArray bias, keep, padding, key_lengths, alibi, sinks, offsets;
-  QkvArray wq, wk, score_v, score_b;  // of an additive score, which wq asks for
+  QkvArray wq, wk, score_v, score_b;  // the additive score's; without wq, scaled dot
   QkvArray out, lse, row_max, column_sums, value_sums, entropy, weights;
   double scale;  // NaN: the default
   double softcap;
@@ -40,7 +39,7 @@ struct QkvCall {
   void* stream;
 };
 
-// The arrays of a backward call besides those of the call whose out and lse are saved.
+// The arrays of a backward call that the QkvCall of its forward call does not have.
 struct QkvGradients {
   QkvArray dout, dlse;
   QkvArray dq, dk, dv;
@@ -95,14 +94,14 @@ Options options_of(const QkvCall& call) {
   return options;
 }
 
-// The text that a function of this thread has returned last.
+// Stores a text until the thread's next one, so that a C function can return it.
 const char* keep_text(std::string text) {
   thread_local std::string kept;
   kept = std::move(text);
   return kept.c_str();
 }
 
-// Calls f(). Returns null, or the text of the error until the next call.
+// Calls f(). Returns null, or the error's text by keep_text().
 template <class F>
 const char* error_of(const F& f) {
   try {
@@ -123,7 +122,8 @@ extern "C" {
 [[gnu::visibility("default")]] const char* qkv_cuda_why_no_device();
 [[gnu::visibility("default")]] std::int64_t qkv_cuda_size_of_call();
 
-// Put a call into its stream. Return null, or the text of the error until the next call.
+// Puts a call into its stream. Returns null, or the error's text, which the thread's next text
+// replaces. qkv_cuda_attention_backward() works alike.
 const char* qkv_cuda_attention(const QkvCall* call) {
   return error_of([&] {
     const Outputs outputs{.out = view_of(call->out),
@@ -149,7 +149,7 @@ const char* qkv_cuda_attention_backward(const QkvCall* call, const QkvGradients*
 // Why there is no device, or "".
 const char* qkv_cuda_why_no_device() { return keep_text(cuda::why_no_device()); }
 
-// With which a caller checks that its struct is this one.
+// The size of QkvCall in bytes, with which a caller compares that of its own declaration.
 std::int64_t qkv_cuda_size_of_call() { return sizeof(QkvCall); }
 
 }  // extern "C"

@@ -6,12 +6,12 @@
 
 #include "broadcast_loops.h"
 
-// The loops of BroadcastLoops for any vector width. One source file for each width includes this
-// header and is compiled for the width; its struct L names the width's operations.
+// The loops of BroadcastLoops for any vector width. broadcast_avx2.cc and broadcast_avx512.cc
+// include this header, are compiled for their width, and pass its operations as the class L.
 namespace qkv::bench {
 namespace {
 
-// Computes `registers` vectors of out = x [n] w [n,stride] + bias.
+// Computes `registers` vectors of out = x [n] w [n,stride] + bias, or without a bias if it is null.
 template <class L, int registers>
 void row_times_matrix(const float* x, const float* w, const float* bias, float* out, Index n,
                       Index stride) {
@@ -28,6 +28,7 @@ void row_times_matrix(const float* x, const float* w, const float* bias, float* 
   for (int r = 0; r < registers; ++r) L::store(out + r * L::kLanes, sums[r]);
 }
 
+// out [m] = x [n] w [n,m] + bias [m], or without a bias if it is null.
 template <class L>
 void row_times(const float* x, const float* w, const float* bias, float* out, Index n, Index m) {
   constexpr int kFull = 8;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broadcast.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <variant>
 
 #include <fmt/format.h>
@@ -16,9 +18,12 @@
 namespace qkv::bench {
 namespace {
 
+// The loops of the width that the library's calls use. The targets avx512bf16 and amx differ from
+// avx512 only in products of BF16, and this formula is one in float32.
 std::optional<BroadcastLoops> loops_here() {
-  if (cpu_target() == "avx512") return broadcast_avx512();
-  if (cpu_target() == "avx2") return broadcast_avx2();
+  const std::string_view target = cpu_target();
+  if (target == "amx" || target == "avx512bf16" || target == "avx512") return broadcast_avx512();
+  if (target == "avx2") return broadcast_avx2();
   return std::nullopt;
 }
 
@@ -91,12 +96,9 @@ class Composition {
 // Whether the formula supports the problem.
 bool takes(const Problem& problem, const BroadcastLoops& loops) {
   const Shape& s = problem.shape;
-  const Options& o = problem.options;
   return units_of(problem) > 0 && problem.pass == Pass::kForward && s.H * s.G == 1 &&
          s.dtype == DType::kFloat32 && units_of(problem) % loops.lanes == 0 &&
-         s.value_width() % loops.lanes == 0 && o.masks.empty() && o.mods.empty() &&
-         !o.bias.given() && !o.alibi.given() && !o.sinks.given() && o.softcap == 0 &&
-         o.dropout.p == 0 && !o.scale;
+         s.value_width() % loops.lanes == 0 && has_score_alone(problem);
 }
 
 // Binds the formula with the block of keys that is fastest here, found by experiment.

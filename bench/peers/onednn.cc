@@ -126,10 +126,8 @@ class Composition {
 // Whether the problem is one that onednn_peer() supports.
 bool is_plain(const Problem& problem) {
   const Shape& s = problem.shape;
-  const Options& o = problem.options;
-  return s.B * s.H * s.G == 1 && s.dtype == DType::kFloat32 && o.masks.empty() && o.mods.empty() &&
-         !o.bias.given() && !o.alibi.given() && !o.sinks.given() && o.softcap == 0 &&
-         o.dropout.p == 0 && std::holds_alternative<ScaledDot>(o.score);
+  return s.B * s.H * s.G == 1 && s.dtype == DType::kFloat32 && s.value_width() == s.D &&
+         std::holds_alternative<ScaledDot>(problem.options.score) && has_score_alone(problem);
 }
 
 std::function<void()> bind(const Problem& problem, const std::vector<View>& results, int threads) {

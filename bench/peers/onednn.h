@@ -9,7 +9,8 @@ namespace qkv::bench {
 // The strongest plain composition with oneDNN: softmax(scale q k^T) v by its matrix product,
 // softmax and matrix product; the gradients by five products, the softmax and its gradient. It
 // computes blocks of query rows, so that the scores stay in the caches. Supports one head in
-// float32 without options, and the products of linear layers on one thread.
+// float32 without options, whose values are as wide as its keys and whose Tq is a multiple of 16,
+// and the products of linear layers on one thread.
 Peer onednn_peer();
 
 }  // namespace qkv::bench

@@ -15,7 +15,7 @@
 #include "../problem.h"
 #include "../session.h"
 
-// The parts that the compositions of both passes share.
+// The parts that the two passes and the products of layers share.
 namespace qkv::bench {
 
 using Desc = dnnl::memory::desc;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started by mpirun, for scripts/measure/rank_speed.py: measures attention over ranks, and the
-// messages that it needs.
+// Measures attention over ranks, and the messages that it needs. scripts/measure/rank_speed.py runs
+// it by mpirun.
 //
 // usage: mpirun -n P ring_speed T HEADS CHANNELS ZIGZAGS CAUSAL ROUNDS
-// Prints one line of JSON: seconds of each round (of the slowest rank), bytes and latency of
-// messages between ranks 0 and 1, and the peak memory of each rank in KiB.
+// Prints one line of JSON: the seconds of each round (of the slowest rank), the latency in seconds
+// and the bytes per second of messages between ranks 0 and 1, and each rank's peak memory in KiB,
+// once before the first call and once at the end.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -42,8 +43,7 @@ double seconds_of(const std::function<void()>& f) {
   return spent;
 }
 
-// The seconds of a message of that size from rank 0 to rank 1: half of there and back, the best of
-// many.
+// The seconds of a message between ranks 0 and 1: half of the best of 20 round trips.
 double seconds_of_message(int rank, std::size_t bytes) {
   std::vector<char> data(bytes);
   double best = 1e9;

@@ -76,6 +76,7 @@ def read_model(folder):
 
 def read_pieces(folder, count=512):
     """Reads tok512.bin and returns the bytes of each token."""
+    # The file begins with the longest token's length in 4 bytes. A token is score, length, bytes.
     data, at, pieces = (folder / "tok512.bin").read_bytes(), 4, []
     for _ in range(count):
         _, length = struct.unpack_from("fi", data, at)

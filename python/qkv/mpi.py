@@ -230,7 +230,7 @@ def ring_attention_backward(
 
     Args:
         dout, dlse: gradients of the loss with respect to this process's out and lse; None for zero.
-        q, k, v and all options: as in the call of `ring_attention`.
+        q, k, v, comm and all options: as in the call of `ring_attention`.
         out, lse: the results of that call.
 
     Returns:

@@ -1,21 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND [ARGUMENT...]
-# Runs a command in build/roots/SUITE, without a network unless --network. The checkout and each
-# DIRECTORY are there, read-only, at their own paths. All that the command writes is thrown away.
-# Needs to be root.
+# Runs a command in the root build/roots/SUITE (scripts/bare/make.sh), without a network unless
+# --network. The checkout and each DIRECTORY are there, read-only, at their own paths. All that the
+# command writes is thrown away. Needs to be root.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
-readonly root=$PWD/build/roots/${1:?usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND}
+usage() {
+  echo "usage: scripts/bare/in.sh SUITE [--network] [--bind DIRECTORY]... COMMAND [ARGUMENT...]" >&2
+  exit 2
+}
+
+(($# > 0)) || usage
+readonly root=$PWD/build/roots/$1
 shift
 apart=(unshare --mount --pid --fork --kill-child)
 network=--net
 binds=("$PWD")
-while [[ $1 == --* ]]; do
+while [[ ${1:-} == --* ]]; do
   case $1 in
     --network) network="" ;;
     --bind)
+      (($# > 1)) || usage
       binds+=("$2")
       shift
       ;;
@@ -26,6 +33,7 @@ while [[ $1 == --* ]]; do
   esac
   shift
 done
+(($# > 0)) || usage
 
 # The mounts are seen by these processes alone, and end with them.
 # shellcheck disable=SC2016

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/bare/make.sh SUITE
 # Makes build/roots/SUITE with debootstrap: the smallest system of that Debian release, with Python
-# and without a compiler; of bookworm-arm64 and so on, that of another architecture, whose programs
-# run under qemu. Does nothing if it is there. Needs to be root, and Debian's archive; QKV_MIRROR names
-# another one.
+# and without a compiler. A SUITE such as bookworm-arm64 is a system of another architecture, whose
+# programs run under qemu. Makes nothing if the root is there. Needs to be root, and Debian's
+# archive or the mirror that QKV_MIRROR names.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -12,7 +12,7 @@ readonly suite=${1:?usage: scripts/bare/make.sh SUITE}
 readonly root=$PWD/build/roots/$suite
 readonly binfmt=/proc/sys/fs/binfmt_misc
 if [[ $suite == *-arm64 && ! -e $binfmt/qemu-aarch64 && -f /usr/lib/binfmt.d/qemu-aarch64.conf ]]; then
-  # Where no service has told the kernel which programs are qemu's.
+  # No service has told the kernel to run arm64 programs by qemu, as in a container.
   [ -e $binfmt/register ] || mount -t binfmt_misc binfmt_misc $binfmt || true
   cat /usr/lib/binfmt.d/qemu-aarch64.conf >$binfmt/register || true
 fi
@@ -29,7 +29,7 @@ arch=""
 if [[ $suite == *-arm64 ]]; then arch=arm64; fi
 rm -rf "$root.new"
 mkdir -p "$root.new"
-# In a mount namespace of its own, so that nothing stays mounted below build/.
+# debootstrap has its own mount namespace, so that nothing stays mounted below build/.
 scripts/quietly.sh "root $suite" unshare --mount debootstrap --variant=minbase --include=python3,python3-venv \
   ${arch:+"--arch=$arch"} "${suite%-*64}" "$root.new" ${QKV_MIRROR:+"$QKV_MIRROR"} >&2
 mv "$root.new" "$root"

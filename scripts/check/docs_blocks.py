@@ -10,17 +10,18 @@ What is done with a fenced block depends on its language:
   sh       run by bash, the built qkv first on PATH
   console  lines after "$ " are run; the other lines, if any, are what they must print; with lines
            such as [exit 2]: what commands must print and end with (docs_blocks_exits.py)
-  python   run by the checkout's .venv-python, in one process with the document's python blocks
-           above it; those that import one of qkv, torch, transformers when it is missing are counted
-           and listed, and so are commands that name a file which only they write
+  python   run by the checkout's .venv-python (without it, .venv), in one process with the
+           document's python blocks above it; where qkv, torch or transformers is missing, a block
+           that imports it, python blocks below that, and commands that name a file which only such
+           blocks write are not run, but counted and listed
   text, json, cmake   shown only
 <!-- output --> before a text block: exactly what the block above prints on stdout.
 <!-- run: no, REASON --> before a sh, console or python block: not run, but counted and listed; sh
 and console only for commands that install, fetch or build.
 All blocks of a document run in order in one temporary directory, which has links to the files and
 directories at the top of the checkout: commands are typed as if there and leave nothing behind.
-The cpp blocks are compiled together as one program, which is much cheaper, and runs each of them in
-a process of its own. A block then also passes if only another block has an #include it needs;
+The cpp blocks are compiled together as one program, which is much cheaper; each block is run in a
+process of its own. A block then also passes if only another block has an #include that it needs;
 --separately, for the long check, compiles each alone and finds that.
 Exit 1 on a failure, or when no block was run.
 """
@@ -88,7 +89,8 @@ def read_blocks(text):
 
 @functools.cache
 def entries_of(root):
-    """The names of what the checkout has in its root, and of its builds."""
+    """The names in the root of what git tracks, and build; without git, of everything there. Hidden
+    files and folders are left out."""
     if not (root / ".git").exists():
         return [entry.name for entry in root.iterdir() if not entry.name.startswith(".")]
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, stdout=subprocess.PIPE, check=True)

@@ -3,11 +3,11 @@
 
 Most of the time to compile a small program goes into its headers, so the blocks share one
 translation unit: includes first, each of them once, then every block in a namespace of its own.
-`program N` runs the N-th. `int main()` becomes `auto main()`: a function of that name that is not
-the program's main must return its declared type, and with `auto` a missing return is valid.
+`program N` runs block N, from 0. `int main()` becomes `auto main()`: in a namespace, main is a
+function like any other, which must return a value if it is declared int, and need not if auto.
 
-Only compiling a block alone finds a missing include that another block has, and a global object
-that another block's run constructs as well. Blocks in C are always compiled alone.
+Only compiling a block alone finds an include that it lacks and another block has. Global objects of
+all blocks are constructed in every run of the joint program. Blocks in C are always compiled alone.
 """
 
 import itertools
@@ -100,8 +100,8 @@ class Compiler:
     def __init__(self, root, build, directory):
         self.root, self.build, self.directory = root, build, pathlib.Path(directory)
         self.binaries = itertools.count()
-        self.commands = {}  # commands by the names of the programs that were compiled together
-        self.reasons = {}  # the reasons, by name, why other programs were not
+        self.commands = {}  # by name: the command that runs a program compiled together with others
+        self.reasons = {}  # by name: why a program is compiled alone, or None if it is not
         self.together = None  # the future of compile_together, if requested
 
     def compile(self, text):
@@ -154,7 +154,7 @@ class Compiler:
         return call([binary], directory, environment)
 
     def run(self, program, directory, environment):
-        """A program's output, run in a directory; compiles it now if necessary."""
+        """The output of a program in C++, run in a directory; compiled now unless it already is."""
         if self.together:
             self.together.result()
         together = self.commands.get(program.name)

@@ -6,8 +6,9 @@
     [exit 2]
 
 Each command is run by itself. It must print the lines below it and end with the status of the line
-[exit N] that follows; commands in a row share what follows the last of them. One that fails prints
-to standard error alone, and leaves every file as it was. [...] in a line is any text.
+[exit N] that follows; commands in a row share what follows the last of them. A command whose status
+is not 0 must print to standard error alone, and leave every file as it was. [...] in a line is any
+text.
 """
 
 import os

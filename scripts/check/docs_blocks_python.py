@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The python blocks of one document: one process runs them all, in order.
 
-Each block is run with the names that those above it defined. It fails if it raises an exception
-or calls sys.exit with anything but 0; those below it are run all the same. If the process ends
-(os._exit, a crash) or times out, they are not run, and fail too.
+Each block is run with the names that the blocks above it defined. It fails if it raises an
+exception or calls sys.exit with anything but 0 or None; the blocks below it are run all the same.
+If the process ends (os._exit, a crash) or times out, they are not run, and fail too.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ import tempfile
 from docs_blocks_common import SECONDS, Wrong
 
 CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
-# Reads a line for each block, [document, code], and answers with a line: the exit status.
+# The process reads a line for each block, [document, code] in JSON, and answers with a line: the
+# exit status.
 PROCESS = """
 import ctypes, json, os, sys, traceback
 
@@ -77,7 +78,7 @@ class Session:
 
     def __init__(self, directory, environment):
         self.out, self.err = Printed(), Printed()
-        self.over = None  # why it runs no more blocks
+        self.over = None  # why the process runs no more blocks
         reads, requests = os.pipe()
         self.answers, writes = os.pipe()
         self.requests = os.fdopen(requests, "wb", buffering=0)
@@ -102,7 +103,8 @@ class Session:
         return out
 
     def answer(self, block):
-        """Waits for the end of a block and returns its exit status."""
+        """Waits for the end of a block and returns its exit status, 0 if it passed; if the process
+        ended, a text that begins with the status."""
         if not select.select([self.answers], [], [], SECONDS)[0]:
             self.over = f"{block} was not done after {SECONDS} s"
             self.process.kill()

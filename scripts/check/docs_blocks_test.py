@@ -129,8 +129,8 @@ SEPARATELY = [
 ]
 
 
-# Documents where no package is installed: what needs one is counted as not run, and so is a command
-# that reads what it would have written.
+# Documents that are checked as if no package were installed: a block that imports one and python
+# blocks below it are counted as not run, and so is a command that reads a file of these blocks.
 WITHOUT_PACKAGES = [
     ("```sh\ntrue\n```\n```python\nimport qkv\n```\n"
      '```python\nopen("made.txt", "w").write("1")\n```\n```console\n$ cat made.txt\n1\n```\n',

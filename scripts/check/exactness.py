@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks docs/exactness.md: each row of its matrix names tests and controls, and all tests exist.
-So must those that README, the changelog and the other pages name, such as `Suite.Name`.
+"""Checks docs/exactness.md: each row of its matrix names tests and controls, and all of them exist.
+Tests that README, the changelog and the other pages name, such as `Suite.Name`, must exist, too.
 
 usage: exactness.py [ROOT]
        exactness.py --self-test
@@ -17,7 +17,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = "docs/exactness.md"
 NAME = re.compile(r"`(\w+\.\w+)`")
-ELSEWHERE = re.compile(r"`([A-Z]\w*\.(?:[A-Z]\w*|test_\w+))`")  # no file or function of Python
+ELSEWHERE = re.compile(r"`([A-Z]\w*\.(?:[A-Z]\w*|test_\w+))`")  # not page.md, not qkv.f
 GOOGLE = re.compile(r"^(?:TYPED_)?TEST(?:_[FP])?\((\w+),\s*(\w+)\)", re.MULTILINE)
 PYTHON = re.compile(r"^class (\w+)|^    def (test_\w+)", re.MULTILINE)
 CMAKE = re.compile(r"add_test\(NAME ([\w.]+)")

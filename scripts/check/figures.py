@@ -5,10 +5,10 @@
 usage: figures.py [ROOT]     README.md and docs/**/*.md of a checkout (default: this one)
        figures.py --self-test
 
-Figures of speed stand in one place. In docs/ that is a page docs/benchmarks-*.md, whose tables
-scripts/benchmarks.py makes from bench/results/. Elsewhere a figure with a unit of speed, or a ratio
-such as 1.15 x, must follow a mark, which names a file of bench/results/ (without .json), a row of
-it ("-": the file itself) and a key ("base.best_rate" is nested), on one line:
+Figures of speed stand in the pages docs/benchmarks-*.md, whose tables scripts/benchmarks.py makes
+from bench/results/. Elsewhere a figure with a unit of speed, or a ratio such as 1.15 x, must follow
+a mark, which names a file of bench/results/ (without .json), a row of it ("-": the file itself) and
+a key ("base.best_rate" is nested), on one line:
 
     reaches <!-- bench: xeon forward/T2048-D64 share_of_peak -->84.3 % of the peak
 
@@ -30,7 +30,7 @@ import named_files
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import benchmarks  # noqa: E402
 
-# Factors for the number in the file.
+# By unit: the factor from the number in the file to the figure.
 UNITS = {
     "%": 100,
     "x": 1, "×": 1, "": 1,
@@ -248,7 +248,8 @@ def name_faults_of(text):
 
 
 def table_faults():
-    """Faults of a page with a table that differs, with one of an unknown name, and with none."""
+    """(faults of three pages, faults of a right page). In the three a table differs, has an unknown
+    name, and is missing."""
     with tempfile.TemporaryDirectory() as directory:
         root = pathlib.Path(directory)
         (root / "docs").mkdir()

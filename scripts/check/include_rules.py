@@ -14,8 +14,8 @@ import tempfile
 
 # ---- the table ----------------------------------------------------------------------------------
 
-# Each component (folder) of the library qkv and the lower components that it may include; every component may
-# include itself. A component within a component is separate.
+# Each component (folder) of the library qkv and the lower components that it may include; every
+# component may include itself. A component within a component is separate.
 QKV = {
     "core": "",
     "expressions": "core",
@@ -44,7 +44,7 @@ APP = {
     "text": "core",
     "files": "text",
     "picture": "files text",  # files/descriptor.h: PNG is drawn by a child process
-    "page": "text picture",  # its palettes
+    "page": "text picture",  # picture/palettes.h
     "translator/passes": "core layers",
     "translator/search": "core kernels runtime layers translator/passes",
     "translator/model": "files text translator/passes translator/search",
@@ -65,12 +65,12 @@ COMPONENTS = QKV | APP
 
 # Places that may include only the public headers in include/ and their own files.
 OUTSIDE = set("python examples bench".split())
-# The program `qkv` runs the cases of bench/, as "bench/file.h".
+# Components that may also include "bench/file.h": `qkv bench` runs the cases of bench/.
 SEE_BENCH = {"commands/about"}
 
-# Other headers, and the places that may include them: each third-party library is confined to one
-# component. "*" is everywhere; "app" is every component of app/, "commands" every component of the
-# program.
+# Other headers, and the places that may include them: a third-party library is confined to as few
+# components as possible. "*" is everywhere; "app" is every component of app/, "commands" every
+# component of the program. The first row that matches counts.
 HEADERS = [
     (r"hwy/.*", "kernels"),
     (r"(immintrin|x86intrin|cpuid|arm_neon)\.h", "kernels"),
@@ -85,13 +85,13 @@ HEADERS = [
     (r"nanobind/.*", "python"),
     # The peers of the benchmarks, which are in a program of their own.
     (r"dnnl\.hpp|omp\.h|sleef\.h", "bench"),
-    # Only one component starts threads, except the one where Python waits for signals; only
-    # programs print.
+    # Only runtime starts threads, and python one that computes while Python polls for signals. Only
+    # programs print (iostream).
     (r"thread", "runtime python"),
     (r"cxxabi\.h", "python"),  # Python ends threads by unwinding them
     (r"mpi\.h", "mpi include/mpi"),
-    (r"dlfcn\.h", "python cuda commands/shell"),  # workers of a loaded library; the CUDA driver; MPI
-    (r"pthread\.h", "python"),  # fork() ends workers
+    (r"dlfcn\.h", "python cuda commands/shell"),  # loaded OpenMP; the CUDA driver; MPI
+    (r"pthread\.h", "python"),  # after fork() a child has no OpenMP workers
     (r"future|sched\.h", "runtime"),
     (r"iostream", "commands examples bench"),
     (r"spawn\.h", "picture"),
@@ -111,18 +111,20 @@ def top_of(place):
 
 
 def component_of(path):
-    """The folder of a file, its path relative to src/ or app/; the files of commands/ itself are "commands/main"."""
+    """The folder of a file whose path is relative to src/ or app/; for files of commands/ itself
+    "commands/main"."""
     folder = path.rpartition("/")[0]
     return "commands/main" if folder == "commands" else folder
 
 
 def root_of(component):
-    """The folder with the component."""
+    """The top folder of a component: app or src."""
     return "app" if component in APP else "src"
 
 
 def place_of(path):
-    """The component or place of a file, relative to the root: core, commands/shell, include/app, bench."""
+    """The component or place of a file: core, commands/shell, include/app, bench. Its path is
+    relative to the root."""
     top = path.parts[0]
     if top in ("src", "app"):
         return component_of("/".join(path.parts[1:]))
@@ -181,7 +183,7 @@ def refuse(root, path, match):
 
 
 def check(root):
-    """All files, includes and violations (as text) below a root."""
+    """(number of files, number of includes, violations as text) below a root."""
     files, includes, violations = 0, 0, []
     for top in ["include", "src", "app", *sorted(OUTSIDE)]:
         for file in sorted((root / top).rglob("*")):

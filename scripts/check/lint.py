@@ -6,9 +6,9 @@ usage: lint.py              the sources of a checkout (this one)
        lint.py --analyze    with clang's analyzer, which follows paths and takes as long as the rest
        lint.py --self-test  of the search for unused names
 
-clang-tidy spends most of its time on headers, so it reads the files that QKV_UNITY joins. Python's
-are linted if scripts/python_package.sh has configured them. The last line counts the files. Exit 1
-on a finding, and for a file that no build lists.
+clang-tidy spends most of its time on headers, so it reads the files that QKV_UNITY joins. Files of
+python/ are linted if scripts/python_package.sh has configured them. The last line counts the files.
+Exit 1 on a finding, and for a file that no build lists.
 """
 
 import concurrent.futures
@@ -20,8 +20,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# clang 16's analyzer follows paths through included files only where the file that includes them has
-# this word in its path (AnalysisManager::isInCodeFile).
+# clang 16's analyzer follows paths through included files only where the path of the file that
+# includes them has the word "UnifiedSource" (AnalysisManager::isInCodeFile).
 BUILD = ROOT / "build" / "UnifiedSource"
 PYTHON_BUILD = ROOT / "build" / "python"
 
@@ -64,7 +64,8 @@ def sources_of(file):
 
 
 def python_room():
-    """Python's part of its build, at a path where the analyzer looks into the joined file."""
+    """Makes a folder in BUILD, where the analyzer looks into joined files, with copies of those of
+    python/ and their compile_commands.json, and returns it."""
     folder = BUILD / "python"
     folder.mkdir(exist_ok=True)
     entries = []

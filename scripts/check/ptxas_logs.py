@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what ptxas says about the CUDA kernels of a build: which of them may keep registers in memory.
+"""Checks what ptxas says about the CUDA kernels of a build: which of them keep registers in memory.
 
 usage: ptxas_logs.py FOLDER       with the build's *.fatbin.log
-       ptxas_logs.py --self-test  plant such kernels and find each
-The last line counts the kernels, once for each architecture. Exit 1 for a kernel with more spills than it may
-have or more than 255 registers, for one that ptxas says nothing about, and if there are no kernels.
+       ptxas_logs.py --self-test  plant wrong logs and find each
+The last line counts the kernels, once for each architecture. Exit 1 for a kernel with more spills
+than it may have or more than 255 registers, for one that ptxas says nothing about, and if there are
+no kernels.
 """
 
 import pathlib
@@ -13,13 +14,15 @@ import re
 import sys
 
 MOST_REGISTERS = 255
-# Kernels that may keep some registers in memory, and how many bytes they may store and load. Shapes without
-# spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had 316 TFLOP/s instead of 334 on an H200.
+# Kernels that may keep some registers in memory, and how many bytes they may store and load. Shapes
+# without spills were slower: with 32 keys in a tile, qkv_forward_bfloat16_128 had 316 TFLOP/s
+# instead of 334 on an H200.
 MAY_SPILL = {
     r"qkv_forward_\w+_128": 408,
     r"qkv_forward_\w+_64_every": 8,
     r"qkv_forward_\w+_256_every": 56,
-    # Not yet run on a GPU. For sm_90a only those of 128 channels spill, at most 636 bytes.
+    # Gradient kernels have not yet run on a GPU. For sm_90a only those of 128 channels spill, at
+    # most 636 bytes.
     r"qkv_key_gradients_\w+_64": 152,
     r"qkv_key_gradients_\w+_128": 896,
     r"qkv_(key|query)_gradients_\w+_256": 48,
@@ -30,7 +33,7 @@ REGISTERS = re.compile(r"Used (\d+) registers")
 
 
 def kernels_of(text):
-    """(name, architecture, bytes of spills, registers) of each kernel; None for what is not said."""
+    """(name, architecture, bytes of spills, registers) of each kernel; None: ptxas does not say."""
     entries = list(ENTRY.finditer(text))
     ends = [entry.start() for entry in entries[1:]] + [len(text)]
     for entry, end in zip(entries, ends):

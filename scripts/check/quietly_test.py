@@ -49,6 +49,7 @@ class Quietly(unittest.TestCase):
         self.assertEqual(self.log(), "one\ntwo\nthree\n")
 
     def test_counts_the_seconds_of_what_it_runs(self):
+        # The command computes until `times` has a second of CPU time for it.
         shown = self.run_quietly(
             "until grep -q '^0m[1-9]' used 2>/dev/null; do"
             " for i in {1..20000}; do :; done; times >used; done"

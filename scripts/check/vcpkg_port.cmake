@@ -14,7 +14,7 @@ function(expect what got wanted)
   endif()
 endfunction()
 
-# ---- vcpkg.json -----------------------------------------------------------------------------------
+# ---- vcpkg.json ----------------------------------------------------------------------------------
 
 file(READ "${port}/vcpkg.json" manifest)
 file(STRINGS "${root}/include/qkv/version.h" version REGEX "^#define QKV_VERSION_[A-Z]+ [0-9]+$")
@@ -47,7 +47,8 @@ endfunction()
 
 dependencies_of(got dependencies)
 expect("the library's dependencies" "${got}" highway)
-# cmake/app_packages.cmake names Debian's packages; vcpkg's names are the same words.
+# cmake/app_packages.cmake names Debian's packages; without "lib", "-dev" and versions most of these
+# are vcpkg's names.
 file(READ "${root}/cmake/app_packages.cmake" packages)
 string(REGEX MATCHALL "qkv_app_needs\\([A-Za-z0-9_]+ [a-z0-9-]+\\)" packages "${packages}")
 set(wanted "")
@@ -62,7 +63,7 @@ list(SORT wanted)
 dependencies_of(got features app dependencies)
 expect("the dependencies of feature app" "${got}" "${wanted}")
 
-# ---- portfile.cmake -------------------------------------------------------------------------------
+# ---- portfile.cmake ------------------------------------------------------------------------------
 
 set(calls 0)
 macro(noted)
@@ -114,5 +115,6 @@ set(CURRENT_PACKAGES_DIR "${root}/build/vcpkg_port")
 foreach(FEATURES "core" "core;app")
   include("${port}/portfile.cmake")
 endforeach()
+# Without app the portfile makes 6 calls, with app 7.
 expect("the number of calls" ${calls} 13)
 message("${calls} calls of the vcpkg port")

@@ -5,9 +5,10 @@ computes tanh from two exponentials, and on the reference, which calls tanh.
 
 usage: additive_accuracy.py [--T 256] [--units 256]     in an environment that has qkv
 
-Wq and Wk are the identity, so that projected values are the numbers drawn, for each deviation; v
-has deviation 1/sqrt(U), of either sign or all positive. Prints the largest error of T x T scores,
-also relative to the sum of |v_u|, in units of 2^-24, half the spacing of float32 numbers at 1.
+Wq and Wk are the identity, so that projections are the numbers of q and k, which are drawn with
+several deviations; v has deviation 1/sqrt(U), of either sign or all positive. Prints the largest
+error of T x T scores, also relative to the sum of |v_u|, in units of 2^-24, half the spacing of
+float32 numbers at 1.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import tempfile
 import numpy as np
 
 DEVIATIONS = (0.01, 0.1, 1, 5, 20, 100)
-# A process has one CPU target: the child computes its scores on the given one.
+# A process has one CPU target, so a child process computes the scores on that of QKV_TARGET.
 CHILD = """
 import sys
 import numpy as np
@@ -39,7 +40,7 @@ def exact_scores(q, k, v):
 
 
 def scores_on(target, folder, x):
-    """(the CPU target that ran, scores). Without a target it is the best of this processor."""
+    """(the CPU target that ran, scores). Without `target` the best of this processor runs."""
     environment = dict(os.environ)
     environment.pop("QKV_TARGET", None)
     if target:

@@ -6,8 +6,8 @@ usage: additive_formulas.py NAME     one of FORMULAS
 
 Arrays: q [B,Tq,D], k [B,Tk,D], values [B,Tk,E], Wq and Wk [U,D], b and v [U], dout [B,Tq,E]. A
 formula is a function of them that returns, for the pass "forward" and, where it can, for "step"
-(forward and all gradients), functions to choose from: each runs once and returns out, or out and
-dq.
+(forward and all gradients), functions to choose from: each computes the pass once and returns out,
+or out and dq.
 """
 
 import importlib.metadata
@@ -216,7 +216,8 @@ def seconds(run, calls):
 
 
 def bind(formula, request):
-    """(the fastest function, the answer); its results are in the file that the request names."""
+    """(the fastest function, the answer). Writes the function's results to the file that the
+    request names."""
     ways = formula(dict(np.load(request["inputs"]))).get(request["pass"])
     if ways is None:
         return None, {"absent": True}

@@ -12,11 +12,11 @@ install are named and left out. --ours is a Python that has qkv (default: the ch
 .venv-python, where scripts/python_package.sh puts it).
 
 Each package runs in a process of its own, alternating with the others, on the same arrays, in
-bursts. Before timing, its first rows are compared with NumPy's, all of dq with ours. If a formula
-can be written in several ways, the fastest is used. Ratios are medians over rounds, their spread
-half the interquartile range; a rate is B Tq Tk U over the time of a call. "step" is a forward pass
-and all gradients. No array of tanh is larger than 256 MiB except Keras's, which has two of 1 GiB at
-T = 1024.
+bursts. Before timing, the first rows of out are compared with NumPy's, and all of dq with ours. If
+a formula can be written in several ways, the fastest is used. Ratios are medians over rounds, their
+spread half the interquartile range; a rate is B Tq Tk U over the time of a call. "step" is a
+forward pass and all gradients. No array of tanh is larger than 256 MiB except Keras's, which has
+two of 1 GiB at T = 1024.
 """
 
 import argparse
@@ -143,10 +143,10 @@ def start(options):
         if python is None:
             continue
         worker = Worker(name, python, options.environments)
+        if name == "qkv" and "qkv" not in worker.versions:
+            sys.exit(f"{python} does not run qkv; see scripts/python_package.sh")
         if not worker.versions:
             print(f"left out: {label}: does not start")
-        elif name == "qkv" and "qkv" not in worker.versions:
-            sys.exit(f"{python} has no qkv; see scripts/python_package.sh")
         else:
             workers.append(worker)
     return workers
@@ -169,7 +169,9 @@ def fault(results, x, ours):
 
 
 def bound_workers(workers, which, x, folder):
-    """[worker, calls of a burst, how] of the workers with correct results; reports the others."""
+    """[worker, calls of a burst, how] of the workers with correct results; reports the others.
+
+    Ends the program if ours is not among them, since all are compared with it."""
     inputs, results = folder / "inputs.npz", folder / "results.npz"
     np.savez(inputs, **x)
     bound, ours = [], None
@@ -182,6 +184,8 @@ def bound_workers(workers, which, x, folder):
             found = dict(np.load(results))
             wrong = fault(found, x, ours)
             ours = found if worker.name == "qkv" else ours
+        if wrong and worker.name == "qkv":
+            sys.exit(f"{which}: {worker.label}: {wrong}")
         if wrong:
             print(f"  {worker.label}: left out: {wrong}")
             continue

@@ -35,7 +35,7 @@ def measure(calls, rounds, burst, pause=PAUSE):
 def others_seconds():
     """CPU time so far of all other programs, and time that the host gave to other machines."""
     with open("/proc/stat", encoding="ascii") as lines:
-        ticks = [int(word) for word in lines.readline().split()[1:9]]  # the fourth, fifth: idle
+        ticks = [int(word) for word in lines.readline().split()[1:9]]  # [3], [4]: idle, iowait
     own = os.times()
     return (sum(ticks) - sum(ticks[3:5])) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 

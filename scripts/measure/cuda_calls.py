@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv::cuda::attention of PyTorch tensors, and its gradients, by the library of bench/cuda/calls.cc.
+"""qkv::cuda::attention of PyTorch tensors, and its gradients, through bench/cuda/calls.cc.
 
-It needs neither the Python package of qkv nor a compiler where it runs.
+Where this module runs, neither the Python package of qkv nor a compiler is needed.
 """
 
 import ctypes
@@ -20,6 +20,9 @@ DTYPES = {
     torch.int32: b"int32",
     torch.int64: b"int64",
 }
+# The largest relative error of a number that is rounded to a type. That of float32 counts as 0,
+# since bounds have larger terms.
+UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 0}
 
 
 class Array(ctypes.Structure):
@@ -65,7 +68,7 @@ class Gradients(ctypes.Structure):
 
 
 class Qkv:
-    """The library. `stream_of` gives the stream of a device as a number."""
+    """The library of bench/cuda/calls.cc. `stream_of` gives the stream of a device as a number."""
 
     def __init__(
         self, path, stream_of=lambda device: torch.cuda.current_stream(device).cuda_stream
@@ -89,9 +92,9 @@ class Qkv:
 
     def prepared(self, q, k, v, sums=(), **options):
         """A function that puts the call into the current stream, and its results (out, lse,
-        row_max, and those of SUMS that are named). Options are those of INPUTS, OPTIONS, ADDITIVE
-        and the numbers of Call, and causal=True.
-        Results begin as NaN, so that an element that is not written is seen."""
+        row_max, and those of SUMS that are named). Options are cu_seqlens_q and cu_seqlens_k, the
+        names of OPTIONS and ADDITIVE, the numbers of Call, and `out`, an array to write to. Other
+        results begin as NaN, so that an element that is not written is seen."""
         call = Call(scale=math.nan, window_left=-1, window_right=-1)
         packed = options.get("cu_seqlens_q") is not None
         heads = q.shape[1] if packed else q.shape[-3]
@@ -134,7 +137,7 @@ class Qkv:
 
     def prepared_backward(self, dout, q, k, v, **options):
         """A function that puts the backward pass of a call into the current stream, and its
-        results (dq, dk, dv). The call itself has run."""
+        results (dq, dk, dv). The forward pass has run when it returns."""
         forward, _ = self.prepared(q, k, v, **options)
         forward()
         arrays = {"dout": dout}
@@ -161,11 +164,12 @@ class Qkv:
         return results
 
 
-# ---- the same in float64 -------------------------------------------------------------------------
+# ---- attention in float64 ------------------------------------------------------------------------
 
 
 def philox(j, i, h, b, seed):
-    """The word of Philox4x32-10 of each weight; the indices are int64 tensors that broadcast."""
+    """The word of Philox4x32-10 that decides whether dropout keeps a weight, for each weight; the
+    indices are int64 tensors that broadcast."""
     low = 0xFFFFFFFF
     shape = torch.broadcast_shapes(j.shape, i.shape, h.shape, b.shape)
     counter = [x.expand(shape).clone() for x in (j // 4, i, h, b)]
@@ -184,8 +188,8 @@ def philox(j, i, h, b, seed):
 
 
 class Expected:
-    """out, lse and row_max of the queries `rows` of q [B,H,Tq,D] in float64, and the sums of
-    weights times |v|, from which bounds are made."""
+    """out, lse, row_max and weights (before dropout) of the queries `rows` of q [B,H,Tq,D] in
+    float64, and the sums of weights times |v|, from which bounds are made."""
 
     def __init__(self, q, k, v, rows=None, scale=None, softcap=0.0, causal=False, corner=0,
                  window_left=-1, window_right=-1, bias=None, keep=None, padding=None,
@@ -198,7 +202,7 @@ class Expected:
             scale = 1 / math.sqrt(D) if wq is None else 1
         k, v = (x.double().repeat_interleave(H // x.shape[1], 1) for x in (k, v))
         q = q.double()[:, :, i]
-        k = k.nan_to_num(0, 0, 0)  # cases have these in keys that no query attends to
+        k = k.nan_to_num(0, 0, 0)  # cases have NaN and infinities in keys that no query attends to
         if wq is None:
             s = q @ k.mT * scale
             size = (D + 8) * q.norm(dim=-1).max() * k.norm(dim=-1).max()
@@ -241,7 +245,7 @@ class Expected:
             heads, entries = (torch.arange(n, device=device) for n in (H, B))
             word = philox(j, i[:, None], heads[:, None, None], entries[:, None, None, None], seed)
             w = w * (word >= math.floor(dropout * 2**32)) / (1 - dropout)
-        v = v.nan_to_num(0, 0, 0)  # cases have these in values that no query attends to
+        v = v.nan_to_num(0, 0, 0)  # cases have NaN and infinities in values that no query sees
         self.out = w @ v
         self.size = w @ v.abs()
 
@@ -249,7 +253,7 @@ class Expected:
         """What is wrong with results, or an empty string."""
         out, lse, row_max = (x if rows is None else x[:, :, rows] for x in results)
         e = self.score_error
-        unit = {torch.bfloat16: 2**-8, torch.float16: 2**-10, torch.float32: 0}[dtype]
+        unit = UNITS[dtype]
         bounds = {
             "out": (
                 out,
@@ -274,8 +278,9 @@ class Expected:
 
 
 def _additive(q, k, wq, wk, v, b):
-    """sum_u v_u tanh((wq q + b)_u + (wk k)_u) of all pairs, and what its error is a multiple of:
-    that of projections, and of tanh and its sums (docs/semantics.md)."""
+    """(sum_u v_u tanh((wq q + b)_u + (wk k)_u) of all pairs, a number of which the bound of their
+    error is a multiple). Projections, tanh and the sum over u have a part in it
+    (docs/semantics.md)."""
     wq, wk, v = (x.double() for x in (wq, wk, v))
     x, y = q @ wq.mT, k @ wk.mT
     if b is not None:

@@ -3,12 +3,12 @@
 # Usage: scripts/measure/cuda_check.sh [TEST_CUDA [LIBRARY [OUT]]]
 # Checks and times the CUDA kernels on a machine with a GPU and PyTorch, from what was built
 # elsewhere: the program test_cuda, the library libqkv_cuda_calls.so and this checkout's scripts.
-# Without arguments these are where scripts/build.sh release test_cuda qkv_cuda_calls puts them, and
-# results go to the folder OUT of the environment, which also gets the logs, or to bench/results.
-# They are written while the script runs, so that they are there if it is cut off. COMMIT in the
-# environment says what was built. Every step has a limit; together they take at most 4 minutes. A
-# short summary comes last. Exits 1 if something is wrong or a step that measures or compares has
-# not ended.
+# Without arguments, program and library are where scripts/build.sh release test_cuda qkv_cuda_calls
+# puts them, and results go to the folder $OUT, or without this variable to bench/results. Logs go
+# to $OUT/logs, or to a temporary folder. Results are written while the script runs, so that they
+# are there if it is cut off. The variable COMMIT says what was built. Every step has a limit;
+# together they take at most 4 minutes. A short summary comes last. Exits 1 if something is wrong or
+# a step that measures or compares has not ended.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 test_cuda=${1:-build/release/tests/cuda/test_cuda}
@@ -35,7 +35,8 @@ step() {
     tell "$name: passed, $took s"
     return
   fi
-  # A tool that was stopped has said what it found; every line of its begins with =========.
+  # A tool of compute-sanitizer that ran out of time (124) has printed what it found until then, in
+  # lines that begin with =========.
   if [ $status -eq 124 ] && [[ $name == *check* ]] &&
     ! awk '/^=========/ && !/COMPUTE-SANITIZER/ { found = 1 } END { exit !found }' "$logs/$name"; then
     tell "$name: stopped after $took s, nothing found until then"
@@ -48,7 +49,7 @@ step() {
 
 limited() { timeout "$LIMIT" "$@"; }
 
-# Tests in parallel parts: each worker of gtest takes its share of the tests.
+# Runs the tests of a filter in parallel processes, each of which takes its share of the tests.
 tests_in_parts() {
   local parts=8 status=0 workers=()
   for ((part = 0; part < parts; part++)); do
@@ -59,13 +60,13 @@ tests_in_parts() {
   return $status
 }
 
-# A tool of compute-sanitizer over tests.
+# Runs the tests of a filter under a tool of compute-sanitizer: sanitized TOOL FILTER.
 sanitized() {
   limited "$sanitizer" --tool "$1" --error-exitcode 9 "$test_cuda" --gtest_filter="$2"
 }
 
 nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader
-# The tests of fake drivers and of the emulator need no GPU.
+# The filters leave out the tests of fake drivers and of the emulator, which need no GPU.
 export QKV_TEST_SCALE=40
 step device-tests 40 tests_in_parts '*DeviceForward*:*/Device*:Devices.*'
 step peers 45 limited python3 scripts/measure/cuda_peers.py --library "$library" --out "$out" \

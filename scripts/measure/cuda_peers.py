@@ -4,10 +4,10 @@
 
 usage: cuda_peers.py --library build/release/bench/libqkv_cuda_calls.so --out bench/results
 
-The library is a target of CMake (scripts/build.sh release qkv_cuda_calls). Calls are compared with
-float64 on the GPU, element by element, run 20 times, and compared over batch sizes, heads, single
-queries and strides: these have to be equal to the bit. Exits 1 if one of them is not. Times are
-medians of CUDA events of calls that alternate.
+The library is a target of CMake (scripts/build.sh release qkv_cuda_calls). Results are compared
+with float64 on the GPU, element by element. A row's bits must be equal in 20 runs, whatever batch
+entries, heads and queries the call has besides, and with other strides and in packed sequences.
+Exits 1 if a check fails. Times are medians of CUDA events of calls that alternate.
 """
 
 import argparse
@@ -59,8 +59,8 @@ class Case:
 
 
 def parameters(normal, D, U, size=1.0):
-    """Those of an additive score of q and k of deviation 1: projections have the deviation
-    `size`."""
+    """The parameters of an additive score. The products of wq and wk with q and k of deviation 1
+    have the deviation `size`."""
     scale = size / math.sqrt(D)
     return {
         "wq": normal(U, D) * scale,
@@ -191,15 +191,16 @@ def check_values(qkv, case, device):
     if case.rows is not None:
         rows = torch.linspace(0, q.shape[2] - 1, case.rows, device=device).long()
     want = Expected(q, k, v, rows, **options)
-    wrong = want.difference(results, case.dtype, rows)
+    wrong = [want.difference(results, case.dtype, rows)]
     first = [x.clone() for x in results]
     for _ in range(RUNS - 1):
         for x in results:
             x.fill_(math.nan)
         run()
         if not equal(results, first):
-            return wrong or "two runs have other bits"
-    return wrong
+            wrong.append("two runs have other bits")
+            break
+    return "; ".join(filter(None, wrong))
 
 
 def check_bits(qkv, device):
@@ -235,13 +236,13 @@ def check_bits(qkv, device):
             f"{name}: bits of two heads alone",
             equal(call(one, slice(4, 6)), part(one, slice(4, 6))),
         )
-        # With its corner at the bottom right, the last queries have the diagonal of all.
-        if "alibi" not in options:
-            last = slice(0, 3)
-            for count in (1, 7, 100):
-                first = 333 - count
-                alone, want = call(last, every_head, first), part(last, every_head, first)
-                yield f"{name}: bits of the last {count} queries alone", equal(alone, want)
+        # The diagonal ends in the bottom right corner, so that the last queries alone have the
+        # keys that they have among all, and ALiBi's distances to them.
+        last = slice(0, 3)
+        for count in (1, 7, 100):
+            first = 333 - count
+            alone, want = call(last, every_head, first), part(last, every_head, first)
+            yield f"{name}: bits of the last {count} queries alone", equal(alone, want)
         stored = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
         yield f"{name}: bits when stored as [B,T,H,D]", equal(qkv.attend(*stored, **options), whole)
         shifted = [torch.cat([x[..., :1], x], -1)[..., 1:] for x in (q, k, v)]
@@ -416,7 +417,7 @@ def additive_scores(q, k, v, wq, wk, score_v, score_b):
 
 
 def time_additive(qkv, report):
-    """Rates are pairs and units a second."""
+    """Adds rows of additive scores, whose rate is pairs times units per second."""
     compiled = torch.compile(additive_scores)
     for H, T, E, U, causal in ADDITIVE_SIZES:
 
@@ -431,6 +432,7 @@ def time_additive(qkv, report):
             calls["compiled"] = lambda: compiled(q, k, v, **score)  # noqa: B023
             kept, added = torch.rand(T, T, device="cuda") > 0.1, normal(T, T)
             every = {"keep": kept, "bias": added, "dropout": 0.1, "seed": 3}
+            # Almost all projections are outside of kPlainBound (cuda/device/additive_pairs.h).
             large = parameters(normal, 64, U, 1000.0)
             more = {"all": {**score, **every}, "large projections": {**large}}
         pairs = H * (T * (T + 1) / 2 if causal else T * T) * U
@@ -443,7 +445,7 @@ def time_additive(qkv, report):
 
 
 def table(report):
-    """Lines with TFLOP/s of each row, or 10^12 pairs and units a second of additive scores."""
+    """Lines with TFLOP/s of each row; for additive scores 10^12 pairs times units per second."""
     for name, row in report.rows.items():
         rates = [("qkv", row["rate"])]
         for peer, seconds in row.get("peers", {}).items():
@@ -491,7 +493,7 @@ def main():
         )
         short = "-".join(word.lower() for word in card.split()[1:2])
         options.out.mkdir(parents=True, exist_ok=True)
-        # Written after each group, so that what a limit of time cuts off is only the rest.
+        # The file is written after each group, so that a time limit loses only the groups after it.
         path = options.out / f"cuda-{short}.json"
         time_additive(qkv, report)
         report.write(path)

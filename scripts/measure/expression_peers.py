@@ -11,10 +11,10 @@ take: PyTorch's flex_attention is compiled, with a block mask that was made befo
 expression is made before, too, and its masks are solved in every call. Results are compared first.
 Then the calls alternate in bursts: qkv's without the function, qkv's with it, PyTorch's, forward;
 and qkv's backward without it, with it, and with the gradients of the arrays that it reads, which
-PyTorch does not have on a CPU. A row's figures are medians of each round's ratio of times: "cost"
-to qkv's call without the function; for a mask, to qkv's built-in one, if there is one; "flex" is
-PyTorch's time over qkv's: above 1, qkv's is shorter. -o writes them as JSON, which
-scripts/benchmarks.py reads.
+PyTorch does not have on a CPU. A row's figures are medians of each round's ratio of times:
+"forward", "backward" and "gradients" are qkv's with the function over qkv's without it, or for a
+mask over qkv's with the built-in one, if there is one; "flex" is PyTorch's time over qkv's: above
+1, qkv's is shorter. -o writes them as JSON, which scripts/benchmarks.py reads.
 """
 
 import argparse
@@ -34,7 +34,8 @@ GRADIENTS = ["dq", "dk", "dv"]
 
 
 def cases(T):
-    """Rows: (name, score function, mask function, qkv's built-in options of that meaning)."""
+    """Rows: (name, maker of a score function, arrays for the makers, maker of a mask function,
+    qkv's built-in options of that meaning)."""
     slope = 2.0 ** -np.arange(1, H + 1, dtype=np.float32)
     table = np.random.default_rng(5).standard_normal((H, 2 * T - 1), np.float32)
     distance = np.abs(np.arange(2 * T - 1) - (T - 1))
@@ -54,11 +55,8 @@ def cases(T):
     yield "alibi", alibi, [slope], None, {}
     yield "relative", relative, [table], None, {}
     yield "t5", t5, [buckets, bucket], None, {}
-    yield "square", lambda: lambda s, b, h, i, j: s * s, [], None, {}
     yield "soft-cap", lambda: softcap, [], None, {"softcap": 20.0}
     yield "causal", None, [], lambda: lambda b, h, i, j: j <= i, {"causal": True}
-    window = dict(causal=True, window=(512, 0))
-    yield "window", None, [], lambda: lambda b, h, i, j: (j <= i) & (i - j <= 512), window
     yield "documents", None, [document], lambda doc: lambda b, h, i, j: doc[i] == doc[j], {}
     yield "dilated", None, [], lambda: lambda b, h, i, j: (j <= i) & ((i - j) % 4 == 0), {}
 

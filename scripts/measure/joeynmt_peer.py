@@ -9,7 +9,7 @@ from pathlib import Path
 from translator_peer import Speed, sizes
 from watched import Failed, watched
 
-NEEDS = [  # joeynmt/helpers.py imports the last, which JoeyNMT does not require
+NEEDS = [  # joeynmt/helpers.py imports the last, which JoeyNMT's package does not declare
     "joeynmt==2.3.0",
     "torch==2.13.0",
     "importlib_metadata",
@@ -47,7 +47,7 @@ class JoeyNmt:
         watched([*pip, *NEEDS])
         made.write_text("\n".join(NEEDS), encoding="utf-8")
 
-    # ---- its configuration and data ----------------------------------------------------------
+    # ---- configuration and data --------------------------------------------------------------
 
     def config(self, folder, training, testing=None):
         """The configuration, with our sizes; but JoeyNMT has as many units as hidden channels."""
@@ -125,7 +125,7 @@ class JoeyNmt:
     # ---- training and translation ------------------------------------------------------------
 
     def train(self, name, batch_tokens, updates, every):
-        """Trains with half of our batch tokens, since only the longer side counts, with padding."""
+        """Trains with half of our batch tokens: JoeyNMT counts the longer side alone, padded."""
         training = {
             "batch_size": batch_tokens // 2,
             "updates": updates,

@@ -4,12 +4,12 @@
 
 usage: layer_peers.py [--threads 2] [--rounds 9] [--burst 0.05] [--only TEXT ...] [-o RESULTS.json]
 
-In an environment that has qkv and PyTorch. Both have the same parameters and float32 inputs, qkv
-as NumPy arrays, PyTorch as tensors; results and gradients are compared before they are timed. Both
-alternate in bursts, with a pause after each: OpenMP's workers spin for some milliseconds after
-PyTorch's calls. Times are medians over the rounds; ratios are medians of each round's ratio,
-PyTorch's time over ours. Page faults are those of one of our passes, after those that are
-measured: memory that is taken from the system anew.
+In an environment that has qkv and PyTorch. The layers have the same parameters and float32 inputs,
+qkv as NumPy arrays, PyTorch as tensors; results and gradients are compared before they are timed.
+Calls alternate in bursts, with a pause after each: OpenMP's workers spin for some milliseconds
+after PyTorch's calls. Times are medians over the rounds; ratios are medians of each round's ratio,
+PyTorch's time over ours. Page faults, the mean of 20 of our runs after the timed ones, show memory
+that is newly taken from the system.
 """
 
 import argparse

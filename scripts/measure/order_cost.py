@@ -40,7 +40,8 @@ CHANGES = {
 
 
 def copy_files(to):
-    """Copies the files that git knows, only those that differ, so that a build may be continued."""
+    """Copies the files that git knows, with CHANGES. Leaves equal files alone, so that a build goes
+    on."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True
     )
@@ -67,7 +68,7 @@ def build(source, to):
 
 
 def shares(program, group, seconds):
-    """The share of the baseline of each row of a group; none of rows that are noisy."""
+    """{row: share of the baseline} of a group, without the rows that are noisy."""
     command = [program, "bench", group, "--seconds", str(seconds), "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
     found = {}

@@ -5,9 +5,9 @@
 usage: page_speed.py QKV [--tokens N]
 Run it with .venv-python/bin/python, which has the packages of python/requirements-browser.txt;
 Debian's chromium must be installed. Weights are the softmax of normal numbers times 4. Prints the
-time to write the file, its size, the time from opening it to the first map, and the median of five
-switches to a head that was not shown before. Times of the browser, which is headless, end when the
-picture after drawing is on the screen.
+time to write the file, its size, and medians of five: the time from opening the file to the first
+map, and of a switch to a head that was not shown before. Times of the browser, which is headless,
+end when the frame after drawing is shown.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 
 LAYERS = HEADS = 12
 OPENINGS = SWITCHES = 5
-# Resolves with the milliseconds from `begin` to the second frame after what was begun is drawn.
+# Resolves with the milliseconds from `begin` until the first frame after drawing is shown.
 DRAWN = """(begin) => new Promise((done) => {
     const look = () => {
         const isDrawn = Number(document.documentElement.dataset.drawn) === draws && isGridDrawn;
@@ -72,7 +72,7 @@ def main() -> None:
             opened.append(page.evaluate(DRAWN, 0))
         print(f"opened in {summary(opened)}")
         switched = []
-        for n in range(SWITCHES):
+        for n in range(SWITCHES):  # to layer n + 2, head n + 2: 13 = HEADS + 1
             page.evaluate(f"window.begun = performance.now(), lockMap({13 * (n + 2)})")
             switched.append(page.evaluate(DRAWN, page.evaluate("begun")))
         print(f"another head in {summary(switched)}")

@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 def aligned(x):
     """A contiguous copy at a multiple of 64 bytes, like PyTorch's tensors; JAX copies others."""
-    memory = np.empty(x.nbytes + 64, np.uint8)  # of huge pages, if they are large and there are any
+    memory = np.empty(x.nbytes + 64, np.uint8)  # on huge pages if it is large
     start = -memory.ctypes.data % 64
     copy = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
     copy[...] = x
@@ -53,14 +53,16 @@ def heads_last(x):
 
 
 def folded(make, case):
-    """The way `make` for query heads of a key head as rows of one head: equal without a mask."""
+    """Binds `make` for a case in which the query heads of a key head are rows of one head. Results
+    are equal without a mask."""
     of_head = case._replace(H=case.G, Tq=case.H // case.G * case.Tq)
     bind = make(of_head)
     return lambda x: bind(dict(x, q=x["q"].reshape(of_head.shapes()["q"])))
 
 
 def with_folded(make, case, name=""):
-    """The way `make`, where the library groups heads, and the folded one for grouped heads."""
+    """Ways by name: `make` itself, for a library that groups heads, and, if the case has grouped
+    heads, the folded one."""
     ways = {name: partial(make, case)}
     if case.H != case.G:
         ways[f"{name} folded".strip()] = partial(folded, make, case)

@@ -37,7 +37,8 @@ class OnnxRuntime:
         return ways
 
     def session(self, case, operator, inputs, outputs, **attributes):
-        """A session of one operator. inputs and outputs are shapes by name; int32 up to rank 1."""
+        """A session of one operator. inputs and outputs are shapes by name; arrays of rank 0 or 1
+        are int32, others have the type of the case."""
         types, helper = self.onnx.TensorProto, self.onnx.helper
 
         def described(shapes):
@@ -107,7 +108,7 @@ class OnnxRuntime:
         return bind
 
     def grouped(self, case):
-        """GroupQueryAttention, which writes the last key and value into a cache of the others."""
+        """GroupQueryAttention, which writes the last key and value into the others' cache."""
         cache, new = case.shapes()["k"], (case.B, 1, case.G * case.D)
         rows = (case.B, 1, case.H * case.D)
         inputs = {"q": rows, "new_k": new, "new_v": new, "k": cache, "v": cache}
@@ -178,7 +179,7 @@ class OpenVino:
                 request.set_input_tensor(n, self.ov.Tensor(array, array.shape, kind))
 
             def read(_):
-                array = request.get_output_tensor(0).data  # float16 stands for bfloat16
+                array = request.get_output_tensor(0).data  # bfloat16 numbers, typed float16
                 return [array.view(ml_dtypes.bfloat16) if case.is_bf16 else array]
 
             return request.infer, read

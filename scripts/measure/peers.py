@@ -5,16 +5,16 @@
 usage: peers.py [--cases decode,prefill,backward,bf16] [--libraries torch,onnxruntime,...]
                 [--threads 2] [--rounds 9] [--burst 0.05] [--quick] [-o RESULTS.json]
 
-In an environment that has qkv, NumPy and ml_dtypes. Nothing is installed: libraries that are not
-there are named, with the command that installs them. "decode", "prefill" and "backward" (forward
+Runs in an environment that has qkv, NumPy and ml_dtypes, and installs nothing: a missing library is
+named, with the command that installs it. "decode", "prefill" and "backward" (forward
 and backward pass together) are float32, "bf16" is all three in bfloat16. A row is printed when it
 is measured; -o writes all of them as JSON, which scripts/benchmarks.py reads.
 
-All libraries take the same random numbers and `--threads` threads. Their results are compared with
-ours first: the largest difference, relative to the largest number. If a library can compute a case
-in several ways, the fastest is used, and named. Then all alternate in bursts, with a pause after
-each, since most libraries' workers spin for milliseconds after a call. Times are medians
-over the rounds; ratios are medians of each round's ratio, the other's time over ours. "After a
+All libraries take the same random numbers and `--threads` threads. First, results are compared with
+ours: the largest difference, relative to the largest number. If a library can compute a case in
+several ways, the fastest is used, and named. Then all alternate in bursts, with a pause after
+each, since most libraries' workers spin for milliseconds after a call. Times are medians over the
+rounds; ratios are medians of each round's ratio, the other library's time over ours. "After a
 layer" is what a PyTorch program sees: each call directly follows one of PyTorch's linear layer,
 512 x 512 x 512. Decoding takes turns between copies of K and V, together four times the last-level
 cache or more, and alternates with a plain read of the same bytes. "busy" gives the number of
@@ -23,8 +23,8 @@ processors that other programs took while a row was measured: repeat it on a qui
 Ways: "folded" means that the query heads that share a key head are passed as rows of one head;
 "expanded" and "broadcast" that key heads are repeated, by a stride of 0 or in the graph;
 "[B,H,T,D]" that JAX transposes in the compiled function; MHA and GQA are ONNX Runtime's
-MultiHeadAttention and GroupQueryAttention; "bf16" and "f16" are llama.cpp's keys and values, its
-queries are float32.
+MultiHeadAttention and GroupQueryAttention; "bf16" and "f16" are the types of llama.cpp's keys and
+values, while its queries are float32.
 """
 
 import argparse
@@ -67,16 +67,16 @@ SQUARES = [  # kind, T, D, causal; B = 1, H = G = 8
     for causal in (False, True)
 ]
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-# The allowed error relative to the largest number. bfloat16 has 8 bits, and some libraries sum in
-# 16.
+# The allowed error relative to the largest number. A bfloat16 has 8 significant bits, and some
+# libraries also sum in 16 bits.
 LARGEST_ERROR = {"float32": 1e-4, "bfloat16": 4e-2}
 
 
-# The pause in seconds after a burst. Workers spin after a call, in case there is another: by the
-# process's CPU time ONNX Runtime's for 30 ms, OpenMP's (PyTorch, llama.cpp) for 5 ms.
+# The pause in seconds after a burst. Worker threads spin after a call, in case another one follows:
+# ONNX Runtime's for 30 ms and OpenMP's (PyTorch, llama.cpp) for 5 ms, by the process's CPU time.
 PAUSE = 0.04
 QUICK_T = 512
-BUSY = 0.1  # processors taken by others
+BUSY = 0.1  # the processors that other programs may take before a row says so
 
 
 class Choice(NamedTuple):
@@ -127,7 +127,7 @@ def in_turn(calls):
 
 
 def fault(results, wanted, most):
-    """The difference of the results from `wanted`, or ""."""
+    """How the results differ from `wanted`, in words; "" if they agree to `most`."""
     if len(results) != len(wanted):
         return f"{len(results)} results, not {len(wanted)}"
     for name, found, want in zip(("out", "dq", "dk", "dv"), results, wanted):
@@ -140,7 +140,7 @@ def fault(results, wanted, most):
 
 
 def bound(make, copies, wanted, most):
-    """A call that takes the copies in turn. Raises ValueError if the results of one are wrong."""
+    """A call that takes the copies in turn. Raises ValueError if a copy's results are wrong."""
     bind = make()
     calls = []
     for x, want in zip(copies, wanted):
@@ -250,7 +250,10 @@ def after_layer(layer, calls, options):
 
 
 def work(case):
-    """The floating-point operations of the unmasked pairs."""
+    """The floating-point operations of the unmasked pairs.
+
+    A pair takes two products of 2 D operations in the forward pass and five in the backward pass.
+    """
     pairs = case.Tq * (case.Tq + 1) // 2 if case.causal else case.Tq * case.Tk
     return (14 if case.kind == "backward" else 4) * case.B * case.H * pairs * case.D
 
@@ -317,7 +320,7 @@ def parsed():
 
 def main():
     options = parsed()
-    # This comes before anything starts a pool, since JAX's cannot be told how many threads to have.
+    # The processors are limited before a library starts its threads: JAX starts one for each.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     libraries, missing = load(options.libraries, options.threads)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what several processes reach of the ideal, P times the speed of one, by MPI on this machine.
+"""Measures how near P processes (MPI's ranks) come to the ideal, P times the speed of one.
 
 usage: rank_speed.py BUILD [--ranks P | --hosts H,H] [--turns N] [attention | training]
 
-BUILD is a build folder with MPI (build/release). Each rank has one thread. With --hosts each rank
-runs on a host of its own: scripts/measure/two_hosts.sh 1gbit scripts/measure/rank_speed.py
-build/release --hosts one,two. Turns of one rank and of
-P ranks alternate; figures are medians, with the smallest and the largest. The share is
-time of one / (P times time of P).
+BUILD is a build folder with MPI (build/release). Each rank has one thread and runs on this machine,
+or with --hosts on a host of its own:
+  scripts/measure/two_hosts.sh 1gbit scripts/measure/rank_speed.py build/release --hosts one,two
+Turns of one rank and of P ranks alternate; figures are medians, with the smallest and the largest.
+The share of the ideal is the time of one rank / (P times the time of P ranks).
 """
 
 import argparse
@@ -23,7 +23,7 @@ SEQUENCE = {"T": 16384, "H": 8, "D": 64}
 ZIGZAGS = 4
 
 
-hosts = []  # on which the ranks run; none: on this one
+hosts = []  # where the ranks run; empty: all on this machine
 
 
 def launcher(ranks):
@@ -40,7 +40,6 @@ def shown(values):
 def report(name, one, several, ranks):
     share = statistics.median(one) / (ranks * statistics.median(several))
     print(f"{name}: 1 rank {shown(one)}, {ranks} ranks {shown(several)}: {100 * share:.1f} % of ideal", flush=True)
-    return share
 
 
 def ring(build, ranks, causal, rounds):
@@ -51,7 +50,7 @@ def ring(build, ranks, causal, rounds):
 
 
 def attention(build, ranks, turns):
-    """Returns the results of the last turn, for scripts/measure/scale_model.py."""
+    """Prints the times of forward and backward passes, rank 0's memory, and messages."""
     print(f"float32, B = 1, {SEQUENCE}, {ZIGZAGS} zigzags, {turns} turns of 2 rounds")
     for causal in (1, 0):
         results = {1: [], ranks: []}
@@ -100,6 +99,8 @@ def main():
     options = parser.parse_args()
     hosts.extend(options.hosts)
     options.ranks = len(hosts) or options.ranks
+    if options.ranks < 2:
+        parser.error("there must be two ranks or more, which are compared with one")
     for name, measure in (("attention", attention), ("training", training)):
         if options.what in (None, name):
             measure(options.build, options.ranks, options.turns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of names as options, and measured rows as JSON: shared by several scripts."""
+"""Lists of names as options, and measured rows as JSON, for several scripts."""
 
 import argparse
 import datetime

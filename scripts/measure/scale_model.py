@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts the time of attention and of training over ranks, from the speed of one.
 
-usage: scale_model.py                   predictions for 8, 64 and 1024 ranks (docs/scale.md)
-       scale_model.py --check BUILD     against a measurement of two ranks on this machine, or on two
-                                        hosts: --hosts one,two, as in rank_speed.py
+usage: scale_model.py                  predictions for 8, 64 and 1024 ranks (docs/scale.md)
+       scale_model.py --check BUILD    comparison with two ranks on this machine, or on two hosts
+                                       (--hosts one,two, as in rank_speed.py)
 
 Attention: the simulator follows every message and every call of ring_attention and
-ring_attention_backward. A call takes the time of its (query, key) pairs at the measured speed of one
-rank; a message takes the latency and its bytes at the bandwidth, and begins when both ends are ready
-and neither sends or receives another one.
+ring_attention_backward. A call takes the time of its (query, key) pairs at the measured speed of
+one rank; a message takes the latency and its bytes at the bandwidth, and begins when both ends are
+ready, the sender sends no other message and the receiver receives none.
 """
 
 import argparse
@@ -18,12 +18,12 @@ import statistics
 
 import rank_speed
 
-KEYS_OF_PIECE = 1024
+KEYS_OF_PIECE = 1024  # kPiece in src/ranks/ring_backward.cc
 NUMBER = 4  # bytes of float32
 
 Part = collections.namedtuple("Part", "begin end rank")
-# The seconds of a (query, key) pair, forward and backward, over all heads; the seconds and bytes per
-# second of a message; the bytes of a row of keys and values.
+# The seconds of a (query, key) pair in all heads, forward and backward; the latency in seconds and
+# the bandwidth in bytes per second of a message; the bytes of a row of keys and values.
 Machine = collections.namedtuple("Machine", "forward backward latency bandwidth row_bytes")
 
 
@@ -37,7 +37,7 @@ def parts_of(length, ranks, zigzags):
 
 
 def pairs(queries, keys, causal):
-    """The pairs that a call computes: the keys lie before the queries, or are among them."""
+    """The unmasked pairs of a call; on a causal diagonal, estimated from each 64th query."""
     n, m = queries.end - queries.begin, keys.end - keys.begin
     if not causal or keys.end <= queries.begin:
         return n * m
@@ -47,7 +47,7 @@ def pairs(queries, keys, causal):
 
 
 class Network:
-    """Messages, each of which needs the sender's link and the receiver's."""
+    """When messages arrive. Each occupies the sender's way out and the receiver's way in."""
 
     def __init__(self, machine):
         self.machine = machine
@@ -62,11 +62,12 @@ class Network:
 
 
 def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS, tree=False):
-    """The seconds of ring_attention; with `tree`, if ranks passed the keys on in a binomial tree."""
+    """The seconds of ring_attention; with `tree`, as if keys were broadcast in a binomial tree."""
     parts = parts_of(length, ranks, zigzags)
     own = [[part for part in parts if part.rank == rank] for rank in range(ranks)]
     network = Network(machine)
-    done, asked = [0.0] * ranks, [0.0] * ranks  # when a rank has computed, and when it asked for the next keys
+    # When a rank has computed, and when it asked for the next keys.
+    done, asked = [0.0] * ranks, [0.0] * ranks
     for keys in parts:
         for rank in range(ranks):
             count = sum(pairs(queries, keys, causal) for queries in own[rank])
@@ -86,7 +87,11 @@ def forward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS, tree=Fal
 
 
 def backward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
-    """The seconds of ring_attention_backward, whose pieces of the keys go from station to station."""
+    """The seconds of ring_attention_backward.
+
+    Pieces of the keys go from station to station. A station is a part of the queries; a piece
+    visits those with which it has pairs, in order.
+    """
     parts = parts_of(length, ranks, zigzags)
     pieces = [Part(n, min(n + KEYS_OF_PIECE, part.end), part.rank)
               for part in parts for n in range(part.begin, part.end, KEYS_OF_PIECE)]
@@ -101,6 +106,7 @@ def backward(machine, length, ranks, causal, zigzags=rank_speed.ZIGZAGS):
         source = keys.rank if place == 0 else parts[paths[piece][place - 1]].rank
         ready = 0.0 if place == 0 else left[piece]
         if source != rank:
+            # From its second station on, a piece also carries the gradients of its keys and values.
             size = (keys.end - keys.begin) * machine.row_bytes * (1 if place == 0 else 2)
             ready = network.arrival(source, rank, size, max(ready, asked[rank]))
         begin = max(clock[rank], ready)
@@ -135,7 +141,10 @@ def check(build):
 
 
 def tables(pair_forward, pair_backward, cores):
-    """Prints what docs/scale.md shows: a rank is a server of `cores` cores."""
+    """Prints the table behind docs/scale.md. A rank is a server of `cores` cores.
+
+    pair_forward and pair_backward are the seconds of a pair in the heads of SEQUENCE on one core.
+    """
     H, D, split = 32, 128, 8
     scale = (H * D) / (rank_speed.SEQUENCE["H"] * rank_speed.SEQUENCE["D"]) / cores
     print("| ranks | rows | Gbit/s | forward | tree | heads split | backward |")
@@ -151,7 +160,8 @@ def tables(pair_forward, pair_backward, cores):
                 ideal = pairs_of_rank * machine.forward
                 direct = forward(machine, length, ranks, True, zigzags)
                 tree = forward(machine, length, ranks, True, zigzags, tree=True)
-                # A rank has all rows of `split` ranks and an eighth of their heads.
+                # With heads split, a rank has all rows of `split` ranks in an eighth of the heads.
+                # The exchange is of rows of q, k, v and out.
                 exchange = 4 * rows * H * D * NUMBER * (split - 1) / split / bandwidth
                 part = machine._replace(forward=machine.forward / split, row_bytes=machine.row_bytes / split)
                 heads = exchange + forward(part, length, ranks // split, True, rank_speed.ZIGZAGS)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/measure/slurm_nodes.sh COMMAND...
-# Runs COMMAND in a job with two nodes of Slurm, n1 and n2, which are daemons of this machine: srun
-# in it starts processes on both. Debian's packages: slurm-wlm, munge. Needs root; ends with code 77
-# without it or without Slurm.
+# Runs COMMAND in a Slurm job with two nodes, n1 and n2, both of which are daemons on this machine.
+# srun in COMMAND starts processes on both. Needs root and Debian's packages slurm-wlm and munge;
+# ends with code 77 without them.
 set -euo pipefail
 PATH+=:/usr/sbin
 
@@ -14,7 +14,7 @@ if [[ ${1:-} != --inside ]]; then
       exit 77
     fi
   done
-  # Its own /etc/hosts; all daemons end with it.
+  # The namespaces have an /etc/hosts of their own, and all daemons end with them.
   exec unshare --mount --pid --fork --kill-child --mount-proc "$0" --inside "$@"
 fi
 shift
@@ -54,13 +54,25 @@ NodeName=n[1-2] NodeHostname=$host NodeAddr=127.0.0.1 Port=[$((port + 1))-$((por
 PartitionName=all Nodes=n[1-2] Default=YES State=UP
 END
 
+# Waits until COMMAND succeeds. After TENTHS of a second prints WHAT is wrong and the ends of the
+# daemons' logs, and ends the script: TENTHS, WHAT, COMMAND.
+await() {
+  local tenths=$1 what=$2
+  while ! "${@:3}"; do
+    if ((tenths-- == 0)); then
+      echo "slurm_nodes.sh: $what" >&2
+      tail -n 5 "$folder"/*.log >&2 || true
+      exit 1
+    fi
+    sleep 0.1
+  done
+}
+are_idle() { [[ $(sinfo --noheader --format=%T 2> /dev/null) == idle ]]; }
+
 munged --foreground --force --key-file="$folder/key" --socket="$folder/munge.socket" \
   --pid-file="$folder/munge.pid" --log-file="$folder/munge.log" --seed-file="$folder/munge.seed" 2> /dev/null &
-for _ in {1..100}; do [ ! -S "$folder/munge.socket" ] || break; sleep 0.1; done
+await 300 "munged has made no socket in 30 s" test -S "$folder/munge.socket"
 slurmctld -D 2> /dev/null &
 for node in n1 n2; do slurmd -D -N "$node" 2> /dev/null & done
-for _ in {1..300}; do
-  [[ $(sinfo --noheader --format=%T 2> /dev/null) != idle ]] || break
-  sleep 0.1
-done
+await 600 "the nodes are not idle after 60 s" are_idle
 salloc --quiet --nodes 2 --ntasks-per-node 1 "$@"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of torch_comparison.py: one set of tensors, PyTorch's attention and qkv's."""
+"""The calls of torch_comparison.py: PyTorch's attention and qkv's on the same tensors."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Case(NamedTuple):
     dtype: torch.dtype
     ours: Any  # no arguments; returns tensors
     theirs: Any
-    random: bool = False  # the two draw other random numbers, so results are not compared
+    random: bool = False  # the two calls draw different numbers, so results are not compared
 
     def results(self, call):
         found = call()
@@ -37,14 +37,17 @@ def forward(attention, tensors, options):
 
 
 def training(attention, tensors, dout, options):
-    """Computes out and the gradients of q, k, v and a mask that requires one."""
+    """Computes out and the gradients of q, k, v and of a mask that requires a gradient."""
     out = attention(*tensors, **options)
     needs = [*tensors, *(x for x in options.values() if getattr(x, "requires_grad", False))]
     return (out.detach(), *torch.autograd.grad(out, needs, dout))
 
 
 def kinds(tokens, dtype):
-    """Options of a call, by name, for q, k and v of [1, 8, tokens, 64]; fewer heads if grouped."""
+    """The options of each kind of call on q, k and v of [1, 8, tokens, 64].
+
+    With enable_gqa k and v have two heads.
+    """
     keep = torch.rand(1, 1, tokens, tokens) > 0.25
     keep[..., 0] = True
     padding = torch.arange(tokens).expand(1, 1, 1, tokens) < 3 * tokens // 4

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch programs with their attention and with qkv's: calls, training steps, generated tokens.
+"""PyTorch programs with PyTorch's attention and with qkv's: calls, training steps, generation.
 
 usage: torch_comparison.py [--tables calls,decode,models] [--threads 2] [--rounds 9] [--burst 0.05]
                            [--tokens 128 512 2048] [--only TEXT] [-o RESULTS.json]
 
-In an environment that has qkv, PyTorch and, for the models, Hugging Face Transformers; a table
-whose packages are not there is left out, with the command that installs them. Calls are of
+Runs in an environment that has qkv, PyTorch and, for the models, Hugging Face Transformers. A table
+whose packages are missing is left out, with the command that installs them. Calls are of
 `scaled_dot_product_attention`, PyTorch's and qkv.torch's, with the same tensors; results, and
 gradients where they are measured, are compared first. Then both alternate in bursts, with a pause
 after each. Times are medians over the rounds; ratios are medians of each round's ratio, PyTorch's
 time over ours: above 1, ours is shorter. "After a layer" is the same ratio where each call directly
 follows a linear layer of PyTorch, 512 x 512 x 512, whose workers still spin.
 
-The models are made from a configuration, with random parameters. A training step is forward,
-backward and an update; "eager" and "sdpa" are Transformers' own implementations. A row is printed when it is measured; -o writes all of
-them as JSON, which scripts/benchmarks.py reads.
+The models are made from a configuration, with random parameters. A training step is a forward pass,
+a backward pass and an update; "eager" and "sdpa" are Transformers' own implementations. A row is
+printed when it is measured; -o writes all of them as JSON, which scripts/benchmarks.py reads.
 """
 
 import argparse
@@ -25,13 +25,13 @@ import time
 
 import torch
 from bursts import Busy, measure
-from reports import Report
+from reports import Report, names_of
 from torch_calls import call_cases, decode_cases
 
 import qkv
 import qkv.torch
 
-# The allowed error relative to the largest number; bfloat16 has 8 bits.
+# The allowed error relative to the largest number. A bfloat16 has 8 significant bits.
 LARGEST_ERROR = {torch.float32: 1e-4, torch.bfloat16: 4e-2}
 
 
@@ -39,7 +39,7 @@ def check(case):
     """Raises ValueError if a result of the two calls differs by more than LARGEST_ERROR."""
     if case.random:
         return
-    for ours, theirs in zip(case.results(case.ours), case.results(case.theirs)):
+    for ours, theirs in zip(case.results(case.ours), case.results(case.theirs), strict=True):
         ours, theirs = ours.float(), theirs.float()
         error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
         if not error <= LARGEST_ERROR[case.dtype]:
@@ -94,7 +94,7 @@ def add_model(report, name, case, options):
 
 
 def model_cases(_options):
-    from torch_models import cases  # here: it needs Transformers
+    from torch_models import cases  # imported only for this table, since it needs Transformers
 
     return cases()
 
@@ -108,7 +108,7 @@ TABLES = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", default=",".join(TABLES))
+    parser.add_argument("--tables", type=names_of(TABLES), default=[*TABLES])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=float, default=0.05)
@@ -122,7 +122,7 @@ def main():
         threads=options.threads, rounds=options.rounds, burst=options.burst,
         versions={"PyTorch": torch.__version__, "qkv": qkv.__version__},
     )  # fmt: skip
-    for name in options.tables.split(","):
+    for name in options.tables:
         add, cases_of = TABLES[name]
         try:
             cases = cases_of(options)

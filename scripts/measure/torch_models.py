@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of torch_comparison.py: small ones of Hugging Face Transformers, randomly made."""
+"""Small models of Hugging Face Transformers with random parameters, for torch_comparison.py."""
 
 from typing import Any, NamedTuple
 

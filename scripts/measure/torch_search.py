@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy and beam search in PyTorch, of many sentences at once: see translator_peers.py.
 
-The search is that of app/translator/search/hypotheses.cc. Sentences that are done leave the batch. B
-sentences, K hypotheses of each, S source tokens, V target tokens.
+The search is that of app/translator/search/hypotheses.cc: a sentence is done once K hypotheses have
+ended and no live one has a better score than the best of them. Sentences that are done leave the
+batch. B sentences, K hypotheses of each, S source tokens, H hidden, E embedding, V tokens in the
+target vocabulary.
 """
 
 import math
@@ -20,7 +22,8 @@ class Translation(NamedTuple):
 
 
 def next_logits(state, embedded, given, sources, loop, readout, output):
-    """From states [B,K,H], embeddings [B,K,E], their gates [B,K,3H] to logits [B K,V], states."""
+    """From states [B,K,H], embeddings [B,K,E] and the gates that these give [B,K,3H] to logits
+    [B K,V] and new states [B K,H]."""
     keys, values, beyond = sources
     state_weight, state_bias, context_weight, v = loop
     flat = state.flatten(0, 1)
@@ -57,7 +60,7 @@ class Searcher:
 
 
 class Block:
-    """The search for some sentences. The first axis of tensors is the sentences not yet done."""
+    """The search for some sentences. Tensors begin with an axis of the sentences not yet done."""
 
     def __init__(self, searcher, sources, beam, length_penalty):
         self.searcher, self.K, self.penalty = searcher, beam, length_penalty
@@ -118,7 +121,7 @@ class Block:
         return (token == END) | (length >= self.most)
 
     def extend(self, logits, length):
-        """Takes the best of twice as many continuations as the beam, since each hypothesis may end.
+        """Keeps the best K of 2 K continuations that go on, since up to K of them may be ends.
 
         Returns whether each sentence is done."""
         K, wanted = self.K, 2 * self.K
@@ -138,7 +141,8 @@ class Block:
         self.state = self.state.gather(1, parents[:, :, None].expand_as(self.state))
         self.tokens = self.tokens.gather(1, parents[:, :, None].expand_as(self.tokens))
         self.tokens[:, :, length - 1] = self.last
-        return (self.ended >= K) | (length >= self.most)
+        best_has_ended = ~(self.total.amax(1) / length**self.penalty > self.best)
+        return ((self.ended >= K) & best_has_ended) | (length >= self.most)
 
     def take_ends(self, totals, parents, ends, length):
         """Records the hypotheses that end, if their ends are among the K best continuations."""

@@ -17,7 +17,7 @@ from translator_data import PADDING, START, padded
 
 
 def step(state, given, keys, values, beyond, loop):
-    """From s_{i-1} [B,H], given gates [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
+    """From s_{i-1} [B,H], given() [B,3H], keys [B,S,U], values [B,S,C] to s_i, c_i."""
     state_weight, state_bias, context_weight, v = loop
     query, *from_state = torch.addmm(state_bias, state, state_weight).split(widths(state, v), 1)
     scores = torch.tanh(keys + query[:, None]) @ v
@@ -33,7 +33,7 @@ def widths(state, v):
 
 
 def gru(state, from_input, gates_of_state, new_of_state):
-    """nn.GRUCell after its two products. It uses split(), since a slice's gradient is padded."""
+    """nn.GRUCell after its two products. A slice's gradient is padded, split()'s is not."""
     hidden = state.shape[1]
     gates, new = from_input.split([2 * hidden, hidden], 1)
     reset, update = torch.sigmoid(gates + gates_of_state).chunk(2, 1)
@@ -41,7 +41,7 @@ def gru(state, from_input, gates_of_state, new_of_state):
 
 
 def read_out(rows, weight, bias):
-    """The readout of rows [R,H+C+E] to [R,H]: the larger of each two neighbouring units."""
+    """The readout of rows [R,H+C+E] to [R,H]: the larger of each pair of neighbouring units."""
     return functional.linear(rows, weight, bias).unflatten(1, (-1, 2)).amax(2)
 
 
@@ -89,7 +89,7 @@ class Translator(nn.Module):
         self.load(model)
 
     def load(self, model):
-        """Copies the parameters of a model file, which have the names of this module's."""
+        """Copies the parameters of a model file, which has this module's names for them."""
         arrays = {n: a for n, a in model.arrays.items() if not n.endswith("_counts")}
         self.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
 
@@ -97,7 +97,7 @@ class Translator(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def encode(self, source, lengths):
-        """From tokens [B,S] to (keys, values, 0 or -inf for padding), and s_0."""
+        """From tokens [B,S] to (keys, values, 0 for tokens and -inf for padding), and s_0."""
         embedded = self.dropped(self.source_embedding(source))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         states, last = self.encoder(packed)
@@ -142,7 +142,7 @@ class Translator(nn.Module):
 
 
 def learning_rate(settings, update):
-    """The rate of app/translator/optimiser/schedule.h: warm-up, then an inverse square root."""
+    """The rate of app/translator/optimiser/schedule.h: a warm-up, then an inverse square root."""
     past = update - settings["warmup"]
     if past < 0:
         return settings["learning_rate"] * update / settings["warmup"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's side of translator_peers.py: a line of JSON in, what was found out.
+"""PyTorch's side of translator_peers.py: answers requests on standard input, all lines of JSON.
 
 usage: torch_worker.py eager|compiled THREADS
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 class Worker:
     def __init__(self, way, threads):
-        import torch  # imported here, since its absence is an answer
+        import torch  # imported here, so that an answer says if it is missing
         import torch_search
         import torch_translator
 
@@ -83,7 +83,7 @@ class Worker:
         return sum(loss.item() * n for loss, n in losses) / sum(n for _, n in losses)
 
     def train(self, batch_tokens, updates):
-        """Times the first updates, from equal parameters each time."""
+        """Times the first updates, from the same parameters each time."""
         training = self.from_begin(self.adam)
         begin = time.perf_counter()
         tokens = sum(training.update(batch)[1] for batch in self.batches[batch_tokens][:updates])
@@ -98,7 +98,7 @@ class Worker:
         return {"seconds": seconds, "tokens": tokens, "scores": scores}
 
     def memory(self):
-        """The peak memory of this process so far, in MB."""
+        """The peak memory of this process so far, in MiB."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
     def which_adam(self):

@@ -12,10 +12,10 @@ import numpy as np
 
 PADDING, START, END, UNKNOWN = range(4)
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>"]
-HELD_OUT = 40  # one English sentence in as many is translated, not trained on
-ODD = re.compile(
-    "[\u00ad\u200b\u2018\u2019\u201c\u201d]"
-)  # drawn in no clear way, or made straight
+HELD_OUT = 40  # one English sentence in so many is held out for translation
+# Soft hyphens and zero-width spaces, which are invisible, and typographic quotation marks, which
+# qkv would read as straight ones. tokens_of() makes each an apostrophe.
+ODD = re.compile("[\u00ad\u200b\u2018\u2019\u201c\u201d]")
 
 
 class Pair(NamedTuple):
@@ -27,7 +27,7 @@ class Pair(NamedTuple):
 
 
 def tokens_of(text):
-    """Words and single marks. `--tokenize word` finds them too if blanks are put between them."""
+    """Words and single marks. `--tokenize word` finds the same tokens if blanks separate them."""
     return re.findall(r"\w+|[^\w\s]", ODD.sub("'", text))
 
 
@@ -57,7 +57,7 @@ def write_pairs(path, pairs):
 
 
 def least_count(pairs, wanted):
-    """The least count of a token that makes the target vocabulary nearest to the size `wanted`."""
+    """The --min-count with which the size of the target vocabulary is nearest to `wanted`."""
     counts = collections.Counter(token for pair in pairs for token in pair.target)
     sizes = [sum(count >= least for count in counts.values()) for least in range(1, 100)]
     return 1 + min(range(len(sizes)), key=lambda n: abs(sizes[n] - wanted))
@@ -96,7 +96,7 @@ class Model:
         ]
 
     def check_tokens(self, pairs):
-        """Raises ValueError unless the program's counts of tokens are those of these pairs."""
+        """Raises ValueError unless the model's counts of tokens are those of these pairs."""
         for side in ("source", "target"):
             counts = collections.Counter(token for pair in pairs for token in getattr(pair, side))
             known = zip(self.tokens[side][len(SPECIAL) :], self.arrays[f"{side}_counts"].tolist())
@@ -109,7 +109,7 @@ class Model:
 
 
 def philox_words(counters, epoch, order, seed):
-    """The first words of Philox4x32-10 at (counter, epoch, 0, order): src/core/philox.h."""
+    """The first word of Philox4x32-10 (src/core/philox.h) at each (counter, epoch, 0, order)."""
     low = np.uint64(0xFFFFFFFF)
     c = [
         counters.astype(np.uint64),
@@ -138,7 +138,7 @@ def shuffled(values, order, seed):
 
 
 def epoch_batches(pairs, most_tokens, seed):
-    """The first epoch's batches as app/translator/data/batches.cc makes them, lists of pairs."""
+    """The first epoch's batches, lists of pairs, as app/translator/data/batches.cc makes them."""
 
     def length(n):
         return len(pairs[n].source) + len(pairs[n].target), len(pairs[n].source)

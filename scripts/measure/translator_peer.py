@@ -55,13 +55,16 @@ class Ours:
         return json.loads(lines[-1]), done
 
     def prepare(self):
-        """Trains the model that translates, and one at rate 0, from which others start."""
-        self.train("begin", 1, self.options.batch_tokens[0], "--lr", 0)
+        """Trains the model that translates, and one with the parameters before the first update.
+
+        The rate of the latter is too small to change a parameter; trainings with PyTorch begin from
+        it."""
+        self.train("begin", 1, self.options.batch_tokens[0], "--lr", 1e-30)
         _, done = self.train("model", self.options.model_updates, self.options.batch_tokens[0])
         self.quarters = done.quarters
 
     def train_block(self, batch_tokens):
-        """The speed in train.jsonl: without reading, splitting, counting and encoding the text."""
+        """The speed in train.jsonl, which leaves out reading, splitting and encoding the text."""
         line, _ = self.train("block", self.options.updates, batch_tokens)
         return Speed(line["tokens_per_second"], f"{line['update']} updates")
 
@@ -130,7 +133,7 @@ class Torch:
         self.process.stdout.close()
 
     def prepare(self):
-        """Loads the model, and runs each block once, in which PyTorch may compile."""
+        """Loads the models, and runs each block once, so that PyTorch compiles before timing."""
         self.ask("load", work=str(self.work), batch_tokens=self.options.batch_tokens)
         first = [self.timed("train", batch_tokens=n) for n in self.options.batch_tokens]
         first += [self.timed("translate", beam=beam) for beam in self.options.beams]
@@ -153,9 +156,9 @@ class Torch:
     def peak(self):
         return {"training and translation": self.ask("memory")}
 
-    # ---- whether it is the same model ------------------------------------------------------------
+    # ---- whether it computes what ours does ------------------------------------------------------
 
-    def check(self, ours, wanted):
+    def check(self, wanted):
         """Raises Failed unless losses and translations agree with ours."""
         found = self.ask("loss")
         self.agree("loss per token", found, wanted["loss"])

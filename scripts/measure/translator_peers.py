@@ -7,27 +7,27 @@ usage: translator_peers.py --data PAIRS.tsv [--program build/release/bin/qkv]
                            [--threads 2] [--blocks 7] [--updates 60] [--model-updates 1500]
                            [--sentences 2000] [--quick] [-o RESULTS.json]
 
-In an environment that has NumPy, and PyTorch (pip install torch==2.13.0) if it is to take part.
-JoeyNMT is installed in an environment of its own, the folder `--joeynmt`. What is not there is
-named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. Rows are printed,
-and with -o written as JSON, which scripts/benchmarks.py reads.
+Runs in an environment that has NumPy and, if it is to take part, PyTorch (pip install
+torch==2.13.0). JoeyNMT is installed in an environment of its own, the folder `--joeynmt`. A missing
+program is named. PAIRS.tsv is English, tab, French, such as the pairs of manythings.org/anki. Rows
+are printed, and with -o written as JSON, which scripts/benchmarks.py reads.
 
-Text is split here into words and marks, so that all read the same tokens; those that are rarer than
-a target vocabulary of about 8,000 allows are unknown. One English sentence in 40 is held out. A
-model is trained with `qkv train`; PyTorch reads it, and before anything is timed has to have our
-loss per token of the held-out pairs, our loss in training from the same parameters without dropout,
-and our translations. It has the same batches; JoeyNMT makes its own, of as many tokens, and has a
-model of its own, trained for as many updates.
+Text is split here into words and marks, so that all read the same tokens. Rare tokens are unknown:
+the target vocabulary has about 8,000. One English sentence in 40 is held out. A model is trained
+with `qkv train`. PyTorch reads it, and before anything is timed must have our loss per token of the
+held-out pairs, our loss in training from the same parameters without dropout, and our translations.
+PyTorch has our batches; JoeyNMT makes its own, of as many tokens, and has a model of its own,
+trained for as many updates.
 
-Then the programs take turns, a block each, with a pause between. Training: the first `--updates`
-updates; target tokens per second, with end tokens and without padding, as our train.jsonl and
-JoeyNMT's log say, and for PyTorch by its loop, with making tensors of the batch. Translation of
-held-out sentences: ours is the time of the whole program, with reading the model, PyTorch's and
-JoeyNMT's without; both have batches of 64 sentences of similar length. Rates are medians, ranges
-the least and the largest; ratios are medians of each round's ratio, ours over the other's. PyTorch runs
-as it is ("eager") and with its steps through torch.compile ("compiled"); a block that does not
-count comes first, in which it compiles. "busy" is the number of processors that other programs took
-in the pauses: repeat it on a quiet machine.
+Then the programs take turns, a block each, with a pause between. Training is the first `--updates`
+updates. Its rate is target tokens per second, with end tokens and without padding, as our
+train.jsonl and JoeyNMT's log say; PyTorch's loop is timed, with making tensors of the batches.
+Translation is of the held-out sentences. Our time is that of the whole program, with reading the
+model, PyTorch's and JoeyNMT's are without; both have batches of 64 sentences of similar length.
+Rates are medians, ranges the least and the largest; ratios are medians of each round's ratio, ours
+over the other's. PyTorch runs as it is ("eager") and with its steps through torch.compile
+("compiled"), after a block that does not count, in which it compiles. "busy" is the number of
+processors that other programs took in the pauses: repeat it on a quiet machine.
 
 Memory: the peak of each process, and for long trainings the largest seen in each quarter of them.
 """
@@ -50,14 +50,14 @@ from watched import Failed
 PEERS = ["eager", "compiled", "joeynmt"]
 PAUSE = 0.5  # seconds
 VOCABULARY = 8000
-BUSY = 0.1  # processors taken by others
+BUSY = 0.1  # the processors that other programs may take before a row says so
 
 
 def say(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
-# ---- before --------------------------------------------------------------------------------------
+# ---- data and models -----------------------------------------------------------------------------
 
 
 def write_data(options, work):
@@ -77,7 +77,7 @@ def write_data(options, work):
 
 
 def started(options, work, data):
-    """The programs that are installed, and remarks on the others."""
+    """The programs that are installed, and why the others are missing."""
     peers, missing = [], []
 
     def start(name, needs, make):
@@ -110,14 +110,14 @@ def ready(peers, ours, options):
         try:
             peer.prepare()
             if isinstance(peer, Torch):
-                peer.check(ours, wanted)
+                peer.check(wanted)
             good.append(peer)
         except Failed as error:
             failed.append(f"{peer.label}: {error}")
     return good, failed
 
 
-# ---- alternating blocks ------------------------------------------------------------------------------
+# ---- alternating blocks --------------------------------------------------------------------------
 
 
 class Case:
@@ -203,7 +203,7 @@ def parsed():
     parser.add_argument("--updates", type=int, help="of a block")
     parser.add_argument("--model-updates", type=int)
     parser.add_argument("--sentences", type=int)
-    parser.add_argument("--quick", action="store_true", help="everything once, and small")
+    parser.add_argument("--quick", action="store_true", help="two short blocks of everything")
     parser.add_argument("-o", "--output", type=pathlib.Path, help="write the rows there, as JSON")
     options = parser.parse_args()
     small = options.quick
@@ -221,7 +221,7 @@ def parsed():
 
 def main():
     options = parsed()
-    # This comes before anything starts a pool of threads.
+    # The processors are limited before a library or a program starts its threads.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
     work = options.work.absolute()

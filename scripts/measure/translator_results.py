@@ -6,18 +6,19 @@ usage: translator_results.py TABLE -o FOLDER [--minutes 20] [--long 120] [--atte
                              [--pace 2] [--updates N] [--program build/release/bin/qkv] [--json FILE]
 
 TABLE is English, tab, French, such as the pairs of manythings.org/anki. Its lines are split by `qkv
-split`: 2,000 sentences with all their translations to test with, 1,000 for validation. For each
-attention a translator is trained for --minutes, and the first one also for --long minutes in all;
-each then translates the test's sentences with a beam of 5. All use the options in TRAIN. A model is
-also scored on the sentences of 8 words and more, and there the first attention is compared with
-each other one by paired bootstrap resampling.
+split`: 2,000 sentences with all their translations to test with, 1,000 for validation. A translator
+with each attention is trained for --minutes, and the first one, if --long is given, on to --long
+minutes in all. Each then translates the test's sentences with a beam of 5. All use the options in
+TRAIN. A model is also scored on the sentences of 8 words and more, on which the first attention is
+compared with each other one by paired bootstrap resampling.
 
-First each is trained for --pace minutes, which tells how many updates --minutes are: so many, with
-ten validations. While that lasts the machine must have nothing else to do; afterwards it may, since a
-model depends on its updates and not on the clock. --updates N trains for N updates instead.
+Before, each is trained for --pace minutes, which tells how many updates it makes in --minutes. The
+machine must have nothing else to do until then; afterwards it may, since a model depends on its
+updates and not on the clock. A training has that many updates, or those of --updates, and ten
+validations.
 
-Everything is kept in FOLDER: interrupted and run again, it goes on; the long training begins with a
-copy of the first. Prints a table; --json keeps the figures.
+Everything is kept in FOLDER. After an interruption, run the script again: it goes on. The long
+training begins with a copy of the first. The script prints a table; --json keeps the figures.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def write_lines(path, lines):
 
 
 def prepare(qkv, table, folder):
-    """Splits the table once; returns the folder of the parts."""
+    """Splits the table, unless that is done. Returns the folder of the parts."""
     parts = folder / "split"
     if not (parts / "train.tsv").exists():
         qkv.run("split", table, *SPLIT, "-o", parts)
@@ -86,7 +87,7 @@ def begin(qkv, parts, run, attention, validate_every, budget):
 
 
 def updates_per_minute(qkv, parts, attention, minutes):
-    """The updates per minute of a training that validates once, at its end. Measured once."""
+    """The updates per minute of a training that validates once, at its end; kept for later runs."""
     run = parts.parent / f"{attention}-pace"
     if not (run / "train.jsonl").exists():
         begin(qkv, parts, run, attention, f"{minutes}m", f"{minutes}m")
@@ -105,8 +106,10 @@ def result(qkv, parts, run, name, minutes):
 
 
 def compare(qkv, parts, first, other):
-    """p of paired bootstrap resampling of two models' translations of long sentences: the
-    probability of a difference at least this large between equally good systems."""
+    """The p of paired bootstrap resampling of two models' translations of long sentences.
+
+    It is the probability of a difference at least this large between equally good systems.
+    """
     first, other = (parts.parent / f"{name}.test-long.txt" for name in (first, other))
     report = qkv.json("score", "--hypotheses", other, parts / "test-long.tsv", "--against", first)
     return report["against"]["bleu_p"]

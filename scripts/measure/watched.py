@@ -27,8 +27,8 @@ os.write(int(sys.argv[1]), answer.encode())
 class Watched(NamedTuple):
     output: str  # standard output and standard error
     seconds: float
-    peak: float  # MB of memory, as the system counts it
-    quarters: list  # the largest seen in each quarter of the time, MB
+    peak: float  # MiB of memory, as the system counts it
+    quarters: list  # the largest memory seen in each quarter of the time, in MiB
 
 
 class Failed(Exception):
@@ -36,7 +36,7 @@ class Failed(Exception):
 
 
 def resident_megabytes(starter):
-    """The memory that the child of `starter` has now; 0 if it has ended."""
+    """The memory that the child of `starter` has now, in MiB; 0 if it has ended."""
     try:
         child = Path(f"/proc/{starter}/task/{starter}/children").read_text(encoding="ascii").strip()
         lines = Path(f"/proc/{child}/status").read_text(encoding="ascii").splitlines()

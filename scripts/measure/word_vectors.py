@@ -5,10 +5,10 @@
 usage: word_vectors.py [PROGRAM] [--megabytes 1000] [--runs 5] [--keep FOLDER]
 
 Makes files of 300 numbers a word, text and binary, whose words are dissimilar or similar
-("w5_000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the
+("w5_0000001"), reads each once so that it is in the system's cache, and runs `qkv words` for the
 last six words, and again with one of them misspelled, which must be rejected with near spellings.
-Prints GB/s of each run (the fastest counts: the machine is shared) and the peak memory of
-any. --keep keeps the files for the next run.
+Prints GB/s of each run (the fastest counts: the machine is shared) and the largest peak memory.
+--keep keeps the files for the next run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ UNLIKE = ["aardvark", "bellows", "candle", "dulcimer", "ember", "fiddle"]
 
 
 def names(kind, count):
-    """Distinct words, similar or not. The last six are searched for."""
+    """Distinct words, similar if `kind` is "alike". The last six are searched for."""
     if kind == "alike":
         return [f"w5_{i:07}" for i in range(count)]
     # The words have realistic lengths.
@@ -33,6 +33,7 @@ def names(kind, count):
 
 def write_text(file, size, kind):
     """Writes lines of about 2.7 kB, as fastText and GloVe do, and returns the last six words."""
+    # 997 rows of numbers serve all words, so that a large file is written quickly.
     numbers = np.random.default_rng(7).normal(0, 0.4, (997, WIDTH))
     tails = [" " + " ".join(f"{x:.5f}" for x in row) + "\n" for row in numbers]
     words = names(kind, size // (len(tails[0]) + 8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docstrings of the Python package as reStructuredText: they are text with Google's sections."""
+"""Turns docstrings of the Python package, text with Google's sections, into reStructuredText."""
 
 import re
 
@@ -8,7 +8,7 @@ SPECIAL = re.compile(r"[|*\\]|(?<=\w)_(?=\W|$)")
 
 
 def escaped(line):
-    """A line as text. Code within backticks is shown as code."""
+    """A line with reStructuredText's special characters escaped, and code in backticks as code."""
     parts = CODE.split(line)
     return "".join(f"``{part}``" if at % 2 else SPECIAL.sub(r"\\\g<0>", part)
                    for at, part in enumerate(parts))

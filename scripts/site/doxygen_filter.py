@@ -5,11 +5,11 @@
 usage: doxygen_filter.py HEADER
 
 Headers have plain comments. One directly above a declaration describes it and becomes `///`, one
-behind a member `///<`. Lines of dashes and NOLINT, comments inside of functions, and comments above
-a blank line or a namespace (pages.py shows these) stay. Comments are text: what Doxygen would take
-for a command or HTML is escaped, `code` becomes code, and lines that are indented, except in lists,
-are shown as they are. An overload without a comment, directly below another, is one of that. The
-number of lines does not change.
+behind a member `///<`. Some stay as they are: lines of dashes, NOLINT, comments above a blank line,
+`}`, return, if or for, and the comment above a namespace, which pages.py shows. Comments are text:
+what Doxygen would take for a command or HTML is escaped, `code` becomes code, and lines that are
+indented, except in lists, are shown as they are. A function without a comment, directly below one
+of the same name, is marked as its overload. The number of lines does not change.
 """
 
 import pathlib
@@ -36,7 +36,7 @@ def escaped(text):
 
 
 def escaped_block(lines):
-    """The lines of a comment. `Code` may go on in the next line."""
+    """The lines of a comment, escaped. Code in backticks may go on in the next line."""
     words = escaped("\n".join(lines)).split("\n")
     in_list, inside = False, False
     for at, line in enumerate(lines):

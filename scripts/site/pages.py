@@ -2,9 +2,9 @@
 """The pages of the site: where each comes from, and where their links lead.
 
 Pages are the repository's own Markdown files, README.md and docs/**/*.md, and what docs/site/ adds:
-the reference, and lists. Their links are those of the repository; on the site each leads to the
-page of the file, if it has one, else to the file in the repository, if its address is given, or to
-a copy of the file.
+the reference, and lists. Links in the repository lead to files; on the site each leads to the page
+of the file, if it has one, else to the file in the repository, if its address is given, or to a
+copy of the file.
 """
 
 import json
@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "check"))
 from named_files import text_lines  # noqa: E402
 
-# The places on the site of files that do not stand below docs/, of one whose name is taken, and of
-# folders.
+# The places on the site of files outside of docs/, and of docs/README.md, since README.md takes the
+# name index. FOLDERS has those of folders.
 NAMES = {"README.md": "index", "docs/README.md": "map", "CHANGELOG.md": "changelog",
          "CONTRIBUTING.md": "contributing/rules"}
 FOLDERS = {"docs/decisions": "decisions", "bench/results": "measurements"}
@@ -69,7 +69,7 @@ def rewritten(root, name, text, repository=""):
 
     lines = text.split("\n")
     for number, line in text_lines(text):
-        if COMMENT.sub("", line).strip():  # marks of other tools
+        if COMMENT.sub("", line).strip():  # a comment within a line is a mark for a script
             line = COMMENT.sub("", line)
         for pattern in (LINK, IMAGE):
             line = pattern.sub(replace, line)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Follows README.md with an installed qkv, from the first lines of Python to the first picture.
 
-usage: first_picture.py README.md SECONDS   (since 1970, when the installation began)
+usage: first_picture.py README.md SECONDS   (the time since 1970 at which the installation began)
 Prints the versions, the number of results that are right, and the seconds from SECONDS to the
-picture. Raises AssertionError at the first wrong result. Needs NumPy and qkv alone; writes to the
+picture. Raises AssertionError at the first wrong result. Needs only NumPy and qkv; writes to the
 working directory.
 """
 
@@ -21,7 +21,7 @@ import qkv
 
 
 def blocks(text, after, *languages):
-    """The fenced blocks of these languages that follow `after` in Markdown, in this order."""
+    """Fenced blocks after `after` in Markdown, one of each language, each below the one before."""
     place = text.index(after)
     for language in languages:
         found = re.compile(rf"^```{language}\n(.*?)^```$", re.S | re.M).search(text, place)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Usage: first_picture.sh PYTHON NUMPY_DIRECTORY
 # Runs in a bare root, from scripts/wheel/try.sh: installs the wheel that fits and the NumPy of the
-# directory, without an index and a compiler, and follows README.md to the first picture.
+# directory, without a package index or a compiler, and follows README.md to the first picture.
 set -eu
 checkout=$(cd "$(dirname "$0")/../.." && pwd)
 for compiler in cc c++ gcc g++ clang; do

@@ -16,13 +16,13 @@ import sys
 
 from auditwheel.wheeltools import InWheel
 
-# Debian's packages of header-only libraries. nanobind, which is not among them, is Python's.
+# Debian's packages of header-only libraries. nanobind is installed as a Python package instead.
 HEADERS = ["libhwy-dev"]
 HEADERS_OF_THE_PROGRAM = ["libcli11-dev", "nlohmann-json3-dev"]
 
 
 def original_name(library):
-    """libzip-5c554ca2.so.4.0 was libzip.so.4.0"""
+    """The name before auditwheel added a hash: libzip-5c554ca2.so.4.0 was libzip.so.4.0."""
     return re.sub(r"-[0-9a-f]{8}(?=\.so)", "", library.name)
 
 

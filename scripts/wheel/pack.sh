@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: scripts/wheel/pack.sh PYTHON BUILD_DIRECTORY WHEEL_DIRECTORY [INSTALLED [CMAKE-VARIABLE=VALUE...]]
-# Builds the Python package for an interpreter that has the build tools, from the libraries and the
-# program in INSTALLED, by default the release build's in build/installed, as a wheel that needs the
-# libraries of this machine.
+# Usage: scripts/wheel/pack.sh PYTHON BUILD_DIRECTORY WHEEL_DIRECTORY \
+#   [INSTALLED [CMAKE-VARIABLE=VALUE...]]
+# Builds the Python package for an interpreter that has the build tools, as a wheel that needs this
+# machine's shared libraries. qkv's own libraries and program come from INSTALLED, by default those
+# of the release build in build/installed.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/wheel/pythons.sh
-# Prints the versions of Python, 3.9 or newer, for which extension modules can be built here, and
-# their interpreters: one a line, such as "3.11 /usr/bin/python3.11". They are Debian's, those on
-# PATH, and those of pyenv.
+# Prints the versions of Python, 3.9 or newer, for which extension modules can be built here, and an
+# interpreter of each: one a line, such as "3.11 /usr/bin/python3.11". Looks for Debian's, then on
+# PATH, then for those of pyenv.
 set -euo pipefail
 
-# Whether an interpreter works and has its headers and venv.
+# Whether an interpreter is Python 3.MINOR, outside of a virtual environment, with its headers and
+# venv: INTERPRETER, MINOR.
 is_complete() {
   "$1" -c "import ensurepip, os, sys, sysconfig, venv
 assert sys.version_info[:2] == (3, $2) and sys.prefix == sys.base_prefix

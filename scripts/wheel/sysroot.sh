@@ -3,7 +3,7 @@
 # Usage: scripts/wheel/sysroot.sh
 # Makes build/sysroot/arm64: Debian 12's libraries for arm64 that the program and the Python package
 # link, and their headers. Nothing in it is run. Does nothing if it is there. Needs to be root, and
-# Debian's archive; QKV_MIRROR names another one.
+# Debian's archive, or the mirror that QKV_MIRROR names.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -22,7 +22,7 @@ scripts/quietly.sh "sysroot arm64" debootstrap --foreign --arch=arm64 --variant=
 for package in "$sysroot.new"/var/cache/apt/archives/*.deb; do
   dpkg-deb --extract "$package" "$sysroot.new"
 done
-# Links from / would lead out of it.
+# Absolute links would lead out of the sysroot.
 find "$sysroot.new" -lname '/*' -print0 | while IFS= read -r -d '' link; do
   ln --symbolic --relative --force --no-dereference "$sysroot.new$(readlink "$link")" "$link"
 done

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Usage: scripts/wheel/try.sh [SUITE...]
-# Tries the wheels of dist/ in bare roots of Debian's releases (bookworm, trixie and sid; those for
-# aarch64, where there are some, in emulated bookworm-arm64 and trixie-arm64), with NumPy 1 and 2, and
-# in bookworm's also with the interpreters of scripts/wheel/pythons.sh that no release has. What this
-# machine cannot try is counted as skipped. The last line has the counts.
+# Tries the wheels of dist/ in bare roots of Debian's releases, with NumPy 1 and 2: in bookworm,
+# trixie and sid, and if there are wheels for aarch64, in emulated bookworm-arm64 and trixie-arm64.
+# In bookworm the interpreters of scripts/wheel/pythons.sh that no release has are also tried. What
+# this machine cannot try is counted as skipped. The last line has the counts. Fails if a try fails,
+# or if there is a root and nothing was tried in one.
 set -euo pipefail
 source "$(dirname "$0")/../env.sh"
 
@@ -20,7 +21,8 @@ skip() {
   skipped=$((skipped + 1))
 }
 
-# Puts a NumPy into build/numpy/MACHINE/VERSION/MAJOR, for a Python VERSION. Fails if there is none.
+# Puts NumPy MAJOR for a Python VERSION into build/numpy/MACHINE/VERSION/MAJOR: VERSION, MAJOR,
+# MACHINE. Fails if there is none.
 fetch_numpy() {
   local to=build/numpy/$3/$1/$2
   compgen -G "$to/numpy-*.whl" >/dev/null && return
@@ -30,7 +32,8 @@ fetch_numpy() {
     --platform "manylinux_2_28_$3" --dest "$to" "numpy==$2.*" 2>/dev/null
 }
 
-# Tries SUITE, with a PYTHON of VERSION, and what in.sh needs to bring that Python along.
+# Tries the wheels in a root: SUITE, PYTHON, its VERSION, and options of in.sh, which make a Python
+# from outside of the root visible in it.
 try() {
   local suite=$1 python=$2 version=$3 machine=x86_64 major
   if [[ $suite == *-arm64 ]]; then machine=aarch64; fi
@@ -47,6 +50,7 @@ try() {
   done
 }
 
+# `seen` has the versions of Python in the roots, each between spaces.
 readonly version_of='import sys; print("%d.%d" % sys.version_info[:2])'
 seen=" "
 for suite in "${suites[@]}"; do
@@ -68,4 +72,4 @@ if [[ " ${suites[*]} " == *" bookworm "* && -d build/roots/bookworm ]]; then
   done 3< <(scripts/wheel/pythons.sh)
 fi
 echo "$tried tried, $skipped skipped, $failed failed"
-((failed == 0))
+((failed == 0)) && { ((tried > 0)) || [[ $seen == " " ]]; }
