@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each row of errors.tsv is a test: the call must throw its Error and touch nothing.
+// Each row of errors.tsv is a test: its call must throw the row's Error and leave all memory
+// unchanged.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -14,14 +15,15 @@
 
 namespace qkv::test {
 
-// GoogleTest finds it by its name.
+// GoogleTest prints the parameter of a failed test by the function of this name.
 void PrintTo(const Row& row, std::ostream* out) {  // NOLINT(readability-identifier-naming)
   *out << row.call;
 }
 
 namespace {
 
-constexpr std::size_t kFewestRows = 110, kFewestRowsInC = 250;
+// Lower bounds, so that a table that is cut short fails.
+constexpr std::size_t kFewestRows = 440, kFewestRowsInC = 250;
 
 struct Table {
   std::vector<Row> rows;
@@ -65,7 +67,7 @@ TEST_P(WrongCall, Throws) { EXPECT_EQ(check(GetParam()), "") << "errors.tsv:" <<
 INSTANTIATE_TEST_SUITE_P(Errors, WrongCall, testing::ValuesIn(table().rows),
                          [](const auto& row) { return row.param.id; });
 
-// The errors of the C interface are those of C++.
+// The C interface reports the errors that C++ throws.
 TEST(WrongCallInC, ReportsTheSame) {
   EXPECT_GE(rows_in_c().size(), kFewestRowsInC);
   for (const Row& row : rows_in_c()) {
@@ -73,7 +75,7 @@ TEST(WrongCallInC, ReportsTheSame) {
   }
 }
 
-// "function: argument rule, what came" in one line, and nothing of the library's inside.
+// A message is one line, "function: argument rule, got value", without names of internals.
 TEST(Table, MessagesAreForUsers) {
   for (const Row& row : table().rows) {
     SCOPED_TRACE("errors.tsv:" + std::to_string(row.line) + ": " + row.message);
@@ -86,7 +88,7 @@ TEST(Table, MessagesAreForUsers) {
   }
 }
 
-// ---- the table's reader and judge can say no ------------------------------------------------
+// ---- read_table() and check() find faults ---------------------------------------------------
 
 std::string reading(const std::string& text) {
   std::istringstream in(text);
@@ -111,7 +113,7 @@ TEST(Reader, NamesTheLine) {
             "errors.tsv:3: the id a stands twice");
 }
 
-// What check() says, or the TableError it throws.
+// Returns what check() reports, or the message of the TableError that it throws.
 std::string checking(const std::string& call, const std::string& message = "m",
                      ErrorKind kind = ErrorKind::kValue) {
   try {

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library has nothing in it whose bits depend on the maker of the CPU or on the C library.
+"""Tests that the library has no code whose bits depend on the CPU's maker or on the C library.
 
 usage: portable_bits_test.py LIBRARY.a COMPILER
 
-Instructions: the estimates of SSE and AVX, whose bits each maker chooses, and transcendental ones of
-the x87. Those of AVX-512 (vrcp14ps) are defined to the bit. Functions: those of libm that C libraries
-round differently, and in several versions, chosen by the CPU. `fma` and `sqrt` are exact everywhere.
-Objects with both, made here, must be found.
+The library may not have the estimates of SSE and AVX, whose bits each maker chooses (those of
+AVX-512, such as vrcp14ps, are defined to the bit), nor transcendental instructions of the x87. It
+may not call functions of libm that C libraries round differently, or in several versions of which
+they choose one by the CPU, nor their forms for vectors (libmvec) and for finite numbers; `fma` and
+`sqrt` are exact everywhere. The self test compiles objects with such an instruction or call, which
+must be found.
 """
 
 import re
@@ -17,9 +19,12 @@ from pathlib import Path
 
 ESTIMATES = re.compile(r"\tv?r(?:cp|sqrt)[ps]s\b")
 X87 = re.compile(r"\tf(?:sin|cos|sincos|ptan|patan|2xm1|yl2x|yl2xp1)\b")
+# A lower-case letter, which names the vectors, follows _ZGV in libmvec, but not in guard variables.
 FUNCTIONS = re.compile(
-    r"\bU (c?(?:exp|log|pow|sin|cos|tan|sinh|cosh|tanh|asin|acos|atan|asinh|acosh|atanh)"
-    r"|exp2|exp10|expm1|log2|log10|log1p|sincos|atan2|hypot|cbrt|erfc?|[lt]gamma)[fl]?$"
+    r"\bU (_ZGV[a-z]\w+|(?:__)?"
+    r"(?:c?(?:exp|log|pow|sin|cos|tan|sinh|cosh|tanh|asin|acos|atan|asinh|acosh|atanh)"
+    r"|exp2|exp10|expm1|log2|log10|log1p|sincos|atan2|hypot|cbrt|erfc?|[lt]gamma)[fl]?"
+    r"(?:_r)?(?:_finite)?)$"
 )
 
 
@@ -51,6 +56,9 @@ def self_test(compiler):
         "the estimate of a root": "#include <immintrin.h>\n__m128 f(__m128 x) { return _mm_rsqrt_ss(x); }",
         "an x87 instruction": 'double f(double x) { asm("fsin" : "+t"(x)); return x; }',
         "libm": "#include <cmath>\nfloat f(float x) { return std::exp(x); }",
+        **{name: f'extern "C" double {name}(double, int*); '
+                 f"double f(double x, int* y) {{ return {name}(x, y); }}"
+           for name in ("lgamma_r", "_ZGVbN2v_exp", "__log_finite", "__lgammaf_r_finite")},
     }
     right = "#include <cmath>\ndouble f(double x) { return std::fma(x, x, 1) / std::sqrt(x); }"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that must not compile, and what the compiler has to say about it.
+"""Checks that a program does not compile, and that each compiler's message is short and helpful.
 
 usage: wrong_program_test.py PROGRAM.cc INCLUDE COMPILER...
 
-Its comments `// error: TEXT` and `// lines: N`: TEXT is in one of the compiler's lines, of which
-there are at most N, with one error.
+PROGRAM.cc has comments `// error: TEXT` and `// lines: N`. A compiler must report exactly one error
+in at most N lines, one of which contains TEXT.
 """
 
 import os

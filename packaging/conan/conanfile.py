@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library qkv for Conan 2, from this checkout, without qkv_app and the program, one of whose
-dependencies (SentencePiece) has no recipe there.
+"""The library qkv for Conan 2, from this checkout. It leaves out qkv_app and the program, since
+Conan's index has no recipe for their dependency SentencePiece.
 
 conan create packaging/conan -s compiler.cppstd=20
 With -o "&:system_highway=True" the headers of Highway are those that are installed.
-scripts/check/conan.sh does this.
+scripts/check/conan.sh builds the package in this way.
 """
 
 import pathlib
@@ -72,7 +72,7 @@ class Qkv(ConanFile):
             copy(self, name, self.source_folder, pathlib.Path(self.package_folder, "licenses"))
 
     def package_info(self):
-        # qkv's own CMake files serve find_package, as everywhere else.
+        # Conan writes no CMake files: find_package finds those that qkv installs.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = ["lib/cmake/qkv"]
         self.cpp_info.libs = ["qkv"]

@@ -16,14 +16,15 @@
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 
-// Steps with keys that were projected once equal calls of attention() and attention_backward().
+// The results of an AdditiveMemory, which projects its keys once, are bit-identical with those of
+// attention() and attention_backward(). Only the sums of dk and dWk over steps differ, by rounding.
 namespace qkv::test {
 namespace {
 
 constexpr Index kHeads = 4;
 constexpr Index kKeys = 300;
 
-// One source of keys, and steps of several queries each.
+// A source sequence with its additive score, and the seeded queries and dout of each step.
 struct Source {
   explicit Source(DType d)
       : dtype(d),
@@ -44,7 +45,7 @@ struct Source {
   SeededScore of;
 };
 
-// The number of queries of each step; few if a step is slow.
+// The number of queries of each step; few on the reference, which is slow.
 std::vector<Index> steps_on(const std::string& path) {
   if (path == kReferencePath) return {1, 3};
   return {1, 1, 7, 130, 1};
@@ -54,7 +55,7 @@ struct Step {
   Tensor out, lse, row_max, entropy, column_sums, pooled, weights;
 };
 
-// Runs a step by `attention`, a function of the memory or of the library.
+// The forward pass: qkv::attention() or AdditiveMemory::attention().
 using Attention = std::function<void(const Inputs&, const Options&, const Outputs&)>;
 
 Step run_step(const Attention& attention, const Source& x, const Tensor& q,
@@ -169,6 +170,7 @@ TEST(AdditiveMemory, KeysAreNotReadAgainOnEveryPath) {
                       x, q, {.score = x.score()});
     };
     const Step want = step();
+    // NaN in k and wk shows in the next step if it reads them.
     for (const Tensor* t : {&x.k, &x.of.wk}) {
       for (Index n = 0; n < t->element_count(); ++n) {
         core::store(DType::kFloat32, const_cast<void*>(t->view().data()), n, std::nan(""));
@@ -180,6 +182,7 @@ TEST(AdditiveMemory, KeysAreNotReadAgainOnEveryPath) {
 
 // ---- gradients ------------------------------------------------------------------------------
 
+// The gradients that a step writes itself; those of k and wk are summed over the steps.
 constexpr const char* kOfQueries[] = {"q", "v", "wq", "score_v", "score_b"};
 
 BackwardCall call_of(const Source& x, const Tensor& q, const Tensor& dout) {
@@ -255,7 +258,6 @@ TEST(AdditiveMemory, KeyGradientsGoWhereTheyAreAskedOnEveryPath) {
   for (const std::string& path : all_backward_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
     const Source x(DType::kFloat32);
-    Context context = context_on(path);
     const auto sums = [&](int threads, const auto& deliver) {
       Context own{Executor::threads(threads)};
       own.force_path(path);
@@ -319,16 +321,7 @@ TEST(AdditiveMemory, AStepWithoutQueriesChangesNothing) {
   }
 }
 
-// ---- wrong calls ----------------------------------------------------------------------------
-
-template <class F>
-void expect_error(const F& f, const std::string& text) {
-  const std::string message = message_of(f);
-  EXPECT_TRUE(!message.empty() && message.find(text) != std::string::npos)
-      << text << ": " << message;
-}
-
-// Arrays of a memory without keys have no elements.
+// Without keys every result is 0, and lse is -inf.
 TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
   for (const std::string& path : all_paths(ScoreKind::kAdditive)) {
     SCOPED_TRACE(path);
@@ -351,6 +344,8 @@ TEST(AdditiveMemory, MayHaveNoKeysOnEveryPath) {
   }
 }
 
+// ---- wrong calls ----------------------------------------------------------------------------
+
 TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
   const Source x(DType::kFloat32);
   Context context;
@@ -361,32 +356,51 @@ TEST(AdditiveMemory, RefusesWhatIsNotItsOwn) {
   const SavedTensors saved(call, kReferencePath);
   Tensor out(x.dtype, {2, kHeads, 2, 5});
   const auto forward = [&](const Inputs& inputs, const Options& options) {
-    return [&, inputs, options] { memory.attention(inputs, options, {.out = out}); };
+    return error_of([&] { memory.attention(inputs, options, {.out = out}); });
   };
   const Tensor other_k = normal(x.k.shape(), 5);
-  expect_error(forward({q, other_k, x.v}, call.options), "k");
-  expect_error(forward({q, slice(x.k.view(), 2, 0, 10), x.v}, call.options), "k");
-  expect_error(forward(call.inputs, {}), "score");
+  const std::string another_k =
+      "AdditiveMemory::attention: k is not the array that the memory was made with";
+  EXPECT_EQ(forward({q, other_k, x.v}, call.options), another_k);
+  EXPECT_EQ(forward({q, slice(x.k.view(), 2, 0, 10), x.v}, call.options), another_k);
+  EXPECT_EQ(forward(call.inputs, {}),
+            "AdditiveMemory::attention: options.score must be the memory's Additive");
   const Tensor other_wk = normal(x.of.wk.shape(), 6);
   Additive score = x.score();
   score.wk = other_wk;
-  expect_error(forward(call.inputs, {.score = score}), "wk");
-  expect_error(forward({slice(q.view(), 1, 0, 2), x.k, x.v}, call.options), "H");
+  EXPECT_EQ(
+      forward(call.inputs, {.score = score}),
+      "AdditiveMemory::attention: additive.wk is not the array that the memory was made with");
+  EXPECT_EQ(forward({slice(q.view(), 1, 0, 2), x.k, x.v}, call.options),
+            "AdditiveMemory::attention: additive.wq must have the shape [U,Dq] = [any,7] or "
+            "[H,U,Dq] = [2,any,7], got float32 [4,33,7]");
   const Tensor wide = convert(q, DType::kFloat64);
-  expect_error(forward({wide, x.k, x.v}, call.options), "");
+  EXPECT_EQ(forward({wide, x.k, x.v}, call.options),
+            "TypeError: AdditiveMemory::attention: k must be float64 where q is float64, got "
+            "float32 [2,2,300,9]");
 
   KeyGradients to(x);
   const auto backward = [&](const InputGradients& gradients) {
-    return [&, gradients] {
+    return error_of([&] {
       memory.attention_backward(call.inputs, call.options, saved.views(), call.sources, gradients);
-    };
+    });
   };
-  expect_error(backward({.k = to.k}), "key_gradients");
-  expect_error(backward({.score = AdditiveGradient{.wk = to.wk}}), "key_gradients");
-  expect_error([&] { memory.key_gradients(to.wk, {}); }, "k");
-  expect_error([&] { memory.key_gradients({}, to.k); }, "wk");
-  expect_error([&] { memory.key_gradients({}, {}); }, "name no buffer");
-  expect_error([&] { AdditiveMemory(x.v, x.score(), context); }, "wk");
+  const std::string in_backward = "AdditiveMemory::attention_backward: input_gradients.";
+  EXPECT_EQ(backward({.k = to.k}), in_backward + "k is given, but key_gradients() computes it");
+  EXPECT_EQ(backward({.score = AdditiveGradient{.wk = to.wk}}),
+            in_backward + "score.wk is given, but key_gradients() computes it");
+  const std::string in_sums = "AdditiveMemory::key_gradients: input_gradients";
+  EXPECT_EQ(error_of([&] { memory.key_gradients(to.wk, {}); }),
+            in_sums + ".k must have the shape of k, [2,2,300,9], got float32 [33,9]");
+  EXPECT_EQ(error_of([&] { memory.key_gradients({}, to.k); }),
+            in_sums +
+                ".score.wk must have the shape of additive.wk, [33,9], got float32 "
+                "[2,2,300,9]");
+  EXPECT_EQ(error_of([&] { memory.key_gradients({}, {}); }),
+            in_sums + " name no buffer, so there is nothing to compute");
+  EXPECT_EQ(error_of([&] { AdditiveMemory(x.v, x.score(), context); }),
+            "AdditiveMemory: additive.wk must have the shape [U,Dk] = [33,5] or [H,U,Dk] = "
+            "[4,33,5], got float32 [33,9]");
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 
 #include "tests/attention/path_runner.h"
 
-// Rows of projections beyond kPlainBound store powers of 2 separately, and are read by a loop of
-// their own. No row depends on its neighbours or on masked keys, bit for bit.
+// Kernels of the additive score store a projected row's exponentials in one of three forms,
+// depending on the row's largest value (kernels/additive_kernels.h), and read them by different
+// loops. Whatever forms meet in a tile, no result depends on neighbouring rows or on masked keys,
+// bit for bit.
 namespace qkv::test {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr Index kQueries = 40;
 constexpr Index kKeys = 140;  // three panels, two blocks of the gradients
 constexpr Index kUnits = 33;
 
-// The bilinear and the additive score whose projections are the identity.
+// A bilinear or additive score whose projections are the identity.
 struct Identity {
   explicit Identity(const Walk& walk)
       : kind(walk.kind), w(walk.dtype, {kUnits, kUnits}), v(normal(Dims(kUnits), 7, walk.dtype)) {
@@ -61,8 +63,8 @@ PathResults run(const Walk& walk, const Arrays& x, const Options& options) {
                 {.out = x.dout, .lse = x.dlse, .weights = ConstView(x.dweights)});
 }
 
-// Numbers beyond the bound of small values (10.5), just and far beyond those whose exponentials are
-// stored whole, and beyond every exponential; and non-finite numbers.
+// Numbers beyond kSmallBound (10.5), just and farther beyond kPlainBound (35 in float32, 330 in
+// float64), and beyond every exponential; and non-finite numbers.
 std::vector<double> odd_numbers(DType d) {
   const bool wide = d == DType::kFloat64;
   const double inf = std::numeric_limits<double>::infinity();
@@ -112,7 +114,8 @@ TEST(ProjectedPathOrder, AMaskedKeyMayBeAnything) {
         return run(walk, x, of);
       };
       const PathResults want = with(0);
-      const bool every = std::string_view(name) == "keep";  // else not the small positive ones
+      // Only "keep" also runs the positive numbers below 1e6.
+      const bool every = std::string_view(name) == "keep";
       for (const double odd : odd_numbers(d)) {
         if (!every && odd > 0 && odd < 1e6) continue;
         expect_same(want, with(odd), name + std::string(", key of ") + std::to_string(odd));
@@ -163,8 +166,8 @@ TEST(ProjectedPathOrder, NeighboursMayBeAnything) {
   });
 }
 
-// Rows of every size are in one prefill. Each query alone, with only the keys that it attends to,
-// equals its row of the prefill.
+// One causal call has rows of every form of exponentials. Each of its queries, run alone with only
+// the keys that it attends to, gives its row of that call bit for bit.
 TEST(ProjectedPathOrder, RowsOfEverySizeAreWhatTheyAreAlone) {
   for_each_projected_path([](const Walk& walk) {
     const DType d = walk.dtype;

@@ -13,16 +13,13 @@
 #include "tests/support/compare.h"
 
 // The additive score's error bound, on every path: scores have at most twice the error of tanh
-// computed directly in float32, plus kScoreError sum |v|, and gradients three times that of the
-// naive computation. The oracle is the formulas in float64.
+// computed directly in float32, plus kScoreError sum |v|; gradients have at most three times the
+// error of the naive computation, plus the terms that check() derives. The oracle is the formulas
+// in float64.
 namespace qkv::test {
 namespace {
 
 using Values = std::vector<double>;
-
-// The error that remains from rounding 1 / (1 + e^2a e^2b) and the product of two denominators,
-// however small a + b is.
-constexpr double kScoreError = 0x1.8p-22;
 
 Tensor scaled(Tensor x, double by) {
   for (float& y : x.values<float>()) y *= static_cast<float>(by);
@@ -47,7 +44,7 @@ Tensor powers_of_two(Index rows) {
 
 // ---- scores ---------------------------------------------------------------------------------
 
-// Scores in float32, or in float64 from equal numbers.
+// Returns the raw scores, computed in dtype d from the same float32 numbers.
 Values scores_of(const Tensor& q, const Tensor& k, const Additive& score, const std::string& path,
                  DType d) {
   Context context = context_on(path);
@@ -120,7 +117,8 @@ struct Arrays {
   Tensor q, k, v, dout, wq, wk, score_v, score_b;
 };
 
-// The gradients, in the order of kNames, and for each the largest sum of absolute terms.
+// The gradients, in the order of kNames, and for each its largest sum of absolute terms (for dv,
+// its largest absolute element).
 struct Plain {
   std::array<Values, kNames.size()> values;
   std::array<double, kNames.size()> sizes{};
@@ -271,10 +269,13 @@ double score_error(const Arrays& x, const std::string& path) {
       scores_of(x.q, x.k, score, std::string(kReferencePath), DType::kFloat64));
 }
 
-// Allows three times the naive computation's error and 4 ulp of the largest gradient, and adds the
-// effects of errors of scores and of tanh, since 1 - 2r has a further error for small arguments:
+// Expects that gradients err by at most three times the naive computation's error, 4 ulp of the
+// largest gradient, and the effects of errors of scores and of tanh, since 1 - 2r has a further
+// error for small arguments:
 // - scores off by e change each weight by 2 e of it, and so terms ds_ij x by at most
-//   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums;
+//   2 e w_ij (|dw_ij - delta| + sum_j w_ij |dw_ij|) |x|, of which `sizes` are the sums. Terms of dv
+//   change by 2 e w_ij |dout_ic|; for dv `sizes` is less than their sum, |dv| itself, which has
+//   been enough on every path;
 // - tanh off by 2^-22 changes dscore_v by 2^-22 sum |ds|.
 void check(const Head& head) {
   const Arrays x(head);

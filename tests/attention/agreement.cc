@@ -189,9 +189,9 @@ class Judge {
     if (name == "value_sums" && odd_value && (got == 0 || want == 0)) return true;
     if (std::isnan(want)) return std::isnan(got);
     if (!std::isfinite(want) || !std::isfinite(got)) return got == want;
-    // Masked rows are exactly zero.
+    // The out of an empty row is exactly 0.
     const bool may_round = call_.has("numbers denormal") || (call_.has("dropout") && raw_ > 0) ||
-                           loose_.products;  // weights below 2^-72 are not 0
+                           loose_.products;  // keeps weights below 2^-72
     if (want == 0 && name == "out" && !may_round) return got == 0;
     return std::fabs(got - want) <= bound(name, want);
   }
@@ -297,8 +297,8 @@ class Judge {
   bool fuses_ = true;
   double eps_ = 0;
   double smallest_ = 0;  // smaller numbers may be rounded to 0
-  double largest_ = 0;   // |score| after the soft-cap
-  double raw_ = 0;       // bounds of scores
+  double largest_ = 0;   // the bound of |score| after the soft-cap
+  double raw_ = 0;       // the bounds of differences of scores
   double capped_ = 0;
   double score_ = 0;
   double weight_ = 0;  // e^(2 score) - 1

@@ -13,8 +13,8 @@ namespace qkv::test {
 // The error of sum_u v_u tanh(a_u + b_u), as a multiple of eps sum |v|; derived below.
 double tanh_error(Index U);
 
-// The largest difference between two paths, in the order in which differences arise. eps = 2^-23
-// (2^-52 for float64) is twice a rounding's largest error.
+// The bounds of the difference between two paths, in the order in which differences arise. eps =
+// 2^-23 (2^-52 for float64) is twice a rounding's largest error.
 //
 // - Products. Fused multiply-adds in one order are bit-identical. Without them each of D products
 //   and sums of either path errs by eps/2 of sum_c |q_c k_c| <= |q| |k|, so that the difference is
@@ -33,13 +33,13 @@ double tanh_error(Index U);
 //   has been added so far, including 0.05 |i - j| of a mod and slope |i + o - j| of ALiBi. n steps
 //   give n eps (|s| + |added|). The numbers that they add are equal on all paths, and so are the
 //   rows of the cosine. The whole bound is called `score`. It is 0 where products are
-//   bit-identical, since then all later steps are, except tanh.
+//   bit-identical, since then all later steps are, except the tanh of the additive score.
 // - e_j = exp(s_j - max): 4 eps for the two exponentials, eps |s_j - max| for the product with
 //   log2(e) that one of them may round, and 2 `score`. As w_j falls with s_j - max, |s_j - max| <=
 //   |log w_j|, and its mean under w is at most log Tk < 8.
 // - The sum: 8 additions in each partial sum, 6 in the tree, 3 at each merge. So w_j has the
 //   relative bound (48 + 2 |log w_j|) eps + e^(2 `score`) - 1, and lse the bound (72 + 2 |lse|) eps
-//   + score: the logarithm of a sum below 2^11 errs by 8 eps. A key that is left out or taken
+//   + 2 `score`: the logarithm of a sum below 2^11 errs by 8 eps. A key that is left out or taken
 //   twice, of Tk equal ones, changes both by 1/Tk > 9e-4: a hundred times the bound.
 // - out: roundings of n = min(Tk, 512) multiply-adds have both signs: 4 sqrt(n) eps of max |v|
 //   (their sum at worst would be n eps), besides the 32 eps of weights and sum.
@@ -49,9 +49,9 @@ double tanh_error(Index U);
 // - Exponentials below 1.2 of the smallest normal number may become 0 on one path. Times an
 //   infinity in v they give NaN on one path and infinity on the other.
 //
-// Kernels of tensor cores add looseness: products are summed in the hardware's order, weights are
-// rounded to 16 bits before they multiply values, and exponents are multiplied by log2(e) before
-// the maximum is subtracted.
+// Kernels of tensor cores need looser bounds: they sum products in the hardware's order, round
+// weights to 16 bits before they multiply values, and multiply exponents by log2(e) before they
+// subtract the maximum.
 struct Looseness {
   double weights = 0;               // relative error of a weight in out
   bool products = false;            // products and exponents are not fused in one order

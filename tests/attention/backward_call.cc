@@ -153,7 +153,7 @@ void run_backward(const BackwardCall& call, std::string_view path, const Saved& 
 namespace {
 
 constexpr Index kMostMatrix = 200'000;  // elements of a full dweights
-constexpr Index kMostSliced = 20'000;   // as in random_call.cc
+constexpr Index kMostSliced = 20'000;   // elements of a sliced array, as in random_call.cc
 
 }  // namespace
 

@@ -29,8 +29,9 @@ bool takes_backward(std::string_view path, const Inputs& inputs, const Options& 
 
 // A call of attention_backward(), without the results that the forward pass saves.
 struct BackwardCall {
-  // A requested gradient: of "q", "k", "v", "bias", "alibi", "sinks", of a parameter of the score:
-  // "w", "wq", "wk", "score_v", "score_b", or of a gain: "norm_q", "norm_k".
+  // A requested gradient. Its name is that of an array: "q", "k", "v", "bias", "alibi" or "sinks";
+  // of a parameter of the score: "w", "wq", "wk", "score_v" or "score_b"; or of a gain: "norm_q" or
+  // "norm_k".
   struct Asked {
     DType dtype;
     Dims shape;
@@ -46,10 +47,11 @@ struct BackwardCall {
 
   // Requests the gradient with that name.
   void ask(const std::string& name, Layout layout);
-  // The gradients that may be requested, in this order, if the call has them.
+  // The names of all gradients, in the order in which askable() returns those that a call has.
   static constexpr std::array kNames{"q",  "k",  "v",       "bias",    "alibi",  "sinks", "w",
                                      "wq", "wk", "score_v", "score_b", "norm_q", "norm_k"};
   static std::vector<std::string> askable(const Inputs& inputs, const Options& options);
+  // The array of the call whose gradient has this name; absent if the call has none.
   static ConstView source_of(const std::string& name, const Inputs& inputs, const Options& options);
 };
 
@@ -72,6 +74,7 @@ class Gradients {
   const std::map<std::string, Guarded>& arrays() const { return arrays_; }
   // Sets every element.
   void fill(double value);
+  // The numbers that the buffer of this gradient had before the run.
   const std::vector<double>& before(const std::string& name) const { return before_.at(name); }
 
  private:
@@ -84,9 +87,9 @@ class Gradients {
 void run_backward(const BackwardCall& call, std::string_view path, const Saved& saved,
                   const Gradients& gradients);
 
-// A random call, with random input transforms of q and k, and random choices of the results that
-// have gradients, the gradients that are requested, their layout, and whether they are accumulated.
-// It depends on (seed, index) alone.
+// A random call, with random choices of the results that have gradients, the gradients that are
+// requested, their layout, and whether they are accumulated; with Draw::kMaps also random input
+// transforms of q and k. It depends on (seed, index, draw) alone.
 class RandomBackward {
  public:
   RandomBackward(std::uint64_t seed, std::uint64_t index,
@@ -97,7 +100,8 @@ class RandomBackward {
   const RandomCall& forward() const { return forward_; }
   const BackwardCall& call() const { return call_; }
   const std::set<std::string>& features() const { return features_; }
-  // Whether numbers overflow: infinities besides those in the scores, or numbers near the largest.
+  // Whether gradients may be NaN on one path and infinite on another: v or a given gradient has an
+  // infinity, v has numbers near the largest, or an additive score reads an infinity.
   bool overflows() const;
   std::string describe() const;
   // Whether no input has been written to.

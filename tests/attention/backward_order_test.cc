@@ -16,7 +16,6 @@ namespace {
 // Sequences of a packed call equal those of a padded one, in which rows past the end are empty.
 TEST(BackwardPathOrder, PackedIsPadded) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
-    const DType d = walk.dtype;
     const std::vector<Index> queries{130, 0, 7, 200};
     const std::vector<Index> keys{260, 5, 129, 64};
     const auto B = static_cast<Index>(queries.size());
@@ -28,18 +27,25 @@ TEST(BackwardPathOrder, PackedIsPadded) {
       offsets.push_back(keys[b] - queries[b]);
       for (Index i = 0; i < 200; ++i) lengths.push_back(i < queries[b] ? keys[b] : 0);
     }
-    // Extracts the rows that belong to sequences, as [sum T, heads, C].
+    // Extracts the rows that belong to sequences, as [sum T, heads, C] or, of one number each, as
+    // [heads, sum T].
     const auto packed = [&](const ConstView& t, const std::vector<Index>& counts) {
       Index total = 0;
       for (Index count : counts) total += count;
-      Tensor to(d, {total, t.size(1), t.size(3)});
+      const bool has_channels = t.rank() == 4;
+      Tensor to(t.dtype(),
+                has_channels ? Dims{total, t.size(1), t.size(3)} : Dims{t.size(1), total});
       Index row = 0;
       for (Index b = 0; b < B; ++b) {
         const Index count = counts[static_cast<std::size_t>(b)];
         if (count == 0) continue;
         const Tensor one = contiguous(slice(slice(t, 0, b, b + 1), 2, 0, count));
-        copy(transpose(reshape(one.view(), {t.size(1), count, t.size(3)}), 0, 1),
-             slice(to, 0, row, row + count));
+        if (has_channels) {
+          copy(transpose(reshape(one.view(), {t.size(1), count, t.size(3)}), 0, 1),
+               slice(to, 0, row, row + count));
+        } else {
+          copy(reshape(one.view(), {t.size(1), count}), slice(to, 1, row, row + count));
+        }
         row += count;
       }
       return to;
@@ -59,10 +65,10 @@ TEST(BackwardPathOrder, PackedIsPadded) {
     const Tensor dout = packed(x.dout, queries);
     const PathResults got = run({q, k, v, cu_q, cu_k}, options(), {.out = dout});
     for (const auto& [name, result] : got) {
-      if (name == "lse" || name == "row_max") continue;
       if (name == "dsinks") continue;  // rows past the end have sinks too
       const bool of_keys = name == "dk" || name == "dv";
-      const bool of_rows = of_keys || name == "dq" || name == "out";
+      const bool of_rows =
+          of_keys || name == "dq" || name == "out" || name == "lse" || name == "row_max";
       const Tensor& all = want.at(name);
       EXPECT_TRUE(
           same_bits(of_rows ? packed(all, of_keys ? keys : queries) : contiguous(all), result))
@@ -144,7 +150,7 @@ void poison(Tensor& x, bool odd, const Dead& dead) {
 TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
-    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // the walk is slow
+    if (d == DType::kFloat64 && walk.kind != ScoreKind::kDot) return;  // to save time
     Tensor keep(DType::kBool, {kQueries, kKeys});
     Tensor fill(d, {kQueries, kKeys});
     Tensor padding(DType::kBool, {2, kKeys});
@@ -217,8 +223,9 @@ TEST(BackwardPathOrder, WhatIsMaskedIsNotThere) {
   });
 }
 
-// A NaN that a query attends to makes its dq NaN, and dk and dv of the keys that it attends to; the
-// dq of other queries is unchanged, bit for bit.
+// A NaN in a row of q, k, v or dout makes dq NaN for the queries that read the row, and dk NaN for
+// the keys that these queries attend to; it makes dv of these keys NaN where it is a factor of dv.
+// The dq of other queries, dk of other keys, and the rest of dv are unchanged bit for bit.
 TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     const DType d = walk.dtype;
@@ -260,8 +267,22 @@ TEST(BackwardPathOrder, ALiveNanReachesWhatDependsOnIt) {
         if (!seen) {
           EXPECT_TRUE(same_bits(rows(plain.at("dk"), j), rows(got.at("dk"), j)))
               << where << ", key " << j;
-          EXPECT_TRUE(same_bits(rows(plain.at("dv"), j), rows(got.at("dv"), j)))
-              << where << ", key " << j;
+        }
+        // dv is a sum of weights times dout: NaN in q or k reaches all its channels, NaN in dout
+        // that channel, NaN in v none.
+        for (Index c = 0; c < 6; ++c) {
+          const auto channel = [&](const PathResults& from) {
+            return slice(rows(from.at("dv"), j), 3, c, c + 1);
+          };
+          const bool in_weights = &to == &y.q || &to == &y.k;
+          const bool reached = seen && (in_weights || (&to == &y.dout && c == 2));
+          if (reached) {
+            EXPECT_TRUE(std::isnan(values_of(channel(got))[0]))
+                << where << ", key " << j << ", channel " << c;
+          } else {
+            EXPECT_TRUE(same_bits(channel(plain), channel(got)))
+                << where << ", key " << j << ", channel " << c;
+          }
         }
       }
     }

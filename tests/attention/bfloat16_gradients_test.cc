@@ -14,10 +14,10 @@
 #include "tests/attention/backward_call.h"
 #include "tests/support/compare.h"
 
-// The gradients of a head of BF16 on targets with products of BF16, and on the references that have
-// them, are bit-identical with formulas in core/bfloat16_products.h and each path's own
-// exponentials. (These may decide which way a weight is rounded, so that bounds between the two
-// paths are wide.)
+// Gradients of a BF16 head, on targets with products of BF16 and on the references that have such
+// products, are bit-identical with the formulas of core/bfloat16_products.h applied to each path's
+// own exponentials. (Conformance tests compare a path with its reference within wide bounds,
+// because an exponential's last bit may decide which way a weight is rounded.)
 namespace qkv::test {
 namespace {
 
@@ -32,7 +32,7 @@ Floats floats_of(const Tensor& x) {
   return Floats(values.begin(), values.end());
 }
 
-// A head of Tq queries and Tk keys. The gradient of a bias is that of the scores, not rounded.
+// A head of Tq queries and Tk keys.
 struct Head {
   Tensor q, k, v, dout, dlse;
   bool causal = false;
@@ -73,7 +73,7 @@ class HeadOfBFloat16 {
 
   void row(Index i, bool by_kernels) {
     const float lse = lse_[at(i)];
-    if (lse == kMasked) return;                  // no key is unmasked
+    if (lse == kMasked) return;                  // an empty row
     ASSERT_LT(std::fabs(lse), core::kLargeLse);  // its weights have no factor
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_.D())));
     const float delta = dot(dout_, i, out_, i, head_.E()) - dlse_[at(i)];
@@ -109,8 +109,8 @@ class HeadOfBFloat16 {
   Floats q_, k_, v_, dout_, dlse_, out_, lse_;
 };
 
-// Computes row r of the result, the sum over n of factor(n, r), rounded, times row n of x. Blocks
-// of terms are summed from zero, and then added.
+// Returns `rows` rows: row r is the sum over n of factor(n, r), rounded to BF16, times row n of x.
+// Each block of kGradientBlock terms is summed from zero; the blocks are then added.
 template <class Factor>
 Floats sums(Products products, Index rows, const Tensor& x, const Factor& factor) {
   const Floats values = floats_of(x);
@@ -143,6 +143,7 @@ void expect_stored(const Gradients& got, const char* name, const Floats& want) {
 }
 
 void expect_meaning(const Head& head) {
+  // The gradient of a bias in float32 is that of the scores, not rounded.
   const Tensor bias(DType::kFloat32, {head.Tq(), head.Tk()});
   BackwardCall call{.inputs = {head.q, head.k, head.v},
                     .options = {.bias = bias},
@@ -190,8 +191,8 @@ Tensor ones(Index count) {
   return x;
 }
 
-// Rows 2m and 2m + 2 of every four cancel, and are so large that the remainder of the others tells
-// the order of the sum.
+// Returns rows of which 4m and 4m + 2 cancel. They are so large that what remains of the odd rows
+// in their sum shows the order of addition.
 Tensor cancelling(Index rows, Index width, std::uint64_t seed) {
   Tensor x = narrow(rows, width, seed);
   for (Index r = 0; r < rows; r += 2) {
@@ -216,7 +217,8 @@ TEST(BFloat16Gradients, AreTheMeaning) {
   }
 }
 
-// Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores.
+// Scores are 0, so that all weights of a row are equal, and so are the gradients of its scores:
+// rows that cancel still cancel in the weighted sums.
 TEST(BFloat16Gradients, AddInTheOrderOfTheMeaning) {
   for (const auto& [Tq, Tk, D, E] : kSizes) {
     expect_meaning(

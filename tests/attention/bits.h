@@ -17,7 +17,8 @@
 // Seeded tensors, and bitwise equality.
 namespace qkv::test {
 
-// Returns normal numbers of the standard library, on which the bounds of precision were measured.
+// Returns normally distributed numbers. They are drawn by the standard library, not by Random,
+// because the precision bounds were measured on them.
 inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType::kFloat32) {
   std::mt19937_64 random(seed);
   std::normal_distribution<double> distribution;
@@ -28,7 +29,8 @@ inline Tensor normal(const Dims& shape, std::uint64_t seed, DType dtype = DType:
   return x;
 }
 
-// Whether two tensors are bit-identical, with equal shapes and dtypes.
+// Whether two arrays have equal shapes, dtypes and bytes, those of NaNs included. Fails for arrays
+// without elements, since that comparison would prove nothing.
 inline testing::AssertionResult same_bits(const ConstView& a, const ConstView& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) {
     return testing::AssertionFailure() << describe(a) << " against " << describe(b);

@@ -17,8 +17,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// The gradients of arrays that expressions read, on every path: against differences of the forward
-// pass, against the gradient of a bias, and their bits.
+// The gradients of arrays that expressions read, on every path: they agree with differences of the
+// forward pass and with sums of a bias's gradient, and are bit-identical for any number of threads.
 namespace qkv::test {
 namespace {
 
@@ -36,7 +36,6 @@ struct Call {
   SeededScore score;
   Tensor q, k, v, dout, dlse, gain, table, cap;
   Options options;
-  Outputs none;
 
   explicit Call(DType type, ScoreKind kind = ScoreKind::kDot)
       : dtype(type),
@@ -94,7 +93,7 @@ struct Got {
       : gain(call.dtype, {kH}), table(call.dtype, {kH, kTq + kTk - 1}), cap(call.dtype, {kH}) {
     for (Tensor* x : list()) {
       for (Index n = 0; n < x->element_count(); ++n) {
-        core::store(x->dtype(), x->view().data(), n, -777.0);
+        core::store(x->dtype(), x->view().data(), n, -777.0);  // no gradient is -777
       }
     }
   }
@@ -132,7 +131,8 @@ void set_options(Call& call, int variant) {
   call.options.dropout = {.p = 0.25, .seed = 11};
 }
 
-// The first fused path and the reference, with which the others agree (below).
+// Compares some elements of the gradients with central differences of the loss, on the first fast
+// path and the reference; AgreeWithTheReference covers the other paths.
 TEST(CapturedGradients, AreDifferencesOfTheForwardPass) {
   for (const ScoreKind kind : kKinds) {
     const std::vector<std::string> paths = all_backward_paths(kind);  // the reference is last
@@ -187,8 +187,8 @@ TEST(CapturedGradients, AgreeWithTheReference) {
   }
 }
 
-// A table that is added has the sums of the bias's gradient; bias and q have the gradients that
-// they have alone.
+// The gradient of a table that is added to scores is a sum of the gradient of a bias. The bias has
+// the same gradient whether or not the tables' gradients are requested.
 TEST(CapturedGradients, OfATableAreSumsOfTheBiasGradient) {
   Call call(DType::kFloat64);
   const Symbols x;
@@ -229,7 +229,8 @@ TEST(CapturedGradients, OfATableAreSumsOfTheBiasGradient) {
 
 TEST(CapturedGradients, HaveTheSameBitsForAnyNumberOfThreads) {
   for (const ScoreKind kind : kKinds) {
-    Call call(DType::kFloat64, kind);  // as the sums: no rounding hides their order
+    // Captured gradients are summed in float64: stored in it, they show the order of summation.
+    Call call(DType::kFloat64, kind);
     set_options(call, 1);
     for (const std::string& path : all_backward_paths(kind)) {
       Context one = context_on(path);
@@ -242,7 +243,8 @@ TEST(CapturedGradients, HaveTheSameBitsForAnyNumberOfThreads) {
   }
 }
 
-// Batch entries that share the gradient of k are one task, whose sums are added entry by entry.
+// Where batch entries share the gradient of k, one task runs a block of keys for all entries. It
+// adds the sums of captured gradients entry by entry.
 TEST(CapturedGradients, OfEntriesWithSharedKeysHaveTheSameBits) {
   Call call(DType::kFloat64);
   call.k = normal({1, kG, kTk, kD}, 2, call.dtype);
@@ -281,25 +283,28 @@ TEST(CapturedGradients, TakeAnyStridesAndAccumulate) {
     copy(call.table, strided(wide));
     call.use(call.gain, strided(wide), call.cap);
     Got got(call);
-    InputGradients to = got.asked(call, Write::kAccumulate);
-    to.captured[1].to = strided(back);
-    for (Tensor* x : got.list()) std::ranges::fill(x->values<float>(), 0.5F);
-    call.backward(context, to);
-    const std::vector<double> table = values_of(ConstView(strided(back)));
-    std::vector<double> all = values_of(got.gain);
-    for (double& x : all) x -= 0.5;
-    all.insert(all.end(), table.begin(), table.end());
-    for (std::size_t n = 0; n < all.size(); ++n) {
-      ASSERT_NEAR(all[n], want[n], 1e-5 * (1 + std::fabs(want[n]))) << path << " at " << n;
+    const auto run = [&](Write write) {
+      InputGradients to = got.asked(call, write);
+      to.captured[1].to = strided(back);
+      call.backward(context, to);
+      copy(strided(back), got.table);
+      return got.values();
+    };
+    EXPECT_EQ(run(Write::kOverwrite), want) << path;
+    for (Tensor* x : {&got.gain, &back, &got.cap}) std::ranges::fill(x->values<float>(), 0.5F);
+    const std::vector<double> added = run(Write::kAccumulate);
+    for (std::size_t n = 0; n < want.size(); ++n) {
+      ASSERT_NEAR(added[n] - 0.5, want[n], 1e-5 * (1 + std::fabs(want[n]))) << path << " at " << n;
     }
-    EXPECT_EQ(
-        std::vector<double>(all.begin() + kH, all.end()),
-        std::vector<double>(want.begin() + kH, want.begin() + kH + call.table.element_count()))
-        << path;
+    for (const Index gap : {0, 2}) {
+      for (const double value : values_of(slice(back.view(), 2, gap, gap + 1))) {
+        ASSERT_EQ(value, 0.5) << path << ": written between the elements of a gradient";
+      }
+    }
   }
 }
 
-// Without queries they are 0, or what was in the buffer if they are added to it.
+// Without queries the gradients are 0; accumulated, they leave the buffer as it was.
 TEST(CapturedGradients, AreZeroWithoutQueries) {
   const Tensor q(DType::kFloat32, {1, 1, 0, kD}), k = normal({1, 1, 5, kD}, 1, DType::kFloat32);
   const Tensor table = normal({5}, 2, DType::kFloat32), lse(DType::kFloat32, {1, 1, 0});
@@ -346,7 +351,7 @@ TEST(CapturedGradients, OfMaskedPairsAreZero) {
   }
 }
 
-// Packed sequences have the sums of separate calls.
+// The gradients of a packed call are the sums of those of separate calls for its sequences.
 TEST(CapturedGradients, OfPackedSequencesAreSums) {
   const Index T = 90;
   const Tensor q = normal({T, kH, kD}, 1, DType::kFloat64), k = normal({T, kG, kD}, 2, q.dtype());
@@ -390,7 +395,8 @@ TEST(CapturedGradients, OfPackedSequencesAreSums) {
   }
 }
 
-// An array whose indices cannot be bounded, one with a whole row's index, and a scalar.
+// Indices may be computed from numbers, so that they cannot be bounded in advance, or read from
+// another array; and an array may have a single element.
 TEST(CapturedGradients, OfArraysWithAnyIndices) {
   Call call(DType::kFloat64);
   const Symbols x;

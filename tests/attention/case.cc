@@ -25,7 +25,7 @@ double number(const std::string& word) {
   return value;
 }
 
-// Reads `in NAME DTYPE RANK d0 ..` and the line of values after it.
+// Reads an array from `head`, the words of `in|want NAME DTYPE RANK d0 ..`, and its line of values.
 std::pair<std::string, Array> read_array(const std::vector<std::string>& head,
                                          const std::string& line) {
   Array array;
@@ -55,8 +55,8 @@ Tensor tensor_of(const Array& array, DType real) {
   return tensor;
 }
 
-// The user functions that the cases name, on any scalar. constant() gives a constant of S's real
-// type.
+// The user functions that the cases name, on any scalar S. constant() converts x to S, by way of
+// float if S is made of floats.
 template <class S>
 S constant(double x) {
   if constexpr (std::is_same_v<S, float> || std::is_same_v<S, Dual<float>>) {

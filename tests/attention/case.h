@@ -44,6 +44,7 @@ class CaseCall {
   const Options& options() const { return options_; }
   // The tensor of an input, or an absent view if the case has none.
   ConstView input(const std::string& name) const;
+  // The tensor of an input, to be written to; null if the case has none.
   Tensor* tensor(const std::string& name);
 
   // A zeroed tensor with the shape of an expected array and the dtype that it has in this call.
@@ -64,7 +65,9 @@ class CaseCall {
 
 // All expected forward results of a case, computed by attention().
 std::map<std::string, Tensor> run_forward(const Case& c, const CaseCall& call, Context& context);
-// The Outputs that request all expected forward results, whose tensors are in `results`.
+// The Outputs that request all expected forward results, whose tensors are added to `results`.
+// Weights of listed rows are not requested if all weights are: run_forward() makes a second call
+// for them.
 Outputs ask_for(const Case& c, const CaseCall& call, std::map<std::string, Tensor>& results);
 
 // All expected gradients, computed by attention_backward on `out` and `lse` of `forward`.

@@ -35,7 +35,7 @@ struct Plain {
     return sum_in_blocks<float>(
         n, [&](Index c, float sum) { return plus(a[c * a_step], b[c * b_step], sum); });
   }
-  // Computes x w^T of [rows,n] and [columns,n]; of [n,columns] if w is transposed (`transposed`).
+  // Computes x w^T for x [rows,n] and w [columns,n]; if `transposed`, x w for w [n,columns].
   Tensor product(const Tensor& x, const Tensor& w, bool transposed) const {
     const Index n = x.size(1);
     const Index columns = w.size(transposed ? 1 : 0);
@@ -115,8 +115,8 @@ TEST(ChannelPathOrder, ScoresAreSummedInBlocks) {
   }
 }
 
-// With scores, lse and bias of 0 every weight is 1, so that the bias's gradient is dout . v - dout
-// . out.
+// With scores, lse and bias of 0 every weight is 1. The bias's gradient is then
+// dout . v - dout . out.
 TEST(ChannelPathOrder, GradientsOfWeightsAreSummedInBlocks) {
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
@@ -210,8 +210,8 @@ TEST(ChannelPathOrder, AdditiveProjectionsAreSummedInBlocks) {
   }
 }
 
-// Scores of 0 give weights of 1 before division, so that out is made of the chunks' sums of v: of
-// 512 keys each, of 256 if k is wide.
+// Scores of 0 give weights of 1 before division, so that out is the sum of the chunks' sums of v,
+// divided by the number of keys. A chunk has 512 keys, or 256 if D is 128 or more.
 TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
   constexpr Index kKeys = 600;
   const Tensor v = normal({kKeys, 3}, 6);
@@ -246,8 +246,8 @@ TEST(ChannelPathOrder, ChunksOfWideKeysAreShorter) {
   }
 }
 
-// Rows of D = 200 and E = 130 are computed alone and among others, on threads and in another memory
-// order.
+// Rows with D = 200 and E = 130 are bit-identical alone and among others, on two threads, and in
+// another memory layout.
 TEST(ChannelPathOrder, RowsOfManyBlocksDoNotKnowTheirNeighbours) {
   for_each_path(Passes::kBoth, [](const Walk& walk) {
     constexpr Index kQueries = 8;

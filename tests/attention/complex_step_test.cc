@@ -104,7 +104,8 @@ class Loss {
   Context context_;
 };
 
-// A NaN row has no derivative to compare; masked NaN and infinities stay.
+// Whether a case has a NaN row, which has no derivative to compare. NaN and infinities in masked
+// inputs do not count.
 bool has_nan_row(const Case& c) {
   for (const char* name : {"out", "lse", "weights"}) {
     const auto want = c.want.find(name);
@@ -116,7 +117,7 @@ bool has_nan_row(const Case& c) {
   return false;
 }
 
-// Derivatives of one case, by gradient.
+// The derivatives of a case's loss, by the name of the gradient.
 std::map<std::string, std::vector<double>> derivatives(const Case& c) {
   std::map<std::string, std::vector<double>> all;
   Loss loss(c);

@@ -59,8 +59,8 @@ void for_each_path(const F& test) {
   }
 }
 
-// Squares of these rows overflow or underflow; scaling rows by a power of two leaves scores
-// bit-identical and scales gradients by its inverse only.
+// Rows are scaled by a power of two so that their squares overflow or underflow. Scores stay
+// bit-identical, and gradients are scaled exactly by the inverse power.
 TEST(Cosine, LengthsNeitherOverflowNorVanish) {
   for_each_path([](const std::string& path, const Tensor& q, const Tensor& k, const Tensor& v,
                    const Tensor& dout) {

@@ -70,11 +70,11 @@ void validate(const Call& call, Memory memory, core::ResolvedProblem& p, core::R
   attn::check_overlap(p, call.inputs, call.options, call.outputs);
 }
 
-// The dtypes of inputs and of results by row.
+// The dtype of q, k, v and out, and the type of sums.
 constexpr DType kReal = DType::kBFloat16, kSums = DType::kFloat32;
 constexpr Index kB = 2, kH = 4, kG = 2, kTq = 5, kTk = 7, kD = 8, kE = 6, kU = 3;
 
-// A call with batch entries, and one with packed sequences, without options.
+// A call with batch entries, without options.
 Call padded(Arrays& arrays) {
   return {.inputs = {.q = arrays(kReal, {kB, kH, kTq, kD}),
                      .k = arrays(kReal, {kB, kG, kTk, kD}),
@@ -85,6 +85,7 @@ Call padded(Arrays& arrays) {
 
 constexpr Index kQueries = 11, kKeys = 13;
 
+// A call with packed sequences, without options.
 Call packed(Arrays& arrays) {
   return {.inputs = {.q = arrays(kReal, {kQueries, kH, kD}),
                      .k = arrays(kReal, {kKeys, kG, kD}),
@@ -344,8 +345,8 @@ TEST(DeviceArrays, CuSeqlensAreCheckedForShapeAndType) {
   }
 }
 
-// Expects that a change of the call that `make` makes gives one error in either memory, which
-// begins with the text given.
+// Expects that each of these changes of the call that `make` makes gives the same error in host and
+// in device memory, and that this error begins with Wrong::error.
 void expect_same_errors(const Make& make, std::span<const Wrong> all) {
   for (const Wrong& wrong : all) {
     const std::string on_host = error_of(wrong, make, Memory::kHost);
@@ -459,7 +460,7 @@ TEST(DeviceArrays, OtherErrorsOfPackedSequencesAreThoseOfHostMemory) {
   };
   expect_same_errors(packed, all);
 
-  // With numbers that are valid in host memory.
+  // In host memory these errors come after the check of cu_seqlens, which needs valid numbers.
   const std::vector<Index> starts_q{0, 4, kQueries}, starts_k{0, 6, kKeys};
   const Wrong after_numbers[] = {
       {"attention: bias is not available with packed sequences",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -53,6 +55,7 @@ TEST(Dropout, TheMaskIsThatOfTheSemantics) {
       }
     }
   }
+  // Of 264 weights about 158 are kept.
   EXPECT_GT(kept, 100);
   EXPECT_LT(kept, 250);
 }
@@ -82,7 +85,6 @@ TEST(Dropout, OfZeroNeedsNoSeedAndChangesNothing) {
   EXPECT_TRUE(same_bits(a, b));
 }
 
-// out, the weights after dropout and the values are consistent.
 TEST(Dropout, OutIsTheDroppedWeightsTimesTheValues) {
   const Tensor q = normal({6, 3}, 1, DType::kFloat64);
   const Tensor k = normal({9, 3}, 2, DType::kFloat64);

@@ -57,8 +57,8 @@ TEST(Dual, EveryOperationHasItsDerivative) {
   }
 }
 
-// x Phi(x) and its slope Phi(x) + x phi(x), to ten digits of tables and by the tail that erfc
-// keeps.
+// GELU is x Phi(x), its slope Phi(x) + x phi(x). For x = -9, where 1 + erf is 0, erfc still has
+// digits.
 TEST(Dual, TheExactGelu) {
   const auto by_erf = [](auto x) { return x / 2 * (1 + erf(x / std::sqrt(2.0))); };
   const auto by_erfc = [](auto x) { return x / 2 * erfc(-x / std::sqrt(2.0)); };
@@ -80,7 +80,8 @@ TEST(Dual, TheExactGelu) {
   EXPECT_NEAR(tail.slope / -9.1389374e-18, 1, 1e-6);
 }
 
-// Both passes give equal numbers; of equal operands the first is chosen, as by std::min.
+// min and max choose as std::min and std::max do, the first of equal operands, so that a Dual has
+// the value that the plain number has in the forward pass.
 TEST(Dual, TheSmallerAndTheLargerOfTwo) {
   const double nan = std::nan("");
   for (const double a : {-1.0, 0.0, 2.5, nan}) {

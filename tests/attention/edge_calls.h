@@ -100,7 +100,7 @@ struct EdgeCall : SeededCall {
     run.besides = PathRunner::Besides::kEverything;
   }
 
-  // An array with elements f(row, column), [Tq,Tk] unless another shape is given.
+  // An array of the call with elements f(row, column), where columns are the last axis.
   template <class F>
   ConstView array(DType dtype, const Dims& shape, const F& f) {
     const View x = arrays.emplace_back(dtype, shape).view();
@@ -125,8 +125,8 @@ struct EdgeCall : SeededCall {
   PathRunner run;
 };
 
-// Calls test(call) with few queries, whose keys are read as they are stored, and with many. Only
-// float32 on paths other than the reference runs many, since the loops are equal elsewhere.
+// Calls test(call) with few queries, for which paths read keys as they are stored, and with many.
+// Only float32 on paths other than the reference runs many, since the loops are equal elsewhere.
 template <class F>
 void for_each_call(const F& test) {
   for_each_walk([&](const Walk& walk) {

@@ -18,8 +18,9 @@
 #include "tests/attention/bits.h"
 #include "tests/attention/paths.h"
 
-// Masks that are expressions, whose keys are known before they are evaluated, have the bits of the
-// functions that are evaluated for every pair, and of built-in masks.
+// Masks that are expressions: the library finds each query's keys before it evaluates pairs.
+// Results are bit-identical with those of mask functions, which are evaluated for every pair, and
+// of built-in masks.
 namespace qkv::test {
 namespace {
 
@@ -53,13 +54,14 @@ std::vector<Pair> masks() {
     all.back().others.emplace_back(mask_mod(function));
   };
   add(x.j <= x.i + (x.Tk - x.Tq), [](At at) { return at.j <= at.i + (kTk - kTq); }, {Causal{}});
+  // 53 is kTk - kTq.
   add(x.j - x.i - 53 <= 0 && x.i + 53 - x.j <= 70,
       [](At at) { return at.j <= at.i + 53 && at.j >= at.i + 53 - 70; }, {Window{70, 0}});
   add(document(x.i) == document(x.j), [id](At at) { return id[at.i] == id[at.j]; });
   add(document(x.i) == document(x.j) && x.j <= x.i,
       [id](At at) { return id[at.i] == id[at.j] && at.j <= at.i; });
   add(x.j <= x.i * (x.h + x.b), [](At at) { return at.j <= at.i * (at.h + at.b); });
-  // With gaps: parts of the tiles are asked.
+  // Masks with gaps are evaluated pair by pair in parts of the tiles.
   add(x.j < 20 || abs(x.i - x.j) < 9, [](At at) { return at.j < 20 || std::abs(at.i - at.j) < 9; });
   add((x.i - x.j) % 3 == 0 && x.j <= x.i,
       [](At at) { return (at.i - at.j) % 3 == 0 && at.j <= at.i; });
@@ -71,6 +73,7 @@ struct Results {
   std::vector<Tensor> arrays;
 
   bool operator==(const Results& other) const {
+    if (arrays.size() != other.arrays.size()) return false;
     for (std::size_t n = 0; n < arrays.size(); ++n) {
       const auto same = same_bits(arrays[n], other.arrays[n]);
       EXPECT_TRUE(same) << "result " << n;
@@ -80,7 +83,7 @@ struct Results {
   }
 };
 
-// out, lse, column sums, entropy, dq, dk, dv, dbias.
+// Returns out, lse, column sums, entropy, dq, dk and dv.
 Results results(const Mask& mask, DType dtype, Context& context, bool more_options) {
   const DType sums = dtype == DType::kFloat64 ? dtype : DType::kFloat32;
   Tensor q = normal({kB, kH, kTq, kD}, 1, dtype);
@@ -93,7 +96,7 @@ Results results(const Mask& mask, DType dtype, Context& context, bool more_optio
     options.bias = bias;
     options.masks.emplace_back(Window{.left = 90});
     options.dropout = {.p = 0.25, .seed = 3};
-    // A key that holds no number must not leak where it is masked.
+    // A NaN in a key must not reach queries for which the key is masked.
     core::store(dtype, k.view().data(), 7 * kD, std::numeric_limits<double>::quiet_NaN());
   }
   Results to;
@@ -122,7 +125,7 @@ TEST(ExpressionMasks, HaveTheBitsOfFunctionsOnEveryPath) {
       int number = 0;
       for (const Pair& pair : all) {
         for (const bool more : {false, true}) {
-          // One mask with a range and one with gaps, with and without options, are enough.
+          // For other dtypes one mask with a range and one with gaps are enough.
           if (!is_thorough() && number % 5 != (more ? 1 : 0) && dtype != DType::kFloat32) continue;
           if (is_brief() && number % 5 != 0) continue;
           const Results got = results(pair.expression, dtype, context, more);
@@ -137,7 +140,7 @@ TEST(ExpressionMasks, HaveTheBitsOfFunctionsOnEveryPath) {
   }
 }
 
-// Packed sequences have their own lengths, and places count within them.
+// Each packed sequence has its own Tq and Tk, and i and j count from its start.
 TEST(ExpressionMasks, OfPackedSequencesHaveTheBitsOfFunctions) {
   const std::vector<Index> cu_q{0, 70, 70, 72, 200};
   const std::vector<Index> cu_k{0, 90, 93, 93, 300};
@@ -210,7 +213,7 @@ TEST(ExpressionMasks, OfAPlanSeeChangedArrays) {
   }
 }
 
-// A score that is -inf where a mask forbids has the bits of the mask.
+// A score that is -inf where a mask forbids gives results bit-identical with the mask's.
 TEST(ExpressionMasks, OfScoresHaveTheBitsOfMasksOnEveryPath) {
   const Symbols x;
   const Expression masked = -std::numeric_limits<double>::infinity();
@@ -248,7 +251,7 @@ TEST(ExpressionMasks, OfScoresHaveTheBitsOfMasksOnEveryPath) {
             {.out = out, .lse = lse});
   EXPECT_TRUE(std::isnan(lse.values<float>()[0]));
   EXPECT_FALSE(std::isnan(lse.values<float>()[1]));
-  // A mask that depends on the score, and a score that is not the last, stay as they are.
+  // Only a condition that does not read the score, with -inf where it fails, becomes a mask.
   const std::shared_ptr<const detail::ExpressionProgram> program =
       score_mod(where(x.s < 1, x.s, masked)).program;
   EXPECT_FALSE(program->mask.has_value());
@@ -256,7 +259,7 @@ TEST(ExpressionMasks, OfScoresHaveTheBitsOfMasksOnEveryPath) {
   EXPECT_FALSE(score_mod(where(x.j < 1, x.s, -1000.0)).program->mask.has_value());
 }
 
-// Scores know the lengths, too, forward and backward.
+// Score expressions may read Tq and Tk, in both passes.
 TEST(ExpressionMasks, ScoresThatReadLengthsHaveTheBitsOfFunctionsOnEveryPath) {
   const Symbols x;
   const ScoreMod expression = score_mod(x.s * (x.i + x.Tk - x.Tq - x.j) + x.Tk);

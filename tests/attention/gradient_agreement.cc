@@ -67,7 +67,7 @@ class GradientBounds::Pass {
   struct Key {
     double w = 0, w_change = 0;
     double ds = 0, ds_change = 0;
-    double draw = 0, draw_change = 0;  // draw has its sign
+    double draw = 0, draw_change = 0;  // draw is signed; ds is an absolute value
     double z = 0;
   };
 
@@ -246,11 +246,14 @@ class GradientBounds::Pass {
     x.draw_change = x.ds_change * slope + (x.ds + x.ds_change) * slope_change + 4 * kTiny;
   }
 
-  // The change of a factor by its rounding before a product; 0 on paths that do not round it.
+  // The change of a factor by its rounding before a product: by that of both paths, by that of one,
+  // or 0 if no path rounds it.
   double rounding(double size, double change) const {
     if (rounded_ == Rounded::kNot) return 0;
-    const bool is_float16 = p_.dtype == DType::kFloat16;
-    return (is_float16 ? 0x1p-11 : 0x1p-8) * (size + change) + kSmallest;
+    const double share = rounded_ == Rounded::kInProductsOfBFloat16 ? 0x1p-7
+                         : p_.dtype == DType::kFloat16              ? 0x1p-11
+                                                                    : 0x1p-8;
+    return share * (size + change) + kSmallest;
   }
 
   void add_pair(const QueryAt& at, const Sequence& s, Index j) {

@@ -12,21 +12,22 @@
 
 namespace qkv::test {
 
-// The numbers that are equal on the reference and a path if the path is given what the reference
+// The numbers that are equal on the reference and on this path if one is given what the other
 // saved.
 Same same_on(std::string_view path, const Options& options);
 
-// The largest difference between two paths in one call's gradients, element by element, in the
-// order in which differences arise. eps = 2^-23 (2^-52 for float64) is twice a rounding's largest
-// error, tiny the distance of denormal numbers. A sum of n terms t errs by (8 + 4 sqrt(n)) eps sum
-// |t|: roundings have both signs (at worst it would be n eps).
+// The bounds of the difference between two paths in one call's gradients, element by element, in
+// the order in which differences arise. eps = 2^-23 (2^-52 for float64) is twice a rounding's
+// largest error, tiny the distance of denormal numbers. A sum of n terms t errs by (8 + 4 sqrt(n))
+// eps sum |t|: roundings have both signs (at worst it would be n eps).
 //
 // - Scores s and lse. With Same::kScores they are equal. Else `score`, as agreement.h derives it,
 //   is per pair
 //     (D + 2) eps |scale| |q_i| |k_j| + 4 eps (cap + |s_j| + |alibi_j|),
 //   and for lse (72 + 2 |lse|) eps + 2 max_j score_j. Additive: each path is given the results that
 //   it saved itself. Projections of each unit change separately; where |a + b| is larger than these
-//   changes by 9 (float64: 19), tanh is 1 on both paths.
+//   changes by 9 (float64: 19), tanh is within 0.3 eps of 1 on both paths, and agreement.h allows
+//   each tanh 8 eps.
 // - w_j = exp(s_j - lse): r = (8 + 2 |s_j - lse|) eps for the two exponentials and the product with
 //   log2(e) that one of them may round, and the errors of s_j and lse. w_j changes by at most w_j
 //   (e^r - 1), and by no more than 1, since on either path w_j <= 1. Where lse is large the weights
@@ -48,9 +49,11 @@ Same same_on(std::string_view path, const Options& options);
 //   pass unchanged through a projection, and each product sums as many terms as it has.
 // - dq_i = sum_j draw_ij k_j, dk_j = sum_i draw_ij q_i, dv_j = sum_i w_ij z_ij g_i, dbias = sum ds,
 //   dalibi = sum -ds |i + o - j|, dsink = sum -w_sink delta: the changes of the factors, and sums.
-// - Products of BF16: z w and draw are rounded once more, on either path by up to 2^-9 of
-//   them or to 0 where they are subnormal; every sum is rounded too. In tiles of tensor cores they
-//   are rounded to q's dtype, float16 by up to 2^-12 of them.
+// - Products of BF16: z w and draw are rounded once more, by up to 2^-8 of them or to 0 where they
+//   are subnormal; every sum is rounded too. Both paths round, and numbers next to a tie move apart
+//   by a whole unit in the last place, 2^-7 of them. In tiles of tensor cores they are rounded to
+//   q's dtype, by up to 2^-8 of them for BF16 and 2^-11 for float16; there the reference does not
+//   round.
 // - One rounding to the array's dtype, and one more where it is accumulated.
 //
 // An element that belongs to no unmasked pair has the bound 0: it is exactly 0, or the number that
@@ -60,7 +63,7 @@ class GradientBounds {
   // How weights and gradients of scores are rounded before they are multiplied.
   enum class Rounded { kNot, kInProductsOfBFloat16, kInTiles };
 
-  // `saved` comes from the reference; with kInProductsOfBFloat16, from one that has them.
+  // `saved` comes from the reference; with kInProductsOfBFloat16, from one that has such products.
   GradientBounds(const BackwardCall& call, const Saved& saved, Same same,
                  Rounded rounded = Rounded::kNot);
 
@@ -69,8 +72,8 @@ class GradientBounds {
   // NaN of an infinity.
   std::string check(const Gradients& got, const Gradients& want, bool overflows) const;
 
-  // Whether there are weights above 1e-3 whose bound exceeds them: their gradients are hardly
-  // compared.
+  // Whether some weight may differ by more than itself and more than 1e-3: the gradients of its
+  // pair are hardly compared.
   bool ill_conditioned() const { return ill_conditioned_; }
 
  private:

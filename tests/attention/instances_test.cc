@@ -12,8 +12,8 @@
 
 #include <qkv/mods.h>
 
-// The compiled instances of user functions: every target that this CPU supports is bit-identical
-// with the baseline, and touches nothing outside its tile.
+// The compiled instances of user functions: those of every target that this CPU supports are
+// bit-identical with the baseline's, and touch nothing outside their tile.
 namespace qkv::test {
 namespace {
 
@@ -167,7 +167,7 @@ void expect_answers(const char* name, const F& f) {
       for (std::size_t n = 0; n < got.size(); ++n) {
         const auto row = static_cast<std::int32_t>(n / kStride);
         const auto col = static_cast<std::int32_t>(n % kStride);
-        // Forbidden pairs stay forbidden; those outside the tile are not touched.
+        // Forbidden pairs (every fifth) stay forbidden; pairs outside the tile are not touched.
         const bool want = n % 5 != 0 && (col >= cols || f(detail::shifted(kCorner, row, col)));
         ASSERT_EQ(got[n], want ? 1 : 0)
             << name << " on " << name_of(target) << ", " << cols << " columns, element " << n;
@@ -207,7 +207,7 @@ TEST(Instances, AreFoundByTarget) {
     EXPECT_EQ(instance_for(mod, wanted).target, wanted);
 #endif
   }
-  // A table from an older program, with only the baseline, works for every target.
+  // A function from an older program, whose table has only the baseline, works for every target.
   ScoreMod old = mod;
   old.instance_count = 1;
   EXPECT_EQ(instance_for(old, InstanceTarget::kAvx512).target, InstanceTarget::kBaseline);

@@ -43,8 +43,8 @@ TEST(Interface, ReadsAsProse) {
       {q, k, v}, {.masks = {Causal{}}},
       {.out = out, .lse = lse, .column_sums = mass, .top = {8, weight, key}, .weights = {rows, w}});
 
-  // Gradients of outputs go in, gradients of inputs come out; a score's gradient has its
-  // parameters.
+  // Gradients of outputs go in, gradients of inputs come out; a score's gradient names the buffers
+  // of its parameters.
   const Tensor Wq = normal({U, D}, 5), Wk = normal({U, D}, 6), u = normal({U}, 7);
   Tensor dq(DType::kFloat32, {B, H, Tq, D}), dk(DType::kFloat32, {B, G, Tk, D});
   Tensor dv(DType::kFloat32, {B, G, Tk, E}), dWq(DType::kFloat32, {U, D});
@@ -67,7 +67,7 @@ TEST(Interface, ReadsAsProse) {
   attention({q, k, v}, {.mods = {decay}, .masks = {Causal{}, same}}, {.out = out});
   EXPECT_NE(out_data, by_function);
 
-  // A plan is bound once and runs often, on the user's threads.
+  // A plan is bound once, may run often, and runs on the user's threads.
   int my_pool = 0;
   Context context{Executor{my_parallel_for, &my_pool, 8}};
   Plan plan({q, k, v}, bahdanau, context);

@@ -56,8 +56,8 @@ void expect_same_results(const KvCache& a, const KvCache& b) {
   for (const Index queries : {1, 3}) EXPECT_TRUE(same_bits(result(a, queries), result(b, queries)));
 }
 
-// A copy's further results are bit-identical with those of its original, which is not affected by
-// steps of the copy.
+// Copies give results bit-identical with those of the original after equal steps, and steps of one
+// cache do not affect another.
 void expect_same_future(KvCache a) {
   KvCache b(a.contents()), c(a), d(sizes(1));
   d = c;
@@ -100,7 +100,7 @@ TEST(KvCacheContents, GoOnToTheBit) {
       expect_same_future(KvCache(cache.contents()));  // empty
       append(cache, {0, 1, 2}, 37, 1);
       append(cache, {1}, 120, 3);
-      cache.reorder(std::vector<Index>{1, 1, 0});  // pages with two users
+      cache.reorder(std::vector<Index>{1, 1, 0});  // pages that two entries share
       cache.truncate(1, cache.lengths()[1] - 4);   // within a page that another entry fills
       cache.truncate(2, 0);                        // pages that are free
       expect_same_future(std::move(cache));
@@ -120,14 +120,15 @@ TEST(KvCacheContents, HoldSharedPagesOnceAndNothingElse) {
   EXPECT_EQ(contents.v_pages.shape(), (Dims{3, 16, kKeyHeads, kValueWidth}));
   const auto table = contents.block_tables.values<Index>();
   EXPECT_EQ(std::vector<Index>(table.begin(), table.end()), (std::vector<Index>{0, 1, 2, 0, 1, 2}));
-  // Rows that were cut off are not kept: the last page has two that hold keys.
+  // Rows that truncate() removed are 0: only two rows of the last page hold keys.
   const ConstView rest = slice(slice(ConstView(contents.k_pages), 0, 2, 3), 1, 2, 16);
   EXPECT_TRUE(same_bits(rest, Tensor(DType::kFloat32, rest.shape())));
   EXPECT_FALSE(same_bits(slice(slice(ConstView(contents.k_pages), 0, 2, 3), 1, 0, 14),
                          Tensor(DType::kFloat32, rest.shape())));
 }
 
-// An entry's table may refer to no page, as truncate() once allowed with a window.
+// An entry with dropped keys may have no page: earlier versions wrote such contents after
+// truncate() with a window.
 TEST(KvCacheContents, OfAWindowWithoutPages) {
   KvCacheContents without{.sizes = sizes(1, DType::kFloat32, 20),
                           .k_pages = Tensor(DType::kFloat32, {1, 16, kKeyHeads, kWidth}),

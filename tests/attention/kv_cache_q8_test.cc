@@ -46,7 +46,7 @@ Tensor rounded(const ConstView& x) {
 TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     SCOPED_TRACE(name_of(dtype));
-    // k is stored by head and by token, with its channels in reverse.
+    // k is stored by head, with its channels in reverse; v is stored by token.
     const Tensor k = normal({2, kKeyHeads, 21, kWidth}, 1, dtype);
     const Tensor v = normal({2, 21, kKeyHeads, kValueWidth}, 2, dtype);
     const ConstView backward(static_cast<const char*>(k.view().data()) +
@@ -73,7 +73,8 @@ TEST(KvCacheQ8, HasTheBlocksOfQuantizeQ8) {
   }
 }
 
-// Blocks stored by token, with any strides, give the results of blocks by head.
+// Blocks may have any strides: a cache that they are appended to by token holds the numbers that a
+// float32 cache holds if it gets their numbers.
 TEST(KvCacheQ8, TakesBlocksOfAnyStrides) {
   const Tensor k = quantized(normal({1, 20, kKeyHeads, kWidth}, 1));
   const Tensor v = quantized(normal({1, 20, kKeyHeads, kValueWidth}, 2));

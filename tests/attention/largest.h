@@ -11,21 +11,34 @@
 
 namespace qkv::test {
 
+// Returns the largest absolute value, or NaN if there is one.
 inline double largest(const std::vector<double>& x) {
   double value = 0;
-  for (double y : x) value = std::max(value, std::fabs(y));
+  for (double y : x) {
+    if (std::isnan(y)) return y;
+    value = std::max(value, std::fabs(y));
+  }
   return value;
 }
 
+// Returns the largest difference of two elements, or NaN if there is one.
 inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double value = 0;
-  for (std::size_t n = 0; n < a.size(); ++n) value = std::max(value, std::fabs(a[n] - b[n]));
-  return value;
+  std::vector<double> differences;
+  for (std::size_t n = 0; n < a.size(); ++n) differences.push_back(a[n] - b.at(n));
+  return a.size() == b.size() ? largest(differences) : std::nan("");
 }
 
-// The spacing of a dtype's numbers at x.
+// What an additive score may err for each unit's |v|, besides twice the naive error
+// (docs/semantics.md): rounding 1 / (1 + e^2a e^2b), and the product of two denominators that share
+// a division, leave an error however small a + b is.
+inline constexpr double kScoreError = 0x1.8p-22;
+
+// The spacing at x of the numbers of a real dtype.
 inline double ulp(double x, DType dtype = DType::kFloat32) {
-  const int bits = dtype == DType::kBFloat16 ? 8 : dtype == DType::kFloat16 ? 11 : 24;
+  const int bits = dtype == DType::kBFloat16  ? 8
+                   : dtype == DType::kFloat16 ? 11
+                   : dtype == DType::kFloat64 ? 53
+                                              : 24;
   return std::ldexp(1.0, std::ilogb(std::max(x, 1e-30)) - bits + 1);
 }
 

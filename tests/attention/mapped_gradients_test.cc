@@ -17,8 +17,8 @@
 
 // In the backward pass transformed rows of a large batch and their gradients are computed for some
 // entries at a time, as in the forward pass (mapped_entries_test.cc). Gradients of an entry's own
-// arrays are bit-identical with those that it has alone; a sum over the batch is continued
-// from one group of entries to the next, and is bit-identical with that on any number of threads.
+// arrays are bit-identical with those that it has alone; a sum over the batch is continued from one
+// group of entries to the next, and is bit-identical on any number of threads.
 namespace qkv::test {
 namespace {
 
@@ -26,7 +26,7 @@ constexpr Index kEntries = 11;
 constexpr Index kHeads = 2;
 constexpr Index kRows = 50;
 // The number of entries that are transformed at a time grows with the threads. On kMostThreads they
-// are all transformed at once, except in kWide: there six are.
+// are all transformed at once, except in kWide, which transforms six.
 constexpr int kThreads[] = {1, 2};
 constexpr int kMostThreads = 6;
 
@@ -167,7 +167,8 @@ TEST(MappedGradients, OfAnEntryAreThoseThatItHasAlone) {
         std::ranges::transform(sum, values_of(one), sum.begin(), std::plus());
       }
     }
-    // The bias, the sinks and the parameters: wq, wk, v and b, or at least one.
+    // Shared gradients are those of the bias, the sinks and the parameters: wq, wk, v and b, or at
+    // least one.
     EXPECT_GE(sums.size(), batch.is_additive() ? 6U : 3U);
     for (const auto& [name, sum] : sums) {
       EXPECT_TRUE(compare(name, all.at(name), sum, {1e-4, 1e-4}, path));

@@ -20,8 +20,8 @@ using Pieces = std::vector<std::pair<Index, Index>>;  // in the order in which t
 
 constexpr Index kTq = 40, kTk = 600, kD = 33;
 
-// An order of all sums. Each piece of the keys, or of the queries, is summed from zero; so are
-// `lanes` parts of the channels, c mod lanes.
+// An order of all sums. Each piece of the keys, or of the queries, is summed from zero, as is each
+// of the `lanes` parts of the channels, c mod lanes.
 struct Order {
   Pieces keys{{0, kTk}};
   Pieces queries{{0, kTq}};
@@ -33,7 +33,7 @@ struct Sums {
   Tensor out, dq, dk;
 };
 
-// One head, [T,D], in an order.
+// One head of attention with arrays [T,D], whose sums have a given order.
 class PlainHead {
  public:
   explicit PlainHead(Order order) : order_(std::move(order)) {}
@@ -68,7 +68,7 @@ class PlainHead {
     return sum;
   }
 
-  // Adds weight times row over all pieces; term(n) is the n-th pair of them.
+  // Computes the sum of weight times row over all pieces; term(n) is the n-th (weight, row).
   template <class Term>
   void add(const Pieces& pieces, float* sum, const Term& term) const {
     std::fill_n(sum, kD, 0.0F);
@@ -82,7 +82,7 @@ class PlainHead {
     }
   }
 
-  // out and dq of query i, and the gradients of its scores.
+  // Computes out and dq of query i, and the gradients of its scores. 0.174 is about 1/sqrt(kD).
   void row(Index i, float* ds, Sums& sums) const {
     std::vector<float> w(static_cast<std::size_t>(kTk));
     const auto weight = [&](Index j) -> float& { return w[static_cast<std::size_t>(j)]; };
@@ -113,7 +113,8 @@ Pieces shares(Index total, Index count) {
   return pieces;
 }
 
-// Pieces that begin at multiples of `size` of a buffer in which row `first` is row 0.
+// The pieces into which multiples of `size` cut rows first .. first + total - 1 of a buffer,
+// counted from row `first`.
 Pieces blocks(Index total, Index size, Index first = 0) {
   Pieces pieces;
   for (Index begin = 0; begin < total;) {
@@ -124,7 +125,7 @@ Pieces blocks(Index total, Index size, Index first = 0) {
   return pieces;
 }
 
-// Expects that two orders differ in bits of each result, and that each repeats its own.
+// Expects that two orders differ in bits of each result, and that the first repeats its bits.
 void expect_other_bits(const Order& a, const Order& b) {
   const Sums x = PlainHead(a).run(), again = PlainHead(a).run(), y = PlainHead(b).run();
   for (Tensor Sums::*const result : {&Sums::out, &Sums::dq, &Sums::dk}) {
@@ -158,7 +159,7 @@ TEST(OrderControl, BlocksOfThePackedBuffer) {
 
 TEST(OrderControl, VectorsOfContiguousChannels) { expect_other_bits({.lanes = 8}, {.lanes = 1}); }
 
-// One query at a time gives each thread a share of the keys, many queries do not.
+// For a single query each thread takes a share of the keys; for many queries keys are in blocks.
 TEST(OrderControl, SharesOfTheKeysOfOneQuery) {
   expect_other_bits({.keys = shares(kTk, 8)}, {.keys = blocks(kTk, 512)});
 }

@@ -15,6 +15,7 @@
 namespace qkv::test {
 namespace {
 
+// Sequences of 5, 0, 17 and 1 queries, and of 9, 4, 530 and 0 keys.
 const std::vector<Index> kCuQ{0, 5, 5, 22, 23};
 const std::vector<Index> kCuK{0, 9, 13, 543, 543};
 constexpr Index kSequences = 4;
@@ -144,7 +145,7 @@ TEST(Packed, EqualsPaddedOnEveryPath) {
   }
 }
 
-// Writing to cu_seqlens during a call has no effect: they were read once.
+// Writing to cu_seqlens during a call has no effect: a call reads them once, before its tasks.
 TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
   const Tensor q = normal({23, 4, 6}, 31);
   const Tensor k = normal({543, 2, 6}, 32);
@@ -171,7 +172,7 @@ TEST(Packed, ReadsItsSequencesOnceOnEveryPath) {
   }
 }
 
-// With one long sequence among many short ones, scratch is sized by the actual number of keys.
+// With one long sequence among many empty ones, scratch is sized by the actual number of keys.
 TEST(Packed, ScratchFollowsTheKeysNotTheLongestSequence) {
   std::vector<int> lengths(401, 0);
   lengths.back() = 4000;

@@ -53,7 +53,8 @@ AnyView flat_rows(const AnyView& flat, Index b, Index begin, Index end) {
   return slice(slice(flat, 0, b, b + 1), 2, begin, end);
 }
 
-// Stores keys in pages in no order; table entries beyond an entry's keys refer to no page.
+// Stores keys in pages out of order; table entries beyond an entry's keys are -7, which is no page.
+// Three pages stay unused.
 Paged in_pages(const Tensor& k, const Tensor& v, Index page) {
   Paged to;
   to.most = kMost / page + 2;
@@ -174,7 +175,7 @@ TEST(Pages, EqualFlatKeysOfEveryDTypeOnEveryPath) {
   }
 }
 
-// Tests scores of transformed rows: additive, bilinear, cosine; QK-norm and rotary positions.
+// Tests every score, alone and after QK-norm and rotary positions.
 TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
   const ScoreSizes sizes{.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 6};
   const Tensor gain = normal(Dims(kWidth), 56);
@@ -198,7 +199,8 @@ TEST(Pages, EqualFlatKeysForEveryScoreOnEveryPath) {
   }
 }
 
-// Additive keys have all magnitudes: each row has its own range.
+// Projections have deviations of 60 and more, so that the exponentials of most rows have separate
+// powers of two.
 TEST(Pages, EqualFlatKeysForWideAdditiveRangesOnEveryPath) {
   const SeededScore score(ScoreKind::kAdditive,
                           {.H = kHeads, .Dq = kWidth, .Dk = kWidth, .U = 6, .projected = 60},
@@ -231,7 +233,7 @@ TEST(Pages, EqualFlatKeysWithOddValuesOnEveryPath) {
   }
 }
 
-// Channels and heads are apart: pages are strided views.
+// Pages may be strided views, in which neither channels nor heads are contiguous.
 TEST(Pages, MayBeStridedOnEveryPath) {
   for (const Index queries : {2, 40}) {
     const Flat x = seeded(queries, DType::kFloat32, DType::kFloat32);

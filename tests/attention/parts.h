@@ -25,7 +25,7 @@ struct Part {
   Index end = 0;
 };
 
-// A call and the options of its parts.
+// A whole call, and the arrays of options for it and its parts.
 struct Whole {
   Index B, H, G, Tq, Tk, D, E;
   DType dtype;
@@ -86,7 +86,7 @@ struct Whole {
 
 using OptionsOf = std::function<Options(const Whole&, const Part& queries, const Part& keys)>;
 
-// Options that depend on positions, one after the other and together.
+// Options of every kind, each alone and several together.
 inline std::vector<std::pair<std::string, OptionsOf>> options_by_name() {
   const auto fixed = [](Options options) {
     return

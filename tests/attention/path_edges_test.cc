@@ -45,7 +45,7 @@ TEST(PathEdges, WalkEveryPath) {
 
 // ---- options that mean the same -------------------------------------------------------------
 
-// Makes a score function that adds a table. It copies the table, and so outlives the vector.
+// Makes a score function that adds its own copy of a table.
 ScoreMod plus_table(std::vector<double> table, Index Tk) {
   return score_mod(
       [table, Tk](auto s, At at) { return s + table[static_cast<std::size_t>(at.h * Tk + at.j)]; });
@@ -149,7 +149,7 @@ TEST(PathEdges, WhatIsMaskedIsZero) {
   });
 }
 
-// (2,8,4) and (5,2,8,4) have one head axis of 2 and a batch of 5.
+// q (2,8,4) and k (5,2,8,4) have 2 heads and a batch of 5, whose entries share q.
 TEST(PathEdges, MixedRanksAlignFromTheRight) {
   for_each_walk([](const Walk& walk) {
     const SeededScore score = walk.score(2, 4);
@@ -234,7 +234,7 @@ TEST(PathEdges, ARowWithoutALiveKeyIsZero) {
       options.dropout = {0.9, 1};
       expect_empty(x, x.run(x.inputs(), options, sources), true, way);
     }
-    // A dot product of finite q with k = -inf is itself -inf. Other scores need not be.
+    // A dot product of positive q with k = -inf is itself -inf. Other scores need not be.
     if (x.walk.kind != ScoreKind::kDot) return;
     const Inputs inputs{x.numbers(1, x.q.shape()), x.numbers(-kInf, x.k.shape()), x.v};
     expect_empty(x, x.run(inputs, {}, sources), false, "scores");
@@ -429,14 +429,14 @@ TEST(WeightFactor, DividesOnlyWhatRoundingExplains) {
 
 // ---- empty axes -------------------------------------------------------------------------------
 
-// Sizes without any pair: no batch entries (in both inputs, or only in one while the other would be
-// broadcast), no heads, no queries or no keys. In some, key heads have no query heads. Results do
+// Sizes without any pair: no batch entries (in both inputs, or in one, to which the other
+// broadcasts), no heads, no queries or no keys. In some, key heads have no query heads. Results do
 // not depend on the contents of scratch memory, and arrays without elements need no memory.
 TEST(PathSizes, WithoutPairsEveryResultIsZero) {
   constexpr std::array<Index, 6> kSizes[] = {
       // B of q and k, H, G, Tq, Tk
-      {0, 1, 2, 1, 5, 9}, {1, 0, 1, 1, 5, 9}, {1, 1, 2, 1, 0, 9}, {2, 2, 2, 1, 5, 0},
-      {1, 1, 1, 1, 0, 0}, {2, 2, 0, 1, 5, 9}, {1, 1, 0, 2, 5, 9}};
+      {0, 0, 2, 1, 5, 9}, {0, 1, 2, 1, 5, 9}, {1, 0, 1, 1, 5, 9}, {1, 1, 2, 1, 0, 9},
+      {2, 2, 2, 1, 5, 0}, {1, 1, 1, 1, 0, 0}, {2, 2, 0, 1, 5, 9}, {1, 1, 0, 2, 5, 9}};
   for_each_walk([&](const Walk& walk) {
     const SeededCall dirt(1, 2, 1, 9, 70, 8, 3, walk);
     PathRunner run(walk, dirt.score.score());
@@ -447,7 +447,7 @@ TEST(PathSizes, WithoutPairsEveryResultIsZero) {
     Context context = context_on(walk.path);
     attention(dirt.inputs(), {.score = dirt.score.score()}, {.column_sums = {none, columns}},
               context);
-    EXPECT_EQ(values_of(columns), std::vector<double>(140, 0)) << "of no queries";
+    EXPECT_EQ(values_of(columns), std::vector<double>(140, 0)) << "column sums of no queries";
     for (const auto& [Bq, Bk, H, G, Tq, Tk] : kSizes) {
       const SeededScore score = walk.score(H, 8);
       const auto tensor = [&](const Dims& shape) { return normal(shape, 3, walk.dtype); };
@@ -468,14 +468,15 @@ TEST(PathSizes, WithoutPairsEveryResultIsZero) {
                                                                : 0;
         EXPECT_EQ(values_of(result),
                   std::vector<double>(static_cast<std::size_t>(result.element_count()), want))
-            << name << ", H " << H << ", G " << G << ", Tq " << Tq << ", Tk " << Tk;
+            << name << ", B " << Bq << " and " << Bk << ", H " << H << ", G " << G << ", Tq " << Tq
+            << ", Tk " << Tk;
       }
     }
   });
 }
 
-// If one axis is empty, a call takes no time or scratch memory for the others, even 2^40 of them.
-// dsinks is then 0, or unchanged if gradients are accumulated.
+// If one axis is empty, a call takes no time or scratch memory for the others, even if their sizes
+// are 2^40. dsinks is then 0, or unchanged if gradients are accumulated.
 TEST(PathSizes, ResultsWithoutElementsTakeNeitherTimeNorMemory) {
   constexpr Index kMany = Index{1} << 40;
   const float one = 1;
@@ -559,14 +560,14 @@ TEST(PathSizes, TheLargestWeightsMayBeAllOfVeryMany) {
   });
 }
 
-// Keys are shared by batch entries or heads: dk and dv are sums over those, bit-identical however
-// they are computed. At full scale the last shape is too large to store dk for each batch entry.
+// If batch entries share keys, dk and dv are sums over the entries, bit-identical with sums of the
+// gradients of copied keys. At full scale the last shape is too large to store dk for each entry.
 TEST(PathSizes, SharedKeysAreSumsOfTheirParts) {
   struct Shape {
     Index B, H, Tq, Tk, D;
   };
   for (const Shape& s : {Shape{3, 2, 140, 200, 5}, Shape{at_scale(600, 50), 1, 1, 500, 64}}) {
-    const Tensor q = normal({s.B, s.H, s.Tq, s.D}, 1);  // and gradients of out
+    const Tensor q = normal({s.B, s.H, s.Tq, s.D}, 1);  // q is dout, too
     const Tensor k = normal({1, 1, s.Tk, s.D}, 2), v = normal({1, 1, s.Tk, s.D}, 3);
     const Dims each{s.B, 1, s.Tk, s.D};
     const Tensor own_k = contiguous(broadcast_to(k.view(), each));

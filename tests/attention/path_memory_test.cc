@@ -16,8 +16,8 @@
 #include "tests/attention/path_runner.h"
 #include "tests/support/stops.h"
 
-// Long calls of the fast paths, forward and backward: memory does not grow with Tq x Tk, let alone
-// Tq x Tk x U, nor does work if a window limits it, and calls can be cancelled midway.
+// Long calls, forward and backward: memory does not grow with Tq x Tk, let alone Tq x Tk x U, nor
+// does work if a window limits it, and calls can be cancelled midway.
 namespace qkv::test {
 namespace {
 
@@ -41,9 +41,9 @@ Score score_of(ScoreKind kind, Index width) {
   return ScaledDot{};
 }
 
-// A bound of bytes for T keys.
+// A bound of scratch memory in bytes, for calls of size T (see Kind).
 struct Bound {
-  Index block = 0;   // for each block of 128 keys
+  Index block = 0;   // for each 128 of T
   Index thread = 0;  // for each thread
   Index rest = 0;
 
@@ -52,7 +52,8 @@ struct Bound {
   }
 };
 
-// A kind of calls with T keys, and the lengths that are tried.
+// A kind of calls, and the sizes T that are tried: the number of queries and keys, of keys of one
+// query, or of batch entries.
 struct Kind {
   const char* name;
   ScoreKind score;
@@ -79,9 +80,10 @@ std::vector<Kind> kinds() {
   const auto none = [](Index) { return Options(); };
   const MaskMod later = mask_mod([](At at) { return at.i > 0; });
   static const std::uint8_t yes = 1;
-  // The forward pass takes the keys packed for one block of heads (32 MiB, or one key head's), two
-  // numbers per query if anything besides out is requested, and less than 2 MiB per thread.
-  const Bound dot{128 * (64 + 2) * 4, 2 * kMiB, kMiB / 32};
+  // The forward pass takes the keys packed for one block of heads (32 MiB, or one key head's),
+  // three numbers per query and one per key for results besides out, and less than 3/4 MiB per
+  // thread.
+  const Bound dot{128 * (64 + 4) * 4, kMiB * 3 / 4, kMiB / 32};
   // The backward pass takes three numbers for each query (lse, delta and a factor), and a counter,
   // a range and flags for each block of 128; two more numbers where ALiBi or a bias of one column
   // for all keys is summed for each query, and the bias itself. The workspace of a thread, which
@@ -113,7 +115,8 @@ std::vector<Kind> kinds() {
                            return Inputs{repeated({T, 64}), repeated({T, 64}), repeated({T, 64})};
                          },
                          none, dot, dot_backward(3 + 3 * 64)},
-                        // This takes four numbers for each channel of the many queries.
+                        // A batch that shares keys takes at most four numbers for each channel of
+                        // a query.
                         {"keys shared by the batch",
                          ScoreKind::kDot,
                          64,
@@ -125,7 +128,7 @@ std::vector<Kind> kinds() {
                          none,
                          std::nullopt,
                          Bound{128 * (4 * 64 * 4 + 128), 0, 0}},
-                        // In decoding only the prepared keys grow with the number of keys.
+                        // In decoding only the memory of transformed keys grows with their number.
                         {"one query",
                          ScoreKind::kAdditive,
                          64,
@@ -136,13 +139,13 @@ std::vector<Kind> kinds() {
                          none,
                          Bound{128 * 64 * 4 * 4, 0, 4 * kMiB},
                          std::nullopt}};
-  // Projected queries and keys take 2 U numbers each and their gradients U, plus one flag each and
-  // the memory of dot products; besides these there are the keys packed for one block of heads,
-  // parameters, and the threads' workspaces.
+  // A projected query or key takes 2 U numbers, its gradient U, and a flag. Besides these there are
+  // the memory of dot products, the keys packed for one block of heads, parameters, and the
+  // threads' workspaces.
   for (const ScoreKind kind : {ScoreKind::kBilinear, ScoreKind::kAdditive}) {
     const Bound rows_of_units{128 * 64 * 4 * 10, 0, 8 * kMiB};
     all.push_back({"long", kind, 64, {65'536}, square(64), none, rows_of_units, rows_of_units});
-    // This is less than a byte per query-key pair.
+    // The bound of 64 MiB is one byte for each query-key pair.
     all.push_back({"wide",
                    kind,
                    256,
@@ -209,13 +212,15 @@ TEST(PathMemory, IsLinear) {
   }
 }
 
-// The memory that a plan reserves is enough for overwritten arrays in C order: calls of every kind
-// take no more.
+// The memory that a plan reserves is enough for all results of the forward pass, and for
+// overwritten gradients in C order: random calls take no more. Plans without queries reserve
+// nothing, although results of keys, which are 0, may take memory.
 TEST(PathMemory, APlanReservesWhatItsCallsTake) {
   for (std::uint64_t n = 0; n < at_scale<std::uint64_t>(100, 8); ++n) {
     const RandomBackward random(4, n);
     BackwardCall call = random.call();
-    if (call.sources.weights.rows.given()) continue;
+    const RandomCall& drawn = random.forward();
+    if (call.sources.weights.rows.given() || drawn.B * drawn.H * drawn.Tq == 0) continue;
     std::vector<Tensor> plain;
     plain.reserve(2);
     for (ConstView* x : {&call.sources.out, &call.sources.weights.matrix}) {
@@ -223,15 +228,24 @@ TEST(PathMemory, APlanReservesWhatItsCallsTake) {
     }
     call.write = Write::kOverwrite;
     for (auto& [name, asked] : call.asked) asked.layout = Layout::kContiguous;
-    for (const std::string& path : all_backward_paths(random.forward().score())) {
+    const Results results(drawn, 0);
+    for (const std::string& path : all_backward_paths(drawn.score())) {
       if (!takes_backward(path, call.inputs, call.options)) continue;
       const SavedTensors saved(call, path);
       const Gradients gradients(call);
-      Context context = context_on(path);
+      Context context = context_on(path), forward = context_on(path), backward = context_on(path);
       Plan plan(call.inputs, call.options, context);
       const std::size_t held = context.scratch_bytes();
+      plan.run(call.inputs, results.outputs());
       plan.backward(call.inputs, saved.views(), call.sources, gradients.views());
       EXPECT_EQ(context.scratch_bytes(), held) << path << ", " << n << ": " << random.describe();
+      attention(call.inputs, call.options, results.outputs(), forward);
+      EXPECT_LE(forward.scratch_bytes(), plan.scratch_bytes())
+          << path << ", " << n << ": " << random.describe();
+      attention_backward(call.inputs, call.options, saved.views(), call.sources, gradients.views(),
+                         backward);
+      EXPECT_LE(backward.scratch_bytes(), plan.backward_scratch_bytes())
+          << path << ", " << n << ": " << random.describe();
     }
   }
 }
@@ -259,8 +273,8 @@ Tensor uniform(const Dims& shape, std::uint64_t seed) {
   return x;
 }
 
-// With a window a long call equals many short ones: a piece of it is bit-identical if it begins
-// with a chunk of keys and the window reaches no edge.
+// With a window a long call equals many short ones: the inner rows of a piece, whose windows do not
+// reach its edges, are bit-identical if the piece begins with a chunk of keys.
 TEST(PathMemory, ALongCallWithAWindowIsManyShortOnes) {
   const Index T = at_scale(100'000, 8'000);
   const Index from = T / 2 / 512 * 512;
@@ -326,8 +340,8 @@ TEST(PathMemory, AStopFlagEndsALongCall) {
   }
 }
 
-// A task of the sweep takes some keys and all queries: the flag is set in the middle of them, by a
-// function that is evaluated for each pair, and afterwards may be evaluated for a few blocks more.
+// A task of the backward pass takes a block of keys and all queries. In the middle of the queries a
+// score function sets the flag; afterwards it may be evaluated for a few blocks of pairs more.
 TEST(PathMemory, AStopFlagEndsALongTask) {
   constexpr Index kTq = 8192;
   constexpr Index kTk = 128;
@@ -353,8 +367,8 @@ TEST(PathMemory, AStopFlagEndsALongTask) {
   }
 }
 
-// A user function must not throw, but if it does, no task waits for the block that it leaves, and
-// the context is free again.
+// A user function must not throw. If it does, no task waits for the block that it left unfinished,
+// and the context can be used again.
 TEST(PathMemory, AFunctionThatThrowsEndsTheCall) {
   const Tensor q = normal({1, 2, 700, 8}, 1);
   const Tensor k = normal({1, 2, 900, 8}, 2);

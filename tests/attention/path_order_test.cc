@@ -12,9 +12,9 @@
 
 // The order of summation is part of the definition, on every path: a query's results and gradients
 // do not depend, bit for bit, on threads, on its neighbours, on memory layout, on masked values or
-// on other requested results; nor do keys' gradients. Sizes are on both sides of kernel block
-// edges: rows of a tile (6) and of a block (48), panels (64 keys), gradient blocks (128), chunks
-// (512).
+// on other requested results; nor do keys' gradients, given the queries of their key head. Sizes
+// are on both sides of the edges of kernels: rows of a tile (6), the most rows that count as few
+// (48), panels (64 keys), gradient blocks (128), full blocks of queries (192), chunks (512).
 namespace qkv::test {
 namespace {
 
@@ -91,11 +91,11 @@ TEST(PathOrder, DecodeIsPrefill) {
       }
     };
     const PathResults all = run(x.inputs(), {.masks = {Causal{}}});
-    for (const Index i :
-         {0, 5, 6, 47, 48, 62, 63, 64, 127, 128, 510, 511, 512, 513, 575, 576, 1023, 1024, 1029}) {
+    for (const Index i : {0,   5,   6,   47,  48,  62,  63,  64,  127,  128,  191,
+                          192, 193, 510, 511, 512, 513, 575, 576, 1023, 1024, 1029}) {
       check(all, i, i + 1, {});
     }
-    // Several queries at a time run against a cache that grows.
+    // The last 13 queries of a prefix of T rows equal those of the whole call.
     const Options window{.softcap = 20, .masks = {Causal{}, Window{700, 0}}};
     const PathResults capped = run(x.inputs(), window);
     for (const Index T : kLengths) check(capped, std::max<Index>(0, T - 13), T, window);

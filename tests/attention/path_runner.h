@@ -83,7 +83,7 @@ class PathRunner {
   Besides besides = Besides::kNothing;
   int asked = ~0;                       // bit n: request the gradient kNames[n] if the call has it
   Layout layout = Layout::kContiguous;  // of out, lse, row_max and gradients
-  Write write = Write::kOverwrite;      // if accumulated: added to 1 in every element
+  Write write = Write::kOverwrite;      // kAccumulate adds to buffers that hold 1
 
  private:
   static void take(const std::string& prefix, const std::map<std::string, Guarded>& from,
@@ -146,8 +146,8 @@ class PathRunner {
 // that it supports, for float32 and, unless the run is brief, float64. Combinations are left out
 // where one is enough: the reference runs dot products only, since its loops are equal for every
 // score, and with both passes float32 only, since it is slow; scores other than the dot product run
-// float64, and in a brief run at all, on the first path only. Paths with products
-// of BF16, and the references that have these, run only dot products of BF16.
+// float64, and in a brief run at all, on the first path only. Paths with products of BF16, and the
+// references that have these, run only dot products of BF16.
 enum class Passes { kForward, kBoth };
 template <class F>
 void for_each_path(Passes passes, const F& test) {

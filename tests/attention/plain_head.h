@@ -11,8 +11,8 @@
 
 #include "tests/attention/bits.h"
 
-// One head of scaled dot-product attention by the formulas: the naive computation, of whose error
-// the bounds are multiples.
+// One head of scaled dot-product attention, computed by the formulas. Error bounds are multiples of
+// the error of this naive computation.
 namespace qkv::test {
 
 // The arrays of a head, float32. If a head has only some keys of a call, the sink stands for the
@@ -33,7 +33,7 @@ inline Head random_head(Index Tq, Index Tk, Index D, Index E, float deviation) {
   return x;
 }
 
-// Makes key j ten times the sum of some queries.
+// Makes key j ten times the sum of up to 24 queries.
 inline void dominate(Head& x, Index j) {
   const View q = x.q.view(), k = x.k.view();
   for (Index c = 0; c < x.D; ++c) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan validates arrays again only if they differ from those of its last run.
+// A plan validates arrays again only if they differ from those of its last run. It must notice each
+// difference.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -24,7 +25,6 @@ struct Arrays {
         v(normal({2, 9, 8}, seed + 2)) {}
 
   Inputs inputs() const { return {q, k, v}; }
-  // Requests every result, each with a layout of its own.
   Outputs all() {
     return {.out = out,
             .lse = lse,

@@ -94,7 +94,7 @@ TEST(Plan, ReadsTheOptionsMemoryAtEveryRun) {
   Plan plan(x.inputs(), x.options(), context);
   plan.run(x.inputs(), {.out = x.out});
   const Tensor before = contiguous(x.out.view());
-  x.lengths = {3, 5};  // the same memory
+  x.lengths = {3, 5};  // keeps the memory that the options refer to
   plan.run(x.inputs(), {.out = x.out});
   EXPECT_FALSE(same_bits(before, x.out));
   x.lengths[1] = 131;

@@ -59,7 +59,7 @@ TEST_P(Precision, IsWithinTheBoundOfTheNaiveComputation) {
                             random_head(40, 130, 32, 8, 5), random_head(16, 1100, 8, 8, 0.1F),
                             random_head(20, 50, 128, 3, 0.01F)}) {
     SCOPED_TRACE("Tq " + std::to_string(x.Tq) + ", Tk " + std::to_string(x.Tk));
-    for (Tensor* t : {&x.q, &x.k, &x.v, &x.dout}) {  // numbers that every dtype can hold
+    for (Tensor* t : {&x.q, &x.k, &x.v, &x.dout}) {  // numbers that all runs can hold
       *t = convert(convert(*t, dtype), DType::kFloat32);
     }
     Context context;

@@ -38,10 +38,10 @@ struct Sizes {
 
 struct Call {
   Tensor q, k, v;  // k and v are q8
-  explicit Call(const Sizes& s)
-      : q(normal({s.B, s.H, s.Tq, s.D}, 61)),
-        k(quantized(normal({s.B, s.G, s.Tk, s.D}, 62))),
-        v(quantized(normal({s.B, s.G, s.Tk, s.E}, 63))) {}
+  explicit Call(const Sizes& s, std::uint64_t seed = 61)
+      : q(normal({s.B, s.H, s.Tq, s.D}, seed)),
+        k(quantized(normal({s.B, s.G, s.Tk, s.D}, seed + 1))),
+        v(quantized(normal({s.B, s.G, s.Tk, s.E}, seed + 2))) {}
 };
 
 struct Results {
@@ -93,8 +93,9 @@ void expect_float32s_bits(const Inputs& inputs, const Options& options, const st
   }
 }
 
-// Few rows read blocks as they are stored; more copy values; many also pack keys. Widths are one
-// block, a block of channels and more; keys are on both sides of the ends of panels and chunks.
+// Few rows read blocks as they are stored; more copy values; many also pack keys. Widths are one q8
+// block (32), a block of channels (64) and more. The last key is often the first of a panel or
+// chunk.
 TEST(Q8Attention, HasTheBitsOfFloat32) {
   for (const std::string& path : all_paths()) {
     for (const Index Tq : {1, 2, 4, 7, 9, 40}) {
@@ -133,8 +134,7 @@ TEST(Q8Attention, EveryOptionHasTheBitsOfFloat32) {
   }
 }
 
-// Tests input transforms, and scores with parameters: each kind, with a norm and a rotation before
-// it.
+// Tests each kind of score, and for one query also with a norm and a rotation before it.
 TEST(Q8Attention, EveryScoreHasTheBitsOfFloat32) {
   for (const Index Tq : {1, 40}) {
     const Call x({.B = 1, .Tq = Tq, .Tk = 270});
@@ -151,7 +151,8 @@ TEST(Q8Attention, EveryScoreHasTheBitsOfFloat32) {
   }
 }
 
-// Layouts are [B,T,G,D], broadcast batches, keys in reverse, and blocks beyond the width.
+// Layouts are [B,T,G,D] with k as a slice of wider rows, keys in reverse, a broadcast batch, one
+// head, and packed sequences.
 TEST(Q8Attention, AnyLayoutHasTheBitsOfFloat32) {
   const Tensor k = quantized(normal({2, 300, 2, 128}, 71)),
                v = quantized(normal({2, 300, 2, 64}, 72));
@@ -215,7 +216,7 @@ TEST(Q8Attention, DecodeHasTheBitsOfPrefill) {
   }
 }
 
-// A masked key has no effect; an unmasked one makes its rows NaN.
+// Scales of NaN or infinity have no effect in masked keys, and make all rows NaN in unmasked ones.
 TEST(Q8Attention, OddScalesAreSeenWhereTheyAreLive) {
   const Float16 nan(std::nanf("")), infinity(INFINITY);
   for (const std::string& path : all_paths()) {
@@ -257,7 +258,7 @@ TEST(Q8Attention, ErrorAgainstFloat32IsSmall) {
 }
 
 TEST(Q8Attention, PlansRepeat) {
-  const Call x({}), y({.Tk = 530});
+  const Call x({}), y({}, 71);
   Context context;
   Plan plan({x.q, x.k, x.v}, {}, context);
   EXPECT_EQ(plan.backward_path(), "");

@@ -11,8 +11,8 @@
 namespace qkv::test {
 namespace {
 
-// Lengths around every edge that kernels have: rows of a tile (6) and of a block (48), a panel of
-// keys (64), a chunk (512), the gradients' blocks (128), and their remainders.
+// Lengths around the edges that kernels have: rows of a tile (6), the most rows that count as few
+// (48), a panel of keys (64), a chunk (512), the gradients' blocks (128), and their remainders.
 constexpr Index kLengths[] = {0,   1,   2,   5,   6,   7,   47,  48,  49,  63,   64,  65,
                               127, 128, 129, 130, 511, 512, 513, 520, 700, 1025, 1100};
 constexpr Index kWidths[] = {1,  2,  3,  7,  8,  15, 16,  17,  31,  32, 33,

@@ -16,11 +16,11 @@
 #include "tests/support/arrays.h"
 
 // Random calls over every shape, memory layout, option, output and special value. Every compiler
-// and library draws equal ones, because hashes of their results are kept (result_hashes_test.cc); a
-// change that draws other calls has to write the hashes again.
+// and standard library must draw equal calls, because hashes of their results are kept
+// (result_hashes_test.cc); a change that draws other calls has to write the hashes again.
 namespace qkv::test {
 
-// The parts of one random call, which depend on (seed, index) alone.
+// The parts of one random call, which depend on (seed, index, draw) alone.
 class RandomCall {
  public:
   // kBFloat16: dot products of bfloat16, for which some targets have products of their own.
@@ -72,12 +72,12 @@ class RandomCall {
   void note(const std::string& feature) { features_.insert(feature); }
   bool decodes() const { return draw_ == Draw::kDecode; }
 
-  // The deviations of a call's arrays, by name.
+  // A named set of magnitudes: the standard deviations of the numbers in a call's arrays.
   struct Numbers {
     const char* name;
     double q, k, v;
     double projected = 1;  // deviation of projections of q or k with deviation 1
-    double score_v = 1;    // deviation of the norm of the additive v
+    double score_v = 1;    // about the norm of the additive v
   };
 
   void draw_type();

@@ -71,7 +71,7 @@ void RandomCall::draw_options() {
     note("sinks");
     if (H > 0 && chance(0.3)) {
       const double kOdd[] = {-kInf, -kInf, kInf, std::nan("")};
-      const double value = one_of(kOdd);  // first: compilers choose the order of arguments
+      const double value = one_of(kOdd);  // drawn first: compilers choose the order of arguments
       store_at(sinks, whole(0, H - 1), value);
       note("odd sink");
     }

@@ -22,9 +22,9 @@ using core::GradientTarget;
 using core::Problem;
 using core::Sequence;
 
-// The numbers that are bit-identical on two paths. Paths with fused multiply-adds have equal
-// scores, and so equal out and lse, if one is given what the other saved. Since tanh differs
-// between paths, of an additive score only the projections are equal.
+// The numbers that are bit-identical in the backward passes of two paths. Paths with fused
+// multiply-adds have equal scores, and equal out and lse if both are given what one of them saved.
+// Only the projections of an additive score are equal, since tanh differs between paths.
 enum class Same { kScores, kProjections, kNothing };
 
 inline double norm(const double* x, Index n) {
@@ -67,8 +67,8 @@ struct BoundSum {
   // The error of a sum of n terms whose sizes add up to 1.
   static double sum_error(double n) { return (8 + 4 * std::sqrt(n)) * kEps; }
 
-  // Begins a gradient in which `places` rows of one batch entry (or of all packed ones), each a sum
-  // of `terms` terms, share the buffer.
+  // Begins a gradient whose buffer is shared by `places` elements of each batch entry (of all
+  // packed sequences together), each a sum of `terms` terms.
   void begin(const Problem& p, std::vector<double>& to, const GradientTarget& gradient,
              Index places, Index terms) {
     if (!gradient.given()) return;
@@ -85,6 +85,7 @@ struct BoundSum {
     const Index entry = core::batch_offset(target->own, p.batch, b);
     return bounds + core::offset_of(target->own, entry, h, row, col);
   }
+  // The bound of a term of this size that differs by `change`, with its part of the sum's error.
   double term(double size, double change) const {
     return change + error * (size + change) + 2 * kTiny;
   }
@@ -146,9 +147,10 @@ class ScoreBounds {
   }
 
   void set_head(const reference::Prepared<T>& x, Index b, Index h);
-  // The bound of a score's difference, times scale.
+  // The bound of a raw score's difference.
   double change(Index i, Index j) const;
-  // Adds the pair (i, j), where `draw` is the gradient into the score before scale.
+  // Adds the pair (i, j). `draw` is the gradient of its score before the scale, `change` the bound
+  // of draw's difference.
   void add_pair(Index b, Index h, Index i, Index j, double draw, double change);
   // Called after the last pair of a head.
   void end_head(Index b, Index h);
@@ -156,12 +158,12 @@ class ScoreBounds {
  private:
   static constexpr double kEps = BoundSum<T>::kEps;
   static constexpr double kTiny = BoundSum<T>::kTiny;
-  // From this argument on 1 - tanh(x)^2 is below eps / 2.
+  // From this argument on, 1 - tanh(x) is below 0.3 eps.
   static constexpr double kSaturated = sizeof(T) == 4 ? 9 : 19;
 
   ScoreKind kind() const { return kind_of(p_); }
   static double sum_error(Index n) { return BoundSum<T>::sum_error(static_cast<double>(n)); }
-  // An infinity or NaN in an input propagates, however it is rounded: it needs no bound.
+  // An infinity or NaN needs no bound: it reaches the result on either path.
   static double finite(double x) { return std::isfinite(x) ? x : 0; }
 
   void load_rows(const core::Operand& x, Index b, Index head, Index first, Index count, Index width,
@@ -180,13 +182,14 @@ class ScoreBounds {
     to.set(all.data(), rows, columns);
   }
 
-  // The bound of the difference of a projection sum_c w_c x_c.
+  // The bound of the difference of a projection sum_c w_c x_c, of rows with the norms w and x.
   double projected(Index width, double w, double x) const {
     if (same_ != Same::kNothing) return 0;
     return finite(static_cast<double>(width + 2) * (kEps * w * x + kTiny));
   }
   void set_projections();
-  // The bound of the difference of the argument of a tanh; 0 where tanh does not show it.
+  // The bound of the difference of a tanh due to that of its argument. It is 0 where tanh is
+  // saturated, as the bound of the tanh itself has room for the rest.
   double moved(double argument, double change) const {
     return std::fabs(argument) - change > kSaturated ? 0 : change;
   }
@@ -352,7 +355,7 @@ void ScoreBounds<T>::add_units(Index i, Index j, double draw, double draw_change
     const double t = std::tanh(x);
     const double slope = 1 - t * t;
     const double t_change = std::min(2.0, 8 * kEps + by);
-    const double slope_change = std::min(1.0, 16 * kEps + 0.77 * by);
+    const double slope_change = std::min(1.0, 16 * kEps + 0.77 * by);  // |tanh''| <= 0.77
     const auto v = static_cast<double>(score_v_[u]);
     const double value = draw * v * slope;
     const double change =
@@ -432,7 +435,6 @@ void ScoreBounds<T>::end_additive(Index b, Index h) {
   const auto rows = [&](const Spread& d, Index count, const std::vector<char>& live, const Rows& w,
                         const Rows& x, const auto& row_of, const BoundSum<T>& dx,
                         const BoundSum<T>& dw) {
-    std::vector<double> sum(static_cast<std::size_t>(x.width));
     for (Index n = 0; n < count; ++n) {
       if (!live[static_cast<std::size_t>(n)]) continue;
       for (Index u = 0; u < p_.U; ++u) {

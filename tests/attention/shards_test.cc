@@ -31,7 +31,8 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kMasked = -kInf;
-// The largest difference; equal infinities and NaN differ by nothing.
+// The largest difference between elements. Equal infinities and two NaNs do not differ; other
+// pairs with one of them, and arrays of different lengths, differ by infinity.
 double largest_error(const ConstView& a, const ConstView& b) {
   const std::vector<double> x = values_of(a), y = values_of(b);
   double largest = x.size() == y.size() ? 0 : kInf;
@@ -223,8 +224,7 @@ TEST(Shards, StepsAreOneCallForEveryTypeAndWidth) {
   }
 }
 
-// A score of +inf or NaN makes its row NaN, and a row without unmasked keys is 0, whichever step
-// has them.
+// A score of +inf or NaN makes its row NaN, and an empty row is 0, whichever steps have these keys.
 TEST(Shards, StepsKeepNonFiniteAndEmptyRows) {
   for (const std::string& path : all_paths()) {
     SCOPED_TRACE(path);
@@ -312,7 +312,7 @@ TEST(Shards, GradientsOfPartsOfTheKeysAddUp) {
       check(want.q.view(), dq.view(), "dq");
       if (want.alibi.view().given()) check(want.alibi.view(), dalibi.view(), "dalibi");
 
-      // Parts of the queries: their own dq, and sums of dk and dv.
+      // Parts of the queries have their own dq, and their dk and dv add up.
       Tensor dk(DType::kFloat64, x.k.shape());
       Tensor dv(DType::kFloat64, x.v.shape());
       for (const Part& i : {Part{0, 50}, Part{50, 70}}) {
@@ -422,7 +422,8 @@ TEST(Shards, HeadIndicesAreChecked) {
   EXPECT_NE(message(0, Index{1} << 31).find("head_step"), std::string::npos);
 }
 
-// A score reads an array at positions in the whole sequences: the shards' gradients of it add up.
+// A score mod reads a captured array at positions in the whole sequences, so that gradients of the
+// array from all shards add up to that of the whole call.
 TEST(Shards, GradientsOfCapturedArraysAddUp) {
   const Whole x(140, 300, DType::kFloat64);
   for (const std::string& path : all_backward_paths()) {
@@ -491,8 +492,9 @@ void check_gradient_steps(const Whole& x, const OptionsOf& options, Context& con
   EXPECT_TRUE(same_bits(dv.view(), convert(v.view(), x.dtype).view())) << "dv";
 }
 
-// The first path takes all options with G = 4, and three with G = 2; other paths take "alibi", or
-// if thorough these three. A reduced rerun takes one for each G. Input transforms have no steps.
+// The first path runs all options with G = 4, and "alibi", "sinks" and "window" with G = 2. Other
+// paths run these three if the run is thorough, else only "alibi", and nothing if it is brief. A
+// reduced rerun has "alibi" with G = 4 and "window" with G = 2. Input transforms have no steps.
 TEST(Shards, StepsOfGradientsAreOneCallBitForBit) {
   int large = 0;
   for (const std::string& path : all_backward_paths()) {
@@ -559,7 +561,7 @@ TEST(Merge, TakesEmptyNonFiniteAndStridedRows) {
     const auto r = static_cast<std::size_t>(n);
     lse.values<float>()[r] = rows[r].lse;
     lse2.values<float>()[r] = rows[r].lse2;
-    // Rows without unmasked keys do not count, whatever they hold.
+    // Empty rows do not count, whatever they hold.
     for (Index c = 0; c < 4; ++c) {
       out.values<float>()[4 * r + static_cast<std::size_t>(c)] = rows[r].lse == -inf ? nan : 1;
     }

@@ -39,8 +39,8 @@ void for_each_wide_walk(const F& test) {
   });
 }
 
-// Queries of 0 and two unmasked keys, the first with score 0 and value 0, the other with score x
-// and value `value`: alone in a chunk of the softmax, or in the chunk of the first.
+// Queries of 0 and two unmasked keys: the first, with score 0 and value 0, and the last, with score
+// x and value `value`. With more than 512 keys they are in different chunks of the softmax.
 struct TwoKeys {
   TwoKeys(const Walk& walk, Index rows, Index keys, double x, double value)
       : q(walk.dtype, {rows, 8}),
@@ -70,7 +70,7 @@ struct TwoKeys {
   PathRunner run;
 };
 
-// The last number of each row of a result; rows are equal.
+// The last number of a result.
 double last_of(const PathResults& results, const char* name) {
   const std::vector<double> values = values_of(results.at(name));
   EXPECT_TRUE(std::isfinite(values.back())) << name;
@@ -104,7 +104,8 @@ TEST(SmallWeights, CountFromTheLeastExponentOn) {
   });
 }
 
-// A sink's weight shows only in its gradient: one unmasked key has weight 1.
+// The weight of so low a sink shows only in the sink's gradient: the one unmasked key has weight 1
+// after rounding.
 TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
   for_each_wide_walk([](const Walk& walk) {
     const double least = least_of(walk.dtype);
@@ -128,7 +129,7 @@ TEST(SmallWeights, CountASinkFromTheLeastExponentOn) {
   });
 }
 
-// 0 times an infinity is NaN, whatever made the weight 0.
+// A weight of 0 times an infinite value is NaN, whatever made the weight 0.
 TEST(SmallWeights, DoNotHideAnInfiniteValue) {
   for_each_wide_walk([](const Walk& walk) {
     const double least = least_of(walk.dtype);
@@ -149,8 +150,8 @@ struct SmallCase {
   std::function<void(Options&)> set;
 };
 
-// Options with which weights of every size occur among some 300 keys; `unit` is the factor by which
-// float64 reaches further.
+// Options with which weights of every size occur among some 300 keys. `unit` is the factor by which
+// they are stronger for float64, which has smaller numbers.
 std::vector<SmallCase> small_cases(EdgeCall& x, double unit) {
   std::vector<SmallCase> cases;
   const auto add = [&](const std::string& name, std::function<void(Options&)> set) {
@@ -210,15 +211,16 @@ bool underflows(const F& f) {
   return std::fetestexcept(FE_UNDERFLOW) != 0;
 }
 
-// No number is subnormal. Gradients of out are about 1e-6, for additive scores, which have the
-// slope of tanh as one more factor, 1e-3. At 1e-12 a few of a million products are subnormal.
+// No number of either pass is subnormal. The gradient of out is about 1e-6, or 1e-3 for additive
+// scores, whose gradients have the slope of tanh as one more factor. If it were 1e-12, a few of a
+// million products would be subnormal.
 TEST(SmallWeights, MakeNoSubnormalNumbers) {
   for_each_walk([](const Walk& walk) {
     // Other scores project queries and keys, or normalise them, and continue as dot products.
     if (walk.kind != ScoreKind::kDot && walk.kind != ScoreKind::kAdditive) return;
     if (walk.path.starts_with("reference")) return;
-    // Rows of 16 bits are widened; as results, those of float16 have subnormal numbers of their
-    // own.
+    // Other paths widen rows of 16 bits to float32, and results of float16 may be subnormal by
+    // themselves.
     if (size_of(walk.dtype) < 4 && !has_bfloat16_products(walk.path)) return;
     const double unit = is_double(walk.dtype) ? 9 : 1;
     const SeededScore score(walk.kind, {.H = 2, .Dq = 8, .Dk = 8, .U = 33}, walk.dtype);

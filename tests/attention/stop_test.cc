@@ -14,7 +14,8 @@
 #include "tests/attention/paths.h"
 #include "tests/support/stops.h"
 
-// Calls that poll their stop flag even where there is no task to do so.
+// Tests that calls poll their stop flag even where no task runs that would, and that a stopped
+// append leaves a cache unchanged.
 namespace qkv::test {
 namespace {
 
@@ -110,7 +111,8 @@ TEST(Stop, LeavesACacheAsItWas) {
       const auto append = [&](Context& context) { asked.append(k, v, context); };
       EXPECT_EQ(cancelled_by(true, append), Cancelled("KvCache::append").what());
       expect_equal(asked.contents(), cache.contents());
-      // 20 pages are about as much as is copied between two polls, for each of two heads.
+      // 20 memory pages (80 KB) are more than an append reads of one array between two polls: at
+      // most 8192 numbers (32 KB).
       for (TouchedArray* x : {&k, &v}) {
         EXPECT_EQ(cancelled_midway(*x, 20, append), Cancelled("KvCache::append").what());
         expect_equal(asked.contents(), cache.contents());

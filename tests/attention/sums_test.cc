@@ -12,9 +12,9 @@
 #include "tests/attention/paths.h"
 #include "tests/support/compare.h"
 
-// Results that are sums of weights: entropy, column sums, value sums, pooled weights. The oracle's
-// cases and random calls compare their numbers with the full matrix, path_edges_test.cc tests their
-// rules; these tests have sizes with several blocks of queries (128) and chunks of keys (512),
+// Tests of results that are sums of weights: entropy, column sums, value sums, pooled weights. The
+// oracle's cases and random calls compare small ones with the full matrix, and path_edges_test.cc
+// tests their rules. The sizes here have several blocks of queries (128) and chunks of keys (512),
 // whose sums are added in task order.
 namespace qkv::test {
 namespace {
@@ -99,7 +99,8 @@ std::vector<Index> every(Index T) {
   return rows;
 }
 
-// Calls test(path, kind) for every path and score.
+// Calls test(path, kind) for every path of dot products, and for the other scores on every path but
+// the reference.
 template <class F>
 void for_each_path(const F& test) {
   for (const ScoreKind kind : kScoreKinds) {
@@ -113,8 +114,8 @@ void for_each_path(const F& test) {
 struct Cells {
   Index m, n;
 };
-// Numbers of cells below and above those of queries (300) and keys (1030), with borders in and
-// between blocks and chunks.
+// Numbers of cells below and above those of queries (300) and keys (1030). Cells end within blocks
+// and chunks and at their ends.
 constexpr Cells kCells[] = {{7, 5}, {1, 1}, {2, 3}, {13, 1030}, {300, 40}, {450, 1500}};
 
 TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
@@ -159,7 +160,7 @@ TEST(Sums, AreThoseOfTheFullMatrixOnEveryPath) {
   });
 }
 
-// Each head alone, and each result alone, is bit-identical with all together.
+// Results of one head alone, and of one output alone, are bit-identical with those of all together.
 TEST(Sums, DoNotKnowOtherHeadsOrResults) {
   for_each_path([](const std::string& path, ScoreKind kind) {
     const Tensor q = normal({2, 4, 300, 8}, 11);

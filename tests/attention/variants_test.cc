@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -11,6 +14,7 @@
 #include <qkv/outputs.h>
 
 #include "core/masks.h"
+#include "tests/attention/backward_call.h"
 #include "tests/attention/case.h"
 #include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
@@ -43,7 +47,7 @@ struct Drawn {
 template <class Variant>
 void expect_all(const Names& drawn, const char* generator) {
   for (const std::string_view name : names_of<Variant>()) {
-    EXPECT_TRUE(drawn.contains(name)) << name << " is drawn by nobody in " << generator;
+    EXPECT_TRUE(drawn.contains(name)) << name << " is not drawn by " << generator;
   }
 }
 
@@ -53,9 +57,13 @@ void expect_all(const Drawn& drawn, const char* generator) {
   expect_all<Diagonal>(drawn.diagonals, generator);
 }
 
+void expect_both_row_maps(const Drawn& drawn) {
+  EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
+}
+
 void expect_all_results(const Drawn& drawn, const char* generator) {
   for_each_buffer({}, [&](std::string_view name, const View&) {
-    EXPECT_TRUE(drawn.results.contains(name)) << name << " is requested by nobody in " << generator;
+    EXPECT_TRUE(drawn.results.contains(name)) << name << " is not requested by " << generator;
   });
 }
 
@@ -72,6 +80,14 @@ TEST(Variants, RandomCallsDrawEach) {
   Drawn drawn;
   for (std::uint64_t n = 0; n < 400; ++n) drawn.add(RandomCall(1, n).options());
   expect_all(drawn, "tests/attention/random_*.cc");
+}
+
+TEST(Variants, RandomCallsOfRowMapsDrawEach) {
+  Drawn drawn;
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    drawn.add(RandomBackward(21, n, RandomCall::Draw::kMaps).call().options);
+  }
+  expect_both_row_maps(drawn);
 }
 
 // A result of qkv::kResults that none of the random calls requests is not compared with the
@@ -95,7 +111,7 @@ TEST(Variants, TheOracleDrawsEach) {
   }
   expect_all(drawn, "tests/oracle_cases.py");
   expect_all_results(drawn, "tests/oracle_call.py and tests/attention/case.cc");
-  EXPECT_EQ(drawn.rows, (Names{QkNorm::kName, Rotary::kName}));
+  expect_both_row_maps(drawn);
 }
 
 // The kinds of scores that tests iterate over have a path besides the reference.
@@ -160,14 +176,14 @@ TEST(Variants, MasksAreIntervalsOrQuestions) {
   expect_consistent(core::UserMask{.mod = &mod});
   const MaskMod known = precompute(mod, 200, 200);
   expect_consistent(core::UserMask{.mod = &known, .classes = known.classes.get()});
-  // The ranges of a mask with gaps, and of one without, for 131 queries.
-  core::RowRanges ranges{.Tq = 131};
+  // For each of 131 queries, a range of keys that contains those of the mask, and one that is them.
+  core::RowRanges wider{.Tq = 131}, ranges{.Tq = 131, .exact = true};
   for (std::int32_t i = 0; i < 131; ++i) {
-    ranges.bounds.push_back(i / 70 * 70);
-    ranges.bounds.push_back(i / 70 * 70 + 70);
+    const std::int32_t first = i / 70 * 70;
+    wider.bounds.insert(wider.bounds.end(), {std::max(first - 20, 0), first + 90});
+    ranges.bounds.insert(ranges.bounds.end(), {first, first + 70});
   }
-  expect_consistent(core::UserMask{.mod = &mod, .ranges = &ranges});
-  ranges.exact = true;
+  expect_consistent(core::UserMask{.mod = &mod, .ranges = &wider});
   expect_consistent(core::UserMask{.mod = &mod, .ranges = &ranges});
   expect_consistent(core::UserMask{.ranges = &ranges});
 }

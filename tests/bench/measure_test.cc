@@ -89,6 +89,8 @@ TEST(Alternation, SubjectsTakeTurnsAndEachHasItsBursts) {
   EXPECT_EQ(series[0].size(), 5);
   EXPECT_EQ(series[1].size(), 20);
   ASSERT_GE(order.size(), 25);
+  // The last 25 calls are the 5 rounds, with one burst of subject 1 and four of subject 2. The
+  // calls before them find out how many repetitions a burst has.
   for (auto round = order.end() - 25; round != order.end(); round += 5) {
     EXPECT_EQ((std::vector<int>{round, round + 5}), (std::vector<int>{1, 2, 2, 2, 2}));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/problem.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <utility>
@@ -8,9 +9,11 @@
 
 #include <gtest/gtest.h>
 
+#include <qkv/error.h>
 #include <qkv/mods.h>
 
 #include "bench/check.h"
+#include "bench/session.h"
 
 namespace {
 
@@ -19,7 +22,7 @@ using qkv::Options;
 using qkv::bench::Problem;
 using qkv::bench::square;
 
-// The number of query-key pairs that the library's masks leave: those of weights that are not 0.
+// The number of query-key pairs that the library leaves unmasked: those with a weight other than 0.
 double pairs_in_weights(Problem& problem) {
   const qkv::bench::Shape& s = problem.shape;
   qkv::Tensor weights(qkv::DType::kFloat32, {s.B, s.H, s.Tq, s.Tk});
@@ -29,7 +32,7 @@ double pairs_in_weights(Problem& problem) {
   return pairs;
 }
 
-// The live pairs by live_pairs(), compared with those of the library.
+// The result of live_pairs(). Expects the library to have as many live pairs.
 double counted(Index Tq, Index Tk, const Options& options) {
   Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = 2});
   problem.options = options;
@@ -43,7 +46,7 @@ TEST(LivePairs, OfThePlainCallAreAll) { EXPECT_EQ(counted(5, 7, {}), 35); }
 TEST(LivePairs, OfCausalMasksFollowTheDiagonal) {
   EXPECT_EQ(counted(6, 6, {.masks = {qkv::Causal{}}}), 21);
   EXPECT_EQ(counted(2, 6, {.masks = {qkv::Causal{}}}), 11);
-  EXPECT_EQ(counted(6, 2, {.masks = {qkv::Causal{}}}), 3);  // four rows are fully masked
+  EXPECT_EQ(counted(6, 2, {.masks = {qkv::Causal{}}}), 3);  // four rows are empty
   EXPECT_EQ(counted(2, 6, {.diagonal = qkv::TopLeft{}, .masks = {qkv::Causal{}}}), 3);
   EXPECT_EQ(counted(2, 6, {.diagonal = qkv::Offset{1}, .masks = {qkv::Causal{}}}), 5);
 }
@@ -82,6 +85,39 @@ TEST(Work, OfAdditiveScoresIsTheirUnits) {
   EXPECT_EQ(qkv::bench::work_of(problem), 2.0 * 3 * 16 * 9);
 }
 
+// ---- what a problem has ---------------------------------------------------------------------
+
+TEST(ScoreAlone, IsWhatACallHasWithoutOtherOptionsPagesAndResults) {
+  const auto holds = [](auto change) {
+    Problem problem = qkv::bench::make_problem({.Tq = 4, .Tk = 16, .D = 8});
+    change(problem);
+    return qkv::bench::has_score_alone(problem);
+  };
+  EXPECT_TRUE(holds([](Problem&) {}));
+  EXPECT_TRUE(holds([](Problem& p) { score_additive(p, 9); }));
+  EXPECT_TRUE(holds([](Problem& p) { p.options.diagonal = qkv::TopLeft{}; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.scale = 8; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.softcap = 30; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.qk_norm = qkv::QkNorm{}; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.rotary = qkv::Rotary{}; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.masks = {qkv::Causal{}}; }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.bias = p.add_random({4, 16}, 5); }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.alibi = p.add_random({1}, 5); }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.sinks = p.add_random({1}, 5); }));
+  EXPECT_FALSE(holds([](Problem& p) { p.options.dropout = {0.1, 7}; }));
+  EXPECT_FALSE(holds([](Problem& p) {
+    p.options.mods = {qkv::score_mod([](auto s, qkv::At) { return s + 1; })};
+  }));
+  EXPECT_FALSE(holds([](Problem& p) { set_in_pages(p, 16); }));
+  EXPECT_FALSE(holds([](Problem& p) { p.besides.entropy = p.add_random({1, 1, 4}, 5); }));
+  EXPECT_FALSE(holds([](Problem& p) { p.besides.column_sums = p.add_random({1, 1, 16}, 5); }));
+}
+
+TEST(TurnBackward, RefusesQ8) {
+  Problem problem = qkv::bench::make_problem({.Tq = 4, .Tk = 4, .D = 32, .dtype = qkv::DType::kQ8});
+  EXPECT_THROW(turn_backward(problem), qkv::Error);
+}
+
 // ---- the comparison with the reference ------------------------------------------------------
 
 // The fault that is found in the output of a forward call after one number of it is changed.
@@ -107,17 +143,28 @@ TEST(Check, LetsTheLastBitsPass) {
   EXPECT_EQ(fault_after(problem, {0, 0, 5, 3}, 1e-7F), "");
 }
 
+TEST(Check, IsOfTheCallThatIsTimed) {
+  Problem problem = qkv::bench::make_problem(square(9, 4));
+  qkv::bench::Session session({.size = qkv::bench::Size::kQuick});
+  session.alone({"right"}, problem,
+                [&] { attention(problem.inputs(), problem.options, {.out = problem.out}); });
+  EXPECT_EQ(session.rows().back().fault, "");
+  session.alone({"writes nothing"}, problem, [] {});
+  EXPECT_NE(session.rows().back().fault, "");
+}
+
 TEST(Check, SamplesTheLastRowOfLargeProblems) {
   Problem problem = qkv::bench::make_problem({.B = 2, .H = 2, .Tq = 600, .Tk = 300, .D = 32});
   problem.options.masks = {qkv::Causal{}};
   problem.options.diagonal = qkv::TopLeft{};
-  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
+  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);  // from here on, fault_of() checks samples
   EXPECT_NE(fault_after(problem, {1, 1, 599, 31}, 0.001F), "");
 }
 
 // ---- the comparison of gradients ------------------------------------------------------------
 
-// A problem with masks and a bias, which has a gradient. Any part of it can be computed alone.
+// A problem with masks and a bias, so that dbias is a result. Its options do not need indices:
+// fault_of() can compute any part of it alone.
 Problem biased(Index Tq, Index Tk, Index D) {
   Problem problem = qkv::bench::make_problem({.Tq = Tq, .Tk = Tk, .D = D});
   const qkv::View keep = problem.add(qkv::DType::kBool, {Tq, Tk});
@@ -147,31 +194,22 @@ std::vector<std::string> faults_after(Problem& problem, float change) {
   return faults;
 }
 
-void expect_found(Problem& problem) {
+// The name of the gradient in which a fault was found.
+std::string name_in(const std::string& fault) { return fault.substr(0, fault.find(':')); }
+
+// Expects that a changed number is found in each of the gradients `names`, and that changes of last
+// bits are no faults.
+void expect_found(Problem& problem, const std::vector<std::string>& names) {
+  run_backward(problem);
   const std::vector<std::string> faults = faults_after(problem, 0.5F);
-  constexpr const char* kNames[] = {"dq: ", "dk: ", "dv: ", "dbias: "};
-  for (std::size_t n = 0; n < faults.size(); ++n) {
-    EXPECT_EQ(faults[n].substr(0, faults[n].find(' ') + 1), kNames[n]) << faults[n];
-  }
+  ASSERT_EQ(faults.size(), names.size());
+  for (std::size_t n = 0; n < names.size(); ++n) EXPECT_EQ(name_in(faults[n]), names[n]);
   for (const std::string& fault : faults_after(problem, 1e-7F)) EXPECT_EQ(fault, "");
 }
 
 TEST(CheckOfGradients, FindsAWrongNumberInEach) {
   Problem problem = biased(9, 11, 4);
-  run_backward(problem);
-  ASSERT_EQ(problem.results().size(), 4U);
-  expect_found(problem);
-}
-
-// Expects a fault for a change of each of the gradients `names`, and none for changes of last bits.
-void expect_found(Problem& problem, const std::vector<std::string>& names) {
-  run_backward(problem);
-  const std::vector<std::string> faults = faults_after(problem, 0.5F);
-  ASSERT_EQ(faults.size(), names.size());
-  for (std::size_t n = 0; n < names.size(); ++n) {
-    EXPECT_EQ(faults[n].substr(0, faults[n].find(':')), names[n]) << faults[n];
-  }
-  for (const std::string& fault : faults_after(problem, 1e-7F)) EXPECT_EQ(fault, "");
+  expect_found(problem, {"dq", "dk", "dv", "dbias"});
 }
 
 TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
@@ -185,25 +223,31 @@ TEST(CheckOfGradients, FindsAWrongNumberInThoseOfParameters) {
 }
 
 TEST(CheckOfGradients, FindsWhatIsNotWritten) {
-  Problem problem = qkv::bench::make_problem(square(9, 4));
+  Problem problem = biased(9, 11, 4);
   run_backward(problem);
-  for (const qkv::View& gradient : problem.results()) {
-    const float right = gradient.as<float>()[7];
-    gradient.as<float>()[7] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_NE(fault_of(problem, problem.results()), "");
-    gradient.as<float>()[7] = right;
+  const std::vector<std::string> names = {"dq", "dk", "dv", "dbias"};
+  const std::vector<qkv::View> gradients = problem.results();
+  ASSERT_EQ(gradients.size(), names.size());
+  for (std::size_t n = 0; n < names.size(); ++n) {
+    const qkv::Tensor right = contiguous(gradients[n]);
+    std::fill_n(gradients[n].as<float>(), right.element_count(), 0.0F);  // as memory begins
+    EXPECT_EQ(name_in(fault_of(problem, gradients)), names[n]);
+    copy(right, gradients[n]);
+    gradients[n].as<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_EQ(name_in(fault_of(problem, gradients)), names[n]);
+    copy(right, gradients[n]);
   }
 }
 
 TEST(CheckOfGradients, SamplesTheLastQueriesAndKeysOfLargeProblems) {
   Problem problem = biased(400, 450, 80);
-  run_backward(problem);
-  ASSERT_GT(qkv::bench::work_of(problem), 0x1p26);
-  expect_found(problem);
+  expect_found(problem, {"dq", "dk", "dv", "dbias"});
+  EXPECT_GT(qkv::bench::work_of(problem), 0x1p26);  // from here on, fault_of() checks samples
 }
 
 TEST(CheckOfGradients, SamplesTheFirstOnesWhereOptionsKnowTheirNumbers) {
   Problem problem = qkv::bench::make_problem(square(300, 80));
+  // Dropout and the mod depend on indices, which only parts from index 0 keep.
   problem.options.dropout = {0.3, 7};
   problem.options.mods = {
       qkv::score_mod([](auto s, qkv::At at) { return s * (at.i % 3 == 0 ? 0.5F : 1.0F); })};
@@ -241,7 +285,8 @@ TEST(Layouts, HaveTheSameNumbersInOtherOrders) {
   set_in_pages(pages, kPage);
   attention(pages.inputs(), {}, {.out = pages.out});
   EXPECT_EQ(fault_of(pages, pages.results()), "");
-  // An entry's pages, in the order of its table, are its keys by token. Each page occurs once.
+  // Copies the pages of each entry, in the order of its table, to the entry's keys by token. Each
+  // page occurs once.
   std::vector<bool> seen(2 * 3);
   for (Index b = 0; b < shape.B; ++b) {
     for (Index n = 0; n < 3; ++n) {

@@ -7,17 +7,19 @@
 #include <qkv/attention.h>
 #include <qkv/c.h>
 
-// The arguments of C++ calls as those of the calls of qkv/c.h.
+// Converts the arguments of C++ calls to those of the calls of qkv/c.h.
 namespace qkv::test {
 
 // An array; all zero for an absent one. Throws std::invalid_argument for complex128.
 qkv_tensor as_c(const ConstView& view);
+// Throws std::invalid_argument for a shard of the heads.
 qkv_inputs as_c(const Inputs& inputs);
-// Nothing for options that C lacks: functions, and two masks of one kind.
+// Returns nothing for options that C lacks: functions, and two masks of one kind.
 std::optional<qkv_options> as_c(const Options& options);
 qkv_outputs as_c(const Outputs& outputs);
 qkv_saved as_c(const Saved& saved);
 qkv_output_gradients as_c(const OutputGradients& gradients);
+// Throws std::invalid_argument for gradients of captured arrays.
 qkv_input_gradients as_c(const InputGradients& gradients);
 
 }  // namespace qkv::test

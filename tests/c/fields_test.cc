@@ -9,7 +9,8 @@
 
 #include "tests/c/small_call.h"
 
-// Values of fields that the interface for C refuses, by name, before the library sees the call.
+// Tests that calls of qkv/c.h refuse wrong values of fields, by the field's name, and that a
+// refused call writes nothing to `out` or to the gradient of q.
 namespace qkv::test {
 namespace {
 
@@ -127,16 +128,22 @@ const Refused kRefusedBackward[] = {
      "scaled_dot"},
 };
 
+constexpr float kBefore = -777;  // what the result of a refused call holds
+
+void expect_refused(qkv_status status, const Refused& refused) {
+  EXPECT_EQ(qkv_status_name(status), std::string(qkv_status_name(refused.status)));
+  EXPECT_EQ(std::string(qkv_last_error()), refused.message);
+  EXPECT_LE(std::string(qkv_last_error()).size(), 220U);  // the limit in c/last_error.cc
+}
+
 TEST(FieldsInC, AreRefusedByName) {
   for (const Refused& refused : kRefused) {
     SmallCall call;
     ASSERT_EQ(call.forward(), QKV_OK) << qkv_last_error();
-    const auto before = call.out;
+    call.out.fill(kBefore);
     refused.change(call);
-    EXPECT_EQ(qkv_status_name(call.forward()), std::string(qkv_status_name(refused.status)));
-    EXPECT_EQ(std::string(qkv_last_error()), refused.message);
-    EXPECT_LE(std::string(qkv_last_error()).size(), 220U);
-    EXPECT_EQ(call.out, before) << refused.message;
+    expect_refused(call.forward(), refused);
+    for (const float x : call.out) EXPECT_EQ(x, kBefore) << refused.message;
   }
 }
 
@@ -145,9 +152,10 @@ TEST(FieldsInC, OfGradientsAreRefusedByName) {
     SmallCall call;
     ASSERT_EQ(call.forward(), QKV_OK) << qkv_last_error();
     ASSERT_EQ(call.backward(), QKV_OK) << qkv_last_error();
+    call.dq.fill(kBefore);
     refused.change(call);
-    EXPECT_EQ(qkv_status_name(call.backward()), std::string(qkv_status_name(refused.status)));
-    EXPECT_EQ(std::string(qkv_last_error()), refused.message);
+    expect_refused(call.backward(), refused);
+    for (const float x : call.dq) EXPECT_EQ(x, kBefore) << refused.message;
   }
 }
 

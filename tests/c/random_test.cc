@@ -14,7 +14,7 @@
 #include "tests/c/as_c.h"
 #include "tests/support/scale.h"
 
-// Random calls of C++ and of C have equal bits.
+// Tests that random calls have bit-identical results through C++ and through C.
 namespace qkv::test {
 namespace {
 

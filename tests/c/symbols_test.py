@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the C functions that a shared library exports, and those that qkv/c.h declares, with a list.
+"""Compares the C functions that a shared library exports and qkv/c.h declares with symbols.txt.
 
 usage: symbols_test.py LIBRARY [--soname]
 
-The list, symbols.txt, is the binary interface: a function leaves it only with a new SONAME, which --soname compares
-with the version, too. The last line counts the functions. Exit 1 on a difference.
+symbols.txt lists the binary interface: a function leaves it only with a new SONAME. With --soname,
+the library's SONAME is compared with the version, too. The last line printed counts the functions.
+Exit 1 on a difference.
 """
 
 import pathlib
@@ -23,8 +24,10 @@ def listed():
 
 
 def exported(library):
-    """The functions and objects of a library that are not mangled names of C++."""
-    text = subprocess.run(["nm", "-D", "--defined-only", library], text=True, capture_output=True, check=True).stdout
+    """Returns the names that a library exports, except mangled names of C++."""
+    text = subprocess.run(
+        ["nm", "-D", "--defined-only", library], text=True, capture_output=True, check=True
+    ).stdout
     names = {line.split()[-1].split("@")[0] for line in text.splitlines()}
     return {name for name in names if not name.startswith("_Z")}
 
@@ -36,16 +39,22 @@ def declared():
 
 def differences(names, what):
     known = set(listed())
-    return [f"{what}, but not in symbols.txt: {name}" for name in sorted(names - known)] + \
-        [f"in symbols.txt, but not {what}: {name}" for name in sorted(known - names)]
+    return [f"{what}, but not in symbols.txt: {name}" for name in sorted(names - known)] + [
+        f"in symbols.txt, but not {what}: {name}" for name in sorted(known - names)
+    ]
 
 
 def soname_differences(library):
-    """CHANGELOG.md, Versions: the minor version is part of the name before 1.0."""
+    """Compares the SONAME with the version: before 1.0 it has the minor version, then the major.
+
+    The rule is in CHANGELOG.md, Versions.
+    """
     header = (HEADER.parent / "version.h").read_text(encoding="utf-8")
     major, minor, _ = re.findall(r"^#define QKV_VERSION_\w+ (\d+)$", header, re.MULTILINE)
     want = "libqkv.so." + (f"0.{minor}" if major == "0" else major)
-    text = subprocess.run(["readelf", "-d", library], text=True, capture_output=True, check=True).stdout
+    text = subprocess.run(
+        ["readelf", "-d", library], text=True, capture_output=True, check=True
+    ).stdout
     names = re.findall(r"\(SONAME\).*\[(.*)\]", text)
     return [] if names == [want] else [f"the SONAME is {' '.join(names) or 'absent'}, not {want}"]
 
@@ -56,7 +65,9 @@ def main():
         return 2
     names = listed()
     found = [] if names == sorted(set(names)) else ["symbols.txt is not sorted"]
-    found += differences(exported(sys.argv[1]), "exported") + differences(declared(), "declared in qkv/c.h")
+    found += differences(exported(sys.argv[1]), "exported") + differences(
+        declared(), "declared in qkv/c.h"
+    )
     if sys.argv[2:]:
         found += soname_differences(sys.argv[1])
     for line in found:

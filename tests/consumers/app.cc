@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody else's program does with qkv_app: an archive written and read again.
+// A program of another project that uses qkv_app: it writes an archive and reads it again.
 #include <cstdio>
 #include <span>
 #include <variant>

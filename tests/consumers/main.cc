@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody else's program does with the library: a call, its result, an error caught.
+// A program of another project that uses the library: a call, its result, an error caught.
 #include <cmath>
 #include <cstdio>
 #include <string_view>

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config
-# Builds and runs somebody else's programs: with an installed and then moved qkv, or its source;
-# add_subdirectory_object only compiles the program, not the library that it links, but looks how it
-# would be compiled.
+# Usage: tests/consumers/run.sh BUILD_DIR KIND
+# Builds and runs programs of other projects. KIND is one of
+#   find_package, pkg_config  with qkv installed from BUILD_DIR and then moved
+#   add_subdirectory          with the source of qkv, which is compiled
+#   add_subdirectory_object   with the source: the program's object file is compiled and not linked,
+#                             and the commands that would compile the library are checked
 set -euo pipefail
 
 usage="usage: tests/consumers/run.sh BUILD_DIR find_package|add_subdirectory|add_subdirectory_object|pkg_config"
@@ -28,7 +30,7 @@ install_and_move() {
   (cd / && [[ $("$work/moved/bin/qkv" translate --dates "the 3rd of May, 1987") == 1987-05-03 ]])
 }
 
-# Runs `programs` in a directory of their own; $1: where they are.
+# Runs `programs`, which are in the directory $1, with $work as the current directory.
 run_programs() {
   local program
   for program in "${programs[@]}"; do (cd "$work" && "$1/$program"); done
@@ -50,13 +52,14 @@ case $kind in
     with_cmake find_package_c -DCMAKE_PREFIX_PATH="$work/moved"
     ;;
   add_subdirectory)
-    programs=(consumer)  # takes the library alone
+    programs=(consumer)  # this project does not use qkv_app
+    # -O0 is fast to compile, and the program may be slow.
     with_cmake add_subdirectory -DCMAKE_CXX_COMPILER="$cxx" \
-      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DQKV_CUDA=OFF  # it may be slow
+      -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DQKV_CUDA=OFF
     ;;
   add_subdirectory_object)
     cmake -S "$here/add_subdirectory" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$cxx" \
-      -DQKV_CUDA=OFF  # whose kernels would be compiled
+      -DQKV_CUDA=OFF  # CUDA kernels would be compiled, too
     ninja -C "$work/build" -t commands qkv/libqkv.a >"$work/commands"
     if grep -e ' -c ' "$work/commands" | grep -v -e ' -O2 '; then
       echo "the files above are compiled without -O2: the project has no build type" >&2

@@ -33,11 +33,14 @@ constexpr Transpose kBoth[] = {Transpose::kNo, Transpose::kYes};
 struct Size {
   Index N, L, M;
 };
-// Sizes around the lengths of kernel blocks: tiles of 6 rows, 48 and 192 rows; pieces of 512 terms;
-// registers of 8, panels of 64 and blocks of 256 columns.
-constexpr Size kSizes[] = {{1, 1, 1},    {5, 3, 7},    {6, 64, 8},    {7, 20, 9},    {1, 511, 65},
-                           {47, 33, 64}, {48, 33, 63}, {49, 512, 65}, {50, 513, 70}, {193, 40, 30},
-                           {20, 5, 300}, {3, 1030, 2}, {100, 0, 3},   {60, 600, 1}};
+// Sizes around the lengths of kernel blocks: tiles of 6 rows, and 48 rows, from which b may be
+// copied; pieces of 512 terms; registers of 8, panels of 64 and blocks of 256 columns. On one
+// thread a block has up to 384 rows: the last two sizes have three blocks of rows, and two of rows
+// by two of columns.
+constexpr Size kSizes[] = {{1, 1, 1},     {5, 3, 7},     {6, 64, 8},    {7, 20, 9},
+                           {1, 511, 65},  {47, 33, 64},  {48, 33, 63},  {49, 512, 65},
+                           {50, 513, 70}, {193, 40, 30}, {20, 5, 300},  {3, 1030, 2},
+                           {100, 0, 3},   {60, 600, 1},  {800, 20, 30}, {400, 10, 300}};
 
 struct Problem {
   Guarded a, b;
@@ -96,10 +99,11 @@ TEST(BatchDotPaths, AreThePlainLoops) {
       }
     }
   }
-  EXPECT_EQ(n, 4 * 14 * 4);
+  EXPECT_EQ(n, 4 * 16 * 4);
 }
 
-// The call has blocks of rows and columns, several blocks per task and several tasks.
+// On three threads, the call has blocks of rows and of columns, several tasks, and several blocks
+// in each.
 TEST(BatchDotPaths, ARowHasItsBitsWhateverElseTheCallHas) {
   for (const std::string& path : test::paths()) {
     const Problem problem(DType::kFloat32, {150, 40, 270}, Transpose::kNo, Transpose::kYes,
@@ -129,13 +133,17 @@ TEST(BatchDotPaths, ABroadcastMatrixIsThatMatrixForEachEntry) {
     a.fill_normal(random);
     b.fill_normal(random);
     const Tensor copies = contiguous(broadcast_to(b.view(), {3, 4, 6, 7}));
-    Tensor want(DType::kFloat32, {3, 4, 5, 7});
-    batch_dot(a, copies, want);
-    for (const Layout to : test::kOwnLayouts) {
-      Guarded out(DType::kFloat32, {3, 4, 5, 7}, to);
-      batch_dot(a, b, out);
-      EXPECT_TRUE(compare("out", out, values_of(want), {}, std::string(name_of(layout))));
-      EXPECT_TRUE(out.intact()) << name_of(layout);
+    for (const std::string& path : test::paths()) {
+      const std::string replay = path + " " + std::string(name_of(layout));
+      Context context = context_on(path);
+      Tensor want(DType::kFloat32, {3, 4, 5, 7});
+      batch_dot(a, copies, want, Transpose::kNo, Transpose::kNo, context);
+      for (const Layout to : test::kOwnLayouts) {
+        Guarded out(DType::kFloat32, {3, 4, 5, 7}, to);
+        batch_dot(a, b, out, Transpose::kNo, Transpose::kNo, context);
+        EXPECT_TRUE(compare("out", out, values_of(want), {}, replay));
+        EXPECT_TRUE(out.intact()) << replay;
+      }
     }
   }
 }

@@ -49,7 +49,7 @@ Dims operand_index(const ConstView& view, const Dims& out_index, Index row, Inde
   return index;
 }
 
-// Computes the product in double, with each element's own index arithmetic.
+// Computes the product in double, and the indices of each factor anew.
 std::vector<double> by_definition(const ConstView& a, const ConstView& b, const Dims& out_shape,
                                   Index L, Transpose ta, Transpose tb) {
   std::vector<double> out;
@@ -166,8 +166,8 @@ void check_order(Index L) {
 }
 
 TEST(BatchDot, IsFusedMultiplyAddsOverBlocksOfAscendingL) {
-  // The longer sum has many blocks of the length summed between two reads of the stop flag, and is
-  // not a multiple of that length.
+  // The longer sum has many blocks of 64 terms, between which the stop flag is read, and is not a
+  // multiple of 64.
   for (const Index L : {300, 30'000}) {
     check_order<float>(L);
     check_order<double>(L);
@@ -263,10 +263,12 @@ TEST(BatchDot, StopsInTheMidstOfRowsAndOfOneSum) {
     }
     test::TouchedArray a, b, out;
   };
-  // The call may touch the rows of a block, 15 KB, and the page in which they start.
+  // The flag is read between blocks of rows, and the call may end a block that it has begun. In
+  // `out` a block is 366 rows, 29 KB; the watched half starts within one, whose rest is 4 pages.
   Product rows(4000, 1000, 20);
   EXPECT_EQ(test::cancelled_midway(rows.out, 5, rows), Cancelled("batch_dot").what());
-  // The call may touch as many terms as are summed between two reads of the flag.
+  // The call may touch the terms that a plain loop takes between two reads of the flag: 8192, in 8
+  // pages, which need not start with one.
   Product sum(1, 1'000'000, 1);
   EXPECT_EQ(test::cancelled_midway(sum.a, 9, sum), Cancelled("batch_dot").what());
 }

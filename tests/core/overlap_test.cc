@@ -21,7 +21,7 @@ namespace {
 using Random = std::mt19937_64;
 using Bytes = std::bitset<1 << 16>;
 
-// Memory of which only addresses are used; no test reads it.
+// Memory of which only the addresses are used.
 alignas(64) std::uint8_t arena[1 << 16];
 
 Index between(Random& random, Index low, Index high) {
@@ -70,7 +70,8 @@ ConstView wild_view(Random& random) {
   return {arena + (1 << 15) + place, dtype, shape, strides};
 }
 
-// Returns a slice of the first axes [4,5,6] of the arena, with its axes in any order.
+// Returns a slice of the array [4,5,6] at the start of the arena, with its axes in one of two
+// orders.
 ConstView slice_view(Random& random) {
   ConstView view = ConstView(reinterpret_cast<const float*>(arena), {4, 5, 6});
   for (int axis = 0; axis < 3; ++axis) {

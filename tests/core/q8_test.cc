@@ -56,7 +56,7 @@ TEST(Q8, IsGgmlsLayoutAndRounding) {
   EXPECT_EQ(restored(block)[31], -3);
 }
 
-// The bound is a / 254 + max(a / 2048, 2^-18); see qkv/q8.h.
+// The bound is a / 254 + max(a / 2048, 2^-18), where a is the largest |x| of a block; see qkv/q8.h.
 TEST(Q8, ErrorsKeepTheirBound) {
   std::mt19937 bits(1);
   std::normal_distribution<float> normal;
@@ -88,7 +88,7 @@ TEST(Q8, SmallAndZeroBlocksAreZero) {
   EXPECT_EQ(quantized(tiny).values[5], 0);
 }
 
-// The product is exact for any finite scale.
+// The product of a value and a finite scale is exact in float32.
 TEST(Q8, NumbersAreExactProducts) {
   for (unsigned n = 0; n < 0x10000; n += 7) {
     BlockQ8 block;
@@ -136,7 +136,8 @@ TEST(Q8, TakesAnyStridesAndNarrowNumbers) {
   }
 }
 
-// Blocks are copied as they are, even with a scale of NaN, and are not converted to other types.
+// Copies leave blocks as they are, even with a scale of NaN, and do not convert them to other
+// types.
 TEST(Q8, CopiesAreOfBlocks) {
   Tensor blocks(DType::kQ8, {2, 3});
   std::uint16_t bits = 0x7DFF;  // a signalling NaN, then others

@@ -19,7 +19,7 @@ TEST(Show, PrintsARowForEachLineOfAnArray) {
             "x[0,0] 1.0000 -2.2500\nx[1,0] 0.0000 4.0000\ny 0.5000\n");
 }
 
-// Prints x under the name "x" and returns what came.
+// Returns what show("x", x) prints.
 std::string shown(const qkv::ConstView& x) {
   testing::internal::CaptureStdout();
   qkv::show("x", x);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests softmax and masked_softmax on every CPU target: the order of their sums, to the bit, and
-// that the bits depend on nothing else.
+// Tests that softmax and masked_softmax add in the documented order on every CPU target, to the
+// bit, and that a row's bits do not depend on the rest of the call.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -86,8 +86,8 @@ std::vector<double> softmax_in_canonical_order(const float* s, int N, const Arit
 }
 
 // Each case has many rows, because in a single row another order often rounds to the same
-// quotients. Rows up to a chunk are processed together, longer ones singly, and those of more than
-// 2^15 in parts.
+// quotients. Rows up to a chunk are processed together, longer ones singly, and a few rows of more
+// than 2^15 numbers in parts if there are several threads.
 TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   struct Case {
     int N, rows;
@@ -111,8 +111,8 @@ TEST(SoftmaxPaths, SumInTheCanonicalOrder) {
   }
 }
 
-// Compares one multithreaded call, for rows with special values among others and lengths of every
-// kind, with one call per row of only the entries that count.
+// Compares one call, on one and on three threads, for rows with special values among others and
+// lengths of every kind, with one call per row of only the entries that count.
 void check_rows_alone(const std::string& path, DType dtype, Index rows, Index N, Layout from,
                       Layout to) {
   const std::string replay = path + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) +

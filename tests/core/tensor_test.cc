@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,8 @@ TEST(Tensors, AreZeroAlignedAndTyped) {
   EXPECT_FALSE(Tensor().given());
 }
 
-// Large tensors are zero, even in memory that was freed before.
+// Memory that was freed before is zero in a new tensor, too. Sizes of 2^15 float32 and more come
+// from calloc.
 TEST(Tensors, LargeOnesAreZeroAndAligned) {
   for (int repeat = 0; repeat < 3; ++repeat) {
     for (const Index size : {(Index{1} << 15) - 1, Index{1} << 15, Index{1} << 18}) {
@@ -54,7 +56,7 @@ TEST(Tensors, LargeOnesAreZeroAndAligned) {
   }
 }
 
-// Memory that is not written is not taken from the system.
+// The zeros of a large tensor take no memory: the system provides a page at its first write.
 TEST(Tensors, LargeOnesTakePagesWhenTheyAreWritten) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer's calloc writes every page";
@@ -146,7 +148,8 @@ TEST(Copy, EveryPairOfDTypesConvertsOrIsRefused) {
 }
 
 TEST(Copy, RoundsOnce) {
-  // The values are above ties of bfloat16 and float16 by less than float32 resolves.
+  // Each value is 2^-40 above a tie of bfloat16 or float16. Rounding to float32 first would lose
+  // the 2^-40, and the tie would go down, to 1.
   Tensor x(DType::kFloat64, {2});
   x.values<double>()[0] = 1 + 0x1p-8 + 0x1p-40;
   x.values<double>()[1] = 1 + 0x1p-11 + 0x1p-40;

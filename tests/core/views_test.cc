@@ -227,7 +227,7 @@ TEST(Permute, ReordersAxes) {
 
 TEST(Transpose, SwapsTwo) {
   Tensor x = counting({1, 6, 6});
-  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // as printed by seed 001
+  EXPECT_EQ(transpose(View(x), 1, 2).strides(), Dims(36, 1, 6));  // printed in seed 001
   EXPECT_EQ(transpose(ConstView(x), -1, -3).shape(), Dims(6, 6, 1));
   EXPECT_NE(error_of([&] { transpose(View(x), 0, 3); }), "");
 }
@@ -257,7 +257,7 @@ TEST(Reshape, WithoutACopy) {
   EXPECT_EQ(reshape(View(x), {24, -1}).shape(), Dims(24, 1));
   EXPECT_EQ(reshape(View(counting({})), {1, 1}).shape(), Dims(1, 1));
   EXPECT_EQ(reshape(View(counting({1, 1})), Dims{}).rank(), 0);
-  // The head axis is split and merged where the memory layout allows it.
+  // Axes are split into heads, merged again, repeated and reversed by strides alone.
   const View heads = permute(reshape(View(x), {2, 3, 2, 2}), {0, 2, 1, 3});
   EXPECT_EQ(heads.strides(), Dims(12, 2, 4, 1));
   EXPECT_EQ(reshape(permute(heads, {0, 2, 1, 3}), {2, 3, 4}).strides(), Dims(12, 4, 1));

@@ -20,7 +20,7 @@
 namespace qkv::dense {
 namespace {
 
-// A matrix whose rows are further apart than they are wide, except for the last one. Gaps hold NaN.
+// A matrix with a gap of NaNs after each row but the last.
 template <class T>
 class Matrix {
  public:
@@ -42,9 +42,8 @@ class Matrix {
   T at(Index r, Index c) const { return values_[static_cast<std::size_t>(r * stride() + c)]; }
   const T* data() const { return values_.data(); }
   T* data() { return values_.data(); }
-  operator RowsOf<const T>() const {
-    return {data(), stride()};
-  }                                                    // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator RowsOf<const T>() const { return {data(), stride()}; }
   operator RowsOf<T>() { return {data(), stride()}; }  // NOLINT(google-explicit-constructor)
 
  private:
@@ -53,7 +52,7 @@ class Matrix {
   std::vector<T> values_;
 };
 
-// Expects elements that differ by at most `bound`, and unchanged gaps.
+// Expects that elements differ by at most `bound`, and that the gaps of `got` are still NaN.
 template <class T>
 void expect_equal(const Matrix<T>& got, const Matrix<T>& want, const Matrix<T>& bound,
                   const std::string& replay) {
@@ -72,8 +71,8 @@ void expect_equal(const Matrix<T>& got, const Matrix<T>& want, const Matrix<T>& 
   }
 }
 
-// The error of two roundings instead of one for each of `terms` products whose sizes add up to
-// `size`.
+// Bounds how far a sum of `terms` products moves if each product is rounded before it is added.
+// `size` is the sum of the products' absolute values.
 template <class T>
 T unfused_bound(Index terms, T size) {
   return static_cast<T>(terms + 1) * std::numeric_limits<T>::epsilon() * size;
@@ -241,6 +240,8 @@ TYPED_TEST(Dense, TransposedProductsAreThePlainOnes) {
   }
 }
 
+// x is NaN in row 3, where dy is 0, as in padding; x[5,7] is infinite, and of row 5 of dy only
+// element 2 is 0.
 TYPED_TEST(Dense, WhatIsNotFiniteIsAddedWhereItCounts) {
   using T = TypeParam;
   Matrix<T> dy(9, 8, 1);

@@ -14,9 +14,11 @@
 namespace qkv::test {
 namespace {
 
-// More than any row needs; larger arrays repeat with a stride of 0.
+// The most elements that an array may take in memory, more than any row needs. Larger arrays repeat
+// elements by a stride of 0.
 constexpr Index kLargestArray = Index{1} << 20;
-// Neither 0 nor 1 in any type, and no sum of ones.
+// The byte that fills the memory of results before a call: in no type does it make 0 or 1, which a
+// call may write.
 constexpr int kPattern = 0x5A;
 
 template <class T>
@@ -39,7 +41,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return parts;
 }
 
-// "[2,3]"
+// Reads a list such as "[2,3]".
 Dims parse_dims(std::string_view text) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') {
     throw TableError("\"" + std::string(text) + "\" is no list like [2,3]");
@@ -68,7 +70,8 @@ DType parse_dtype(std::string_view text) {
   throw TableError("\"" + std::string(text) + "\" is no dtype");
 }
 
-// C order for any sizes; unimportant if they are negative or their product overflows.
+// Returns the strides of C order. For negative sizes, or where a product of sizes overflows, any
+// strides will do.
 Dims default_strides(const Dims& shape) {
   Dims strides = shape;
   std::optional<Index> stride = 1;
@@ -87,8 +90,8 @@ std::string_view take_until(std::string_view& text, std::string_view marks) {
   return part;
 }
 
-// Elements from the lowest to past the highest address, and the first element's index among them;
-// nullopt if too large to allocate.
+// The number of elements from the lowest to the highest address of an array, and the place of the
+// first element among them. extent_of() returns nullopt if they are too many to allocate.
 struct Extent {
   Index elements = 1;
   Index first = 0;
@@ -126,7 +129,7 @@ void write_values(const View& view, const std::vector<std::string>& values) {
 
 void write_ones(Tensor& memory) {
   const Index count = memory.element_count();
-  if (is_integer(memory.dtype())) return;  // stay 0
+  if (is_integer(memory.dtype())) return;  // integers stay 0
   for (Index n = 0; n < count; ++n) core::store(memory.dtype(), memory.view().data(), n, 1.0);
 }
 

@@ -26,11 +26,11 @@ struct ArrayText {
 };
 ArrayText parse_array(std::string_view text);
 
-// Bytes of the arrays of a call, by name.
+// The bytes of the arrays of a call, by name; none for an array that lies in another's memory.
 using Memory = std::map<std::string, std::vector<std::byte>>;
 
-// The call of a row, "function name=value name=value ...", and the memory of its arrays. Everything
-// throws TableError for text that does not follow the head of the table.
+// The call of a row, "function name=value name=value ...", and the memory of its arrays. Members
+// throw TableError for text that does not follow the head of the table.
 class Arguments {
  public:
   explicit Arguments(std::string_view call);
@@ -40,17 +40,19 @@ class Arguments {
   const std::vector<std::pair<std::string, std::string>>& all() const { return all_; }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // The value of an argument, "" or the fallback if absent.
+  // The value of an argument. An absent one is "" or the fallback; dims() throws.
   std::string word(std::string_view name);
   double number(std::string_view name, double fallback);
   Index whole(std::string_view name, Index fallback);
   Dims dims(std::string_view name);
 
-  // An array in its own memory, or at its given place. Absent if not written. Reals and bools are 1
-  // and integers 0 unless values are written; memory of results holds a pattern that is no result.
+  // An array in its own memory, or at its given place. It is absent if the call does not have it.
+  // Reals and bools are 1 and integers 0 unless the call has values; memory of results holds a
+  // pattern that is no result.
   ConstView input(std::string_view name);
   View output(std::string_view name);
-  // Only the pointer and layout of a View. Huge arrays have a pointer to nothing.
+  // The pointer and layout for a View that is not read, so that the array may be huge: null, a
+  // misaligned pointer ("odd"), or an aligned one to memory without elements.
   std::pair<void*, ArrayText> parts(std::string_view name);
 
   // Throws for an argument that the call did not use.

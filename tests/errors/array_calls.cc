@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of arrays only: views, copies, softmax, batch_dot; and Executor.
+// Calls of functions that take arrays alone (tensors, views, copies, softmax, batch_dot), and of
+// Executor.
 #include <map>
 #include <string>
 

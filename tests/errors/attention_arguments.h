@@ -13,7 +13,8 @@
 // The arguments of attention, attention_backward and Plan in the table's notation.
 namespace qkv::test {
 
-// The position of a word in a list.
+// Returns the position in `words` of an argument's value ("" if absent). Throws TableError for
+// another value.
 std::size_t choice(Arguments& a, std::string_view name, std::initializer_list<const char*> words);
 
 Inputs inputs_of(Arguments& a);
@@ -29,7 +30,8 @@ struct BackwardArrays {
 
 BackwardArrays backward_arrays_of(Arguments& a);
 
-// The inputs the plan is made for: plan.NAME if written, else those it is run with.
+// The inputs that the plan is made for: plan.NAME if the call has it, else what the plan is run
+// with.
 Inputs planned_inputs(Arguments& a, const Inputs& inputs);
 
 }  // namespace qkv::test

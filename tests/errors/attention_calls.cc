@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention, attention_backward and Plan.
+// Calls of attention and attention_backward, of their steps, and of merge, precompute and Plan.
 #include <exception>
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ void call_while_in_use(Context& context, const std::function<void(Context&)>& ca
   if (thrown != nullptr) std::rethrow_exception(thrown);
 }
 
-// The call on a context as specified by the arguments.
+// Returns the call on the context that the arguments describe.
 Call with_context(Arguments& a, std::function<void(Context&)> call) {
   const bool in_use = choice(a, "context", {"", "in_use"}) == 1;
   return [in_use, path = a.word("context.path"), call = std::move(call)] {
@@ -114,7 +114,7 @@ std::shared_ptr<Planned> plan_of(Arguments& a) try {
   throw TableError(std::string("the plan cannot be made: ") + error.what());
 }
 
-// Called with the plan's own context, in use or not.
+// Returns the call on the plan's own context, which may be in use by another call.
 Call with_plan(Arguments& a, const std::shared_ptr<Planned>& planned,
                std::function<void(Planned&)> call) {
   const bool in_use = choice(a, "context", {"", "in_use"}) == 1;

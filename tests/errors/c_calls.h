@@ -6,8 +6,9 @@
 
 namespace qkv::test {
 
-// The call by qkv/c.h. If it fails, it throws what it reported as Error. Null for functions and
-// arguments that C lacks, and for a context in use, which needs a user's function.
+// Returns the call through qkv/c.h. An error of kind value or type that C reports is thrown as
+// Error. Returns null for functions and arguments that C lacks, and for a context in use, which
+// needs a user's function.
 Call prepare_in_c(Arguments& arguments);
 
 // Whether prepare_in_c() makes the call of a row.

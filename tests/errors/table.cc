@@ -44,7 +44,7 @@ std::string joined(std::initializer_list<std::string_view> names) {
   return text;
 }
 
-// The table has the targets of x86-64; the message of this build has its own.
+// Replaces the targets of x86-64, which messages of the table list, by those of this build.
 std::string with_own_targets(std::string message) {
   static const std::string kX86 = joined({"" QKV_FOR_EACH_X86_TARGET(QKV_NAME, )});
   static const std::string kOwn = joined({"" QKV_FOR_EACH_TARGET(QKV_NAME, )});
@@ -72,7 +72,7 @@ Row row_of(const std::string& text, int line) {
   return {line, columns[0], columns[1], kind, with_own_targets(columns[3])};
 }
 
-// The text of an exception, with its type; for Error its kind.
+// Returns the kind and text of an Error, or what else was thrown.
 std::string message_of(const std::exception_ptr& thrown) {
   if (thrown == nullptr) return "nothing";
   try {

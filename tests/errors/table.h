@@ -14,7 +14,7 @@
 // of the calls.
 namespace qkv::test {
 
-// The table itself is wrong. The reader of the table prepends the line.
+// An error of the table itself. read_table() and check() prepend the line.
 struct TableError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -34,9 +34,9 @@ std::vector<Row> read_table(std::istream& in);
 class Arguments;
 using Call = std::function<void()>;
 
-// Makes the call of a row, by C++ or as `prepare` says. Returns what was wrong: "" if it threw the
-// Error of this kind and message and left all memory unchanged. Throws TableError
-// "errors.tsv:LINE: ..." if the call cannot be made.
+// Makes the call of a row, in C++ or as `prepare` prepares it. Returns what was wrong: "" if the
+// call threw an Error of the row's kind and message and left all memory unchanged. Throws
+// TableError "errors.tsv:LINE: ..." if the call cannot be made.
 std::string check(const Row& row);
 std::string check(const Row& row, Call (*prepare)(Arguments& arguments));
 

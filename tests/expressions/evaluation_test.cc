@@ -14,8 +14,8 @@
 #include "expressions/captured_gradients.h"
 #include "expressions/node.h"
 
-// The values and derivatives of random expressions are those of a recursive evaluation in float64,
-// and have the same bits on all CPU targets and for every cut of a row.
+// Tests that values and derivatives of random expressions agree with a recursive evaluation in
+// float64, and are bit-identical on all CPU targets and for every cut of a row.
 namespace qkv::test {
 namespace {
 
@@ -23,7 +23,7 @@ using detail::ExpressionNode;
 using detail::Operation;
 using Type = Expression::Type;
 
-constexpr int kTable = 9;  // elements of captured arrays
+constexpr int kTable = 9;  // elements of each captured array
 constexpr detail::Lengths kLengths{53, 1201};
 
 struct Arrays {
@@ -33,13 +33,14 @@ struct Arrays {
 
 // ---- the meaning ----------------------------------------------------------------------------
 
-// A value and, of a number, its derivative with respect to the score or an element of
-// Arrays::numbers.
+// The value of an expression and, if it is a number, its derivative with respect to the score or to
+// an element of Arrays::numbers.
 struct Meaning {
   double value = 0;
   double slope = 0;
 };
 
+// Returns x wrapped around to the 32 bits of an integer.
 double wrap(double x) {
   const double turns = std::floor((x + 0x1p31) / 0x1p32);
   return x - turns * 0x1p32;
@@ -47,7 +48,8 @@ double wrap(double x) {
 
 constexpr int kOfScore = -1;
 
-// `element`: the element with respect to which derivatives are, or kOfScore.
+// Evaluates x at a pair with score s. The slope is the derivative with respect to that element of
+// arrays.numbers, or to the score for kOfScore.
 Meaning meaning_of(const ExpressionNode& x, const At& at, double s, const Arrays& arrays,
                    int element = kOfScore) {
   std::vector<Meaning> of;
@@ -85,9 +87,12 @@ Meaning meaning_of(const ExpressionNode& x, const At& at, double s, const Arrays
       return whole ? integer(a.value + b.value) : Meaning{a.value + b.value, a.slope + b.slope};
     case Operation::kSubtract:
       return whole ? integer(a.value - b.value) : Meaning{a.value - b.value, a.slope - b.slope};
-    case Operation::kMultiply:
-      return whole ? integer(a.value * b.value)
-                   : Meaning{a.value * b.value, a.slope * b.value + a.value * b.slope};
+    case Operation::kMultiply: {
+      if (!whole) return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+      // The product of two integers of 32 bits has up to 62 bits, more than a float64 holds.
+      const auto product = static_cast<std::int64_t>(a.value) * static_cast<std::int64_t>(b.value);
+      return {static_cast<double>(static_cast<std::int32_t>(product)), 0};
+    }
     case Operation::kDivide:
       return whole ? integer(std::floor(a.value / b.value))
                    : Meaning{a.value / b.value, (a.slope - a.value / b.value * b.slope) / b.value};
@@ -148,8 +153,8 @@ Meaning meaning_of(const ExpressionNode& x, const At& at, double s, const Arrays
 
 // ---- random expressions ---------------------------------------------------------------------
 
-// Draws expressions whose values stay small and away from places where a rounding decides: numbers
-// are compared with halves of odd integers plus the score times an irrational number.
+// Draws random expressions that are valid for any score: integers are not divided by 0, indices lie
+// in the captured arrays, and the arguments of log and sqrt are positive.
 class Drawn {
  public:
   Drawn(unsigned seed, const Arrays& arrays)
@@ -326,7 +331,7 @@ TEST(Expressions, HaveTheValuesAndDerivativesOfTheirMeaning) {
       const At place = detail::shifted(at, 0, static_cast<std::int32_t>(c));
       const Meaning want = meaning_of(drawn.node(), place, scores[c], arrays);
       ASSERT_PRED2(near, got.scores[c], want.value) << drawn.text() << " at j " << place.j;
-      // 1 / x and others of large numbers are not compared tightly.
+      // A slope of 1e6 or more amplifies rounding errors beyond the bound.
       if (std::isfinite(want.slope) && std::fabs(want.slope) < 1e6) {
         ASSERT_PRED2(near, got.slopes[c], want.slope) << drawn.text() << " at j " << place.j;
         ++compared;
@@ -343,7 +348,7 @@ void expect_same_bits() {
   const Arrays arrays;
   std::mt19937_64 random(4);
   std::normal_distribution<double> normal(0, 2);
-  std::vector<T> scores(1100);  // more than two pieces
+  std::vector<T> scores(1100);  // more than two pieces of 512 pairs
   for (T& s : scores) s = static_cast<T>(normal(random));
   for (unsigned seed = 0; seed < 60; ++seed) {
     const Expression drawn = Drawn(seed, arrays).number(1 + static_cast<int>(seed % 5));
@@ -383,7 +388,7 @@ TEST(Expressions, MasksAreTheirMeaning) {
          std::span(mod.instances, static_cast<std::size_t>(mod.instance_count))) {
       if (instance.target > core::best_instance_target()) continue;
       std::vector<std::uint8_t> allowed(std::size_t{1400}, 1);
-      allowed[5] = 0;
+      allowed[5] = 0;  // a pair that is masked already stays so
       instance.apply(mod.callable.get(), {{1, 2, 30, 4}, kLengths, 2, 700, 700, allowed.data()});
       for (std::int32_t r = 0; r < 2; ++r) {
         for (std::int32_t c = 0; c < 700; ++c) {
@@ -397,8 +402,8 @@ TEST(Expressions, MasksAreTheirMeaning) {
   }
 }
 
-// The side of a condition that is not taken adds nothing to the derivative, although its own is
-// infinite.
+// The side of a condition that is not taken adds nothing to the derivative, even where its own
+// derivative is infinite.
 TEST(Expressions, OtherSidesOfConditionsAddNoNaN) {
   const Symbols x;
   const ScoreMod mod = score_mod(where(x.s > 0, log(x.s), 3 * x.s));
@@ -410,7 +415,8 @@ TEST(Expressions, OtherSidesOfConditionsAddNoNaN) {
 
 // ---- gradients of captured arrays -----------------------------------------------------------
 
-// The gradient of sum_c ds_c score_c with respect to the captured numbers.
+// Returns the gradient of sum_c ds_c score_c with respect to the captured numbers. If `boxed`, it
+// is summed in a copy with only the elements that these pairs can read, as in a task.
 template <class T>
 std::vector<double> captured_gradient(const std::vector<ScoreMod>& mods, const Captured& of,
                                       detail::InstanceTarget target, const At& at,
@@ -487,7 +493,7 @@ void expect_same_gradients() {
   for (T& d : ds) d = static_cast<T>(normal(random));
   for (unsigned seed = 0; seed < 60; ++seed) {
     Drawn drawn(seed, arrays);
-    // A function between two expressions.
+    // A C++ function stands between two expressions.
     const std::vector<ScoreMod> mods{score_mod(drawn.number(static_cast<int>(seed % 4))),
                                      score_mod([](auto s, At) { return s * s * 0.125F; }),
                                      score_mod(drawn.number(static_cast<int>(seed % 3)))};

@@ -15,8 +15,8 @@
 #include "tests/support/compare.h"
 #include "tests/support/errors.h"
 
-// Expressions as their users meet them: texts, errors, and calls with them, whose results are
-// bit-identical with those of C++ functions.
+// Tests expressions as users meet them: texts, errors, and calls, whose results are bit-identical
+// with those of C++ functions.
 namespace qkv::test {
 namespace {
 
@@ -47,7 +47,6 @@ TEST(ExpressionErrors, NameTheArgumentAndTheRule) {
   const Symbols x;
   const std::vector<float> numbers(4);
   const Captured table(ConstView(numbers), "table");
-  const Tensor complex_table(DType::kFloat64, {2, 2});
   const std::pair<std::function<void()>, std::string> cases[] = {
       {[&] { table(x.i, x.j); }, "expression: table has 1 axes, got 2 indices"},
       {[&] { table(x.s); }, "expression: table takes integers as indices, got a number: s"},
@@ -125,7 +124,7 @@ TEST(ExpressionIndices, OutsideOfTheArrayAreErrorsBeforeTheCall) {
     EXPECT_EQ(error_of([&] { call.run(options); }), message);
     for (const float value : call.out.values<float>()) ASSERT_EQ(value, 7);
   }
-  // In range for all pairs: proved by intervals, or found by trying.
+  // Indices in range for all pairs are accepted, whether intervals prove it or trying finds it.
   call.run({.mods = {score_mod(x.s + of_distance(min(abs(x.i - x.j), 63)))}});
   call.run({.mods = {score_mod(x.s + of_distance(where(x.i < x.j, 0, (x.i - x.j) % 64)))}});
   call.run({.mods = {score_mod(x.s + of_distance(x.i * x.i / 25))}});
@@ -154,11 +153,10 @@ TEST(ExpressionArrays, MustNotShareMemoryWithOutputs) {
             "[2,3,40,5])");
 }
 
-// Each expression beside the C++ function that means the same. The derivative of a longer chain may
-// be rounded in another order.
+// An expression and the C++ function with the same meaning.
 struct Same {
   ScoreMod expression, function;
-  bool has_same_derivative = true;
+  bool has_same_derivative = true;  // false where derivatives are rounded in another order
 };
 
 std::vector<Same> same_scores(const std::vector<float>& table,

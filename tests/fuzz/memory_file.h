@@ -27,7 +27,7 @@ inline void require(bool condition) {
 
 }  // namespace qkv::fuzz
 
-// The function that libFuzzer calls with each input, which a reader must accept or reject.
+// libFuzzer calls this function with each input, which the reader must accept or reject.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 #endif  // TESTS_FUZZ_MEMORY_FILE_H_

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs from which fuzzing starts: small well-formed files, and the malformed ones of the tests.
+"""Writes inputs from which fuzzing starts: small well-formed files, and malformed ones of tests.
 
 usage: seeds.py DIRECTORY
-Makes DIRECTORY/TARGET/NAME for each target.
+Writes DIRECTORY/TARGET/NAME for each target.
 """
 
 import io
@@ -22,7 +22,7 @@ from npz_files import npz_files
 from text_files import (binary, record, tsv_files, vector_binary_files, vector_text_files)
 from translator import Translator
 
-LARGEST = 8192  # larger seeds slow the search down
+LARGEST = 8192  # bytes; larger seeds slow the search down
 
 ARRAYS = {
     **{f"number_{name}": np.arange(6).astype(name).reshape(2, 3)
@@ -65,7 +65,7 @@ def good_safetensors():
 
 
 def caches():
-    """Caches of entries that share a page, as KvCache.save writes them, and ones with a fault."""
+    """Files as KvCache.save writes them, some with one fault; two entries share a page."""
     def file(lengths=(18, 17), first=(0, 0), tables=(0, 1, 0, 2), window="0", width=1,
              q8=False):
         data, numbers = b"", np.uint8 if q8 else np.float32
@@ -147,7 +147,7 @@ def field(number, value):
 
 
 def subwords(kind, pieces):
-    """SentencePiece's model file, as `qkv train` writes it; kind 1 is unigram, 2 BPE."""
+    """A model file of SentencePiece, as `qkv train` learns it; kind 1 is unigram, 2 BPE."""
     pieces = ([(name, 0.0, field(3, 2 if name == "<unk>" else 3))
                for name in ("<pad>", "<s>", "</s>", "<unk>")]
               + [(f"<0x{byte:02X}>", 0.0, field(3, 6)) for byte in range(256)]

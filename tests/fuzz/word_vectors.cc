@@ -5,7 +5,7 @@
 
 namespace {
 
-// Whether the check of the whole file accepts it.
+// Returns whether check_word_vectors(), which reads the whole file, accepts it.
 bool is_good(const std::string& path) {
   try {
     qkv::app::check_word_vectors(path);

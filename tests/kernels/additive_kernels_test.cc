@@ -32,7 +32,7 @@ class AdditiveKernelsOf : public testing::Test {
 };
 TYPED_TEST_SUITE(AdditiveKernelsOf, SumTypes);
 
-// Numbers x 2^power in two forms: whole, and with separate powers.
+// Positive numbers in two forms: whole, and as part * 2^power.
 template <class T>
 struct Exponentials {
   std::vector<T> whole, part, power;
@@ -46,7 +46,7 @@ struct Exponentials {
   }
 };
 
-// Numbers of all magnitudes, whose products range from far below eps to infinity. Their mantissas
+// Returns numbers of all magnitudes, whose products range from far below eps to infinity. Mantissas
 // are odd and vary in all bits.
 template <class T>
 Exponentials<T> sweep() {
@@ -65,8 +65,8 @@ Exponentials<T> sweep() {
   return x;
 }
 
-// A panel of keys with two units, of which the second has the numbers of the first in another
-// order: whole numbers, or mantissas and then powers.
+// Returns a panel of keys with two units: kPanel numbers of x for each, then their powers, or zeros
+// if there are none. The first unit takes every number from `from` on, the second every 29th.
 template <class T>
 std::vector<T> panel_of(const std::vector<T>& x, const std::vector<T>& power, std::size_t from) {
   std::vector<T> panel;
@@ -127,7 +127,8 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameBits) {
   });
 }
 
-// Returns the gradients of pairs of numbers of x, from i and from j on, in one form.
+// Returns the gradients of pairs of queries and keys, whose exponentials in one form are the
+// numbers of x from i and from j on.
 template <class T>
 std::vector<T> gradients(const AdditiveKernels<T>& k, const Exponentials<T>& x,
                          ExponentialForm form, std::size_t i, std::size_t j) {
@@ -176,8 +177,8 @@ TYPED_TEST(AdditiveKernelsOf, AllFormsHaveTheSameGradients) {
   });
 }
 
-// The score of two rows, one with whole exponentials and one with separate powers, is accurate even
-// where they cancel.
+// The score of two rows, with whole exponentials or separate powers, is accurate even where they
+// cancel.
 TYPED_TEST(AdditiveKernelsOf, AnyTwoRowsMeet) {
   using T = TypeParam;
   constexpr double kEps = std::numeric_limits<T>::epsilon();

@@ -20,8 +20,8 @@
 #include "reference/row_sums.h"
 #include "tests/kernels/targets.h"
 
-// Products of BF16 are bit-identical with plain arithmetic: with subnormal, huge and non-finite
-// numbers, and odd counts of channels and keys.
+// Tests that products of BF16 are bit-identical with plain arithmetic, also for subnormal, huge and
+// non-finite numbers, and for odd counts of channels and keys.
 namespace qkv::kernels {
 namespace {
 
@@ -43,14 +43,14 @@ class BFloat16Kernels : public testing::TestWithParam<Target> {
     return has_amx_products(GetParam()) ? amx_gradient_kernels(GetParam())
                                         : dot2_gradient_kernels();
   }
-  // The largest number of rows that is summed at once. AMX has no limit.
+  // Returns the largest number of rows to sum at once. AMX has no limit: 19 are a tile and a rest.
   static Index most_rows() { return products() == Products::kAmx ? 19 : kTileRows; }
-  // Defines the product of two rows.
+  // Returns the product of two rows of n numbers by its definition.
   static float dot(const std::vector<float>& a, const std::vector<float>& b, Index n) {
     return products() == Products::kAmx ? core::amx_dot(a.data(), b.data(), n)
                                         : core::dot2(a.data(), b.data(), n);
   }
-  // Defines sums of rows: adds sum_n weight(n) x_n to `to`, where row(n) is x_n.
+  // Adds sum_n weight(n) row(n) to `to` [width] by the definition of sums of rows.
   template <class Weight>
   static void add_rows(Index count, Index width, const Weight& weight, const auto& row, float* to) {
     std::vector<float> chains(at(2 * width));
@@ -120,7 +120,7 @@ constexpr Index kMostTerms = 128;
 TEST_P(BFloat16Kernels, ScoresAreTheMeaning) {
   const DotKernels<float>& k = dot_table();
   constexpr Index kMostRows = 33;
-  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
+  const std::byte* const any = reinterpret_cast<const std::byte*>(&k);  // to be prefetched
   for (const Numbers numbers : kNumbers) {
     for (const Index D : kWidths) {
       const Rows q(kMostRows, D, numbers, 1);
@@ -164,8 +164,8 @@ TEST_P(BFloat16Kernels, ScoresAreTheMeaning) {
   }
 }
 
-// Products of 2^-126 and a little more, from which a smaller number is subtracted: whether a result
-// is tiny is decided before it is rounded to the bits of a subnormal number.
+// The larger product is 2^-126 or a little more, and mostly a small one is subtracted from it. A
+// result is tiny, and so 0, if it would stay below 2^-126 when rounded to 24 bits.
 TEST_P(BFloat16Kernels, WhatIsTinyIsDecidedOnTwentyFourBits) {
   const DotKernels<float>& k = dot_table();
   const std::byte* const any = reinterpret_cast<const std::byte*>(&k);
@@ -246,7 +246,8 @@ TEST_P(BFloat16Kernels, SumsAreTheMeaning) {
   }
 }
 
-// Weights are rounded to nearest, ties to even, and subnormal ones to 0, also in place.
+// Weights are rounded to nearest, ties to even, and subnormal ones to 0: in place, to memory before
+// them that they partly share, or to other memory.
 TEST_P(BFloat16Kernels, WeightsAreRoundedOnce) {
   const DotKernels<float>& k = dot_table();
   std::vector<float> w(3 * kPanel);
@@ -256,15 +257,27 @@ TEST_P(BFloat16Kernels, WeightsAreRoundedOnce) {
   w[0] = 1 + 0x1p-8F;       // a tie, to even
   w[1] = 1 + 0x3p-8F;       // a tie, to even, upwards
   w[2] = 0x1p-126F;         // the smallest that does not become 0
-  w[3] = 0x1.FFFFFEp-127F;  // rounds to that number
+  w[3] = 0x1.FFFFFCp-127F;  // the largest that does
   w[4] = 0;
+  const auto expect_rounded = [&](const float* words, const char* where) {
+    for (std::size_t n = 0; n < w.size(); ++n) {
+      BFloat16 got;
+      std::memcpy(&got, reinterpret_cast<const std::byte*>(words) + 2 * n, 2);
+      EXPECT_EQ(core::to_float(got), core::rounded_weight(w[n]))
+          << where << ", " << n << ": " << w[n];
+    }
+  };
   std::vector<float> words = w;
   k.round_weights(words.data(), 3 * kPanel, words.data());
-  for (std::size_t n = 0; n < w.size(); ++n) {
-    BFloat16 got;
-    std::memcpy(&got, reinterpret_cast<const std::byte*>(words.data()) + 2 * n, 2);
-    EXPECT_EQ(core::to_float(got), core::rounded_weight(w[n])) << n << ": " << w[n];
-  }
+  expect_rounded(words.data(), "in place");
+  std::vector<float> other(w.size(), 7);
+  k.round_weights(w.data(), 3 * kPanel, other.data());
+  expect_rounded(other.data(), "to other memory");
+  for (std::size_t n = w.size() / 2; n < other.size(); ++n) EXPECT_EQ(other[n], 7) << n;
+  std::vector<float> shared(at(kPanel / 2));
+  shared.insert(shared.end(), w.begin(), w.end());
+  k.round_weights(shared.data() + kPanel / 2, 3 * kPanel, shared.data());
+  expect_rounded(shared.data(), "before them");
 }
 
 // Each sum of dk and dv starts from zero and is then added to the previous contents.
@@ -305,7 +318,7 @@ TEST_P(BFloat16Kernels, TransposedSumsAreTheMeaning) {
   }
 }
 
-// A word holds numbers of rows 2m and 2m + 1; its second half is 0 if there is no row 2m + 1.
+// A word of row m holds numbers of rows 2m and 2m + 1; the second is 0 if there is no row 2m + 1.
 TEST_P(BFloat16Kernels, RowsAreJoinedAndRounded) {
   const GradientKernels<float>& g = gradient_table();
   constexpr Index kRows = 5;
@@ -371,6 +384,8 @@ TEST_P(BFloat16Kernels, NonFiniteValuesOfWordsAreFound) {
   }
 }
 
+// A round is 4 products of tiles, each 16 x 16 sums of 32 terms, or 24 instructions, each 16 sums
+// of 2 terms. A term is two operations.
 TEST_P(BFloat16Kernels, CountTheirOperations) {
   const double want = products() == Products::kAmx ? 10 * 4 * 16 * 16 * 32 * 2 : 10 * 24 * 16 * 4;
   EXPECT_EQ(dot_table().multiply_adds(10), want);

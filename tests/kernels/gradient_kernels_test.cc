@@ -23,7 +23,7 @@ class GradientKernelsOf : public testing::Test {
   static void for_each_target(const F& f) {
     for_each_supported([&](Target target) { f(gradient_kernels<T>(target)); });
   }
-  // Returns rows of n numbers with gaps of kApart numbers between them.
+  // Returns rows of n numbers, each followed by a gap of kApart NaNs.
   static std::vector<T> random_rows(Index rows, Index n, unsigned seed) {
     std::vector<T> x = random_values<T>(rows * (n + kApart), seed);
     for (std::size_t place = 0; place < x.size(); ++place) {
@@ -133,7 +133,7 @@ TYPED_TEST(GradientKernelsOf, WhatIsMaskedIsCleared) {
 }
 
 // Columns that are computed together are bit-identical with each column alone, whatever tiles they
-// share; nothing else is written.
+// share. A sum is one addition of the product to what was there; nothing else is written.
 TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
   using T = TypeParam;
   constexpr Index kCount = 9;
@@ -161,8 +161,9 @@ TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
               want += static_cast<double>(w[at(n * stride + r)]) *
                       static_cast<double>(x[at(n * width + c)]);
             }
-            ASSERT_NEAR(products[at(r * to_stride + c)], want,
-                        100 * std::numeric_limits<T>::epsilon());
+            const std::size_t place = at(r * to_stride + c);
+            ASSERT_NEAR(products[place], want, 100 * std::numeric_limits<T>::epsilon());
+            ASSERT_EQ(sums[place], before[place] + products[place]);
           }
           kernels.transposed_product({w.data() + r, stride}, 1, {x.data(), width}, kCount, width,
                                      {products_alone.data() + r * to_stride, to_stride});
@@ -171,6 +172,12 @@ TYPED_TEST(GradientKernelsOf, TransposedSumsOfAnyNumberOfColumns) {
         }
         ASSERT_EQ(products, products_alone);
         ASSERT_EQ(sums, sums_alone);
+        for (std::size_t place = 0; place < before.size(); ++place) {
+          const auto r = static_cast<Index>(place) / to_stride;
+          if (r < columns && static_cast<Index>(place) % to_stride < width) continue;
+          ASSERT_EQ(products[place], before[place]) << "written beyond the columns, at " << place;
+          ASSERT_EQ(sums[place], before[place]) << "written beyond the columns, at " << place;
+        }
       }
     }
   });

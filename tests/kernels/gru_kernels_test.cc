@@ -51,8 +51,8 @@ TYPED_TEST(GruKernelsOf, EachTargetAgreesWithTheFormula) {
                                want.data(), want_gates.data());
         const std::string where =
             "H " + std::to_string(H) + " deviation " + std::to_string(deviation);
-        // A sum near d has an error of d ulp, which the slopes of the gates (at most 1) pass on; r,
-        // with that error, is multiplied by a number of that size again.
+        // With the deviation d, sums have errors of about d ulp, which the slopes of the gates, at
+        // most 1, pass on. r, with such an error, is multiplied by another number near d.
         const double bound = 8 * ulp * (1 + deviation * deviation);
         for (std::size_t u = 0; u < next.size(); ++u) {
           EXPECT_NEAR(next[u], want[u], bound * (1 + std::fabs(exact[6 * next.size() + u])))
@@ -99,6 +99,7 @@ TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   this->for_each_target([&](const GruKernels<T>& kernels) {
     kernels.forward(xs.data(), hs.data(), h.data(), static_cast<Index>(H), next.data(), nullptr);
     for (std::size_t n = 0; n < H; ++n) {
+      // Both types use a Taylor polynomial below 0.05, and exponentials for large numbers.
       const double bound = std::fabs(values[n]) < T(0.05) ? ulp : (sizeof(T) == 4 ? 4 : 16) * ulp;
       const double want = std::tanh(static_cast<double>(values[n]));
       EXPECT_NEAR(next[n], want, bound * std::fabs(want)) << values[n];

@@ -16,7 +16,7 @@
 namespace qkv::kernels {
 namespace {
 
-// An accumulator type and a storage type: how it stores numbers, and the sizes to test.
+// An accumulator type and a storage type, with the sizes to test.
 template <class Sum, class Store>
 struct Stored {
   using T = Sum;
@@ -28,7 +28,7 @@ struct Stored {
   static constexpr Index kKeys[] = {1, 5, 16, 17, 31, 48, 64};
   static constexpr Index kRowsOfScores[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16};
   static constexpr Index kRowsOfSums[] = {1, 2, 3, 4, 5, 6};
-  static constexpr Index kAhead = 64;
+  static constexpr Index kAhead = 64;                   // bytes to prefetch of each row
   static constexpr Index kWidenedWidths[] = {1021, 3};  // not whole registers
   static constexpr Index kPackedWidths[] = {16};
 
@@ -75,7 +75,8 @@ struct Stored<float, BlockQ8> {
     // Zeros have no sign: -0 becomes +0.
     return std::isfinite(scale) ? scale * block.values[n % kNumbers] + 0.0F : std::nanf("");
   }
-  // Blocks with every scale (subnormal, infinite, NaN, negative) and every integer.
+  // Returns block n of 2^16. They have every scale (also subnormal, infinite, NaN, negative) and
+  // every integer.
   static BlockQ8 any(Index n) {
     BlockQ8 block;
     block.scale = Float16::from_bits(static_cast<std::uint16_t>(n));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests that every target is bit-identical with plain loops, for any number of elements and sets.
+// Tests that every target is bit-identical with plain loops, for any number of elements and of sets
+// to sum.
 #include "kernels/update_kernels.h"
 
 #include <cmath>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::size_t kSizes[] = {0, 1, 2, 15, 16, 17, 31, 63, 64, 100, 1000};
 
-// Normally distributed numbers of many sizes.
+// Returns random numbers of both signs and many magnitudes.
 template <class T>
 std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -30,7 +31,7 @@ std::vector<T> numbers(std::size_t n, std::uint64_t seed) {
   return all;
 }
 
-// Random numbers, with NaN, infinities, the largest and smallest numbers, and -0 in some places.
+// Returns random numbers, among them NaN, infinities, the largest and smallest numbers, and -0.
 template <class T>
 std::vector<T> extremes(std::size_t n, std::uint64_t seed) {
   using Limits = std::numeric_limits<T>;
@@ -117,7 +118,7 @@ TEST(Squares, OfNoneOneAndLargeNumbers) {
   EXPECT_EQ(reference::squares(large, 1), double{1e30F} * double{1e30F});
 }
 
-// Adds the levels of the tree as they are defined: set n + stride is added to set n.
+// Adds sets as a tree by its definition: on each level set s + stride is added to set s.
 template <class T>
 void add_levels(std::vector<std::vector<T>>& sets, std::size_t first, std::size_t n) {
   for (std::size_t stride = 1; stride < sets.size(); stride *= 2) {
@@ -129,6 +130,7 @@ void add_levels(std::vector<std::vector<T>>& sets, std::size_t first, std::size_
 
 template <class T>
 void compare_sums(const UpdateKernels<T>& kernels, std::size_t count, std::size_t n) {
+  // Elements before and after the summed ones, which must not change.
   constexpr std::size_t kBefore = 3;
   constexpr std::size_t kAfter = 2;
   std::vector<std::vector<T>> sets;

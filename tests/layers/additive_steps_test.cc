@@ -20,7 +20,7 @@
 namespace qkv::test {
 namespace {
 
-// The default sizes: Ts exceeds a panel, U is no multiple of kUnitLanes, B exceeds a task.
+// By default Ts exceeds a panel, U is no multiple of kUnitLanes, and B exceeds a task's sources.
 struct Sizes {
   Index B = 11, Ts = 70, Dq = 6, Dk = 5, E = 9, U = 21, steps = 3;
 };
@@ -91,7 +91,7 @@ Results start(const Task& x) {
   Results r{Tensor(dtype, x.d_out.shape()), random_tensor(dtype, x.s.shape(), 20),
             random_tensor(dtype, x.values.shape(), 21), random_tensor(dtype, x.keys.shape(), 22),
             x.layer.zero_gradients()};
-  // Gradients of the parameters are overwritten, whatever they hold.
+  // ds and d_keys are added to; d_values and the gradients of parameters are overwritten.
   for (Tensor* one : {&r.parameters.w_q, &r.parameters.w_k, &r.parameters.v}) {
     fill_normal(*one, 23);
   }
@@ -167,7 +167,7 @@ TEST(AdditiveSteps, AreAttentionOnEveryPath) {
   }
 }
 
-// For a float64 a above 330, exp(2a) has a power of its own: for keys, for queries, and for both.
+// For a float64 a above 330, exp(2a) has a separate power: here those of keys, queries, or both.
 TEST(AdditiveSteps, LargeNumbersHavePowers) {
   Context context;
   for (const Scales& scales : {Scales{300, 1}, Scales{1, 300}, Scales{300, 300}}) {
@@ -189,7 +189,8 @@ TEST(AdditiveSteps, ThreadsChangeNoBit) {
   }
 }
 
-// The arrays are rows of wider arrays, and the keys' gradient is in the same place as the values'.
+// Keys and values are one array, and so are their gradients. s, out, d_out and ds are pieces of
+// wider rows.
 TEST(AdditiveSteps, KeysMayBeTheValues) {
   Sizes sizes;
   sizes.E = sizes.Dk;
@@ -197,7 +198,6 @@ TEST(AdditiveSteps, KeysMayBeTheValues) {
   copy(x.keys, x.values);
   Context context;
   const Results want = by_steps(x, context);
-  // The arrays s, out, d_out and ds are pieces of rows.
   const Index width = x.n.Dq + x.n.E;
   Tensor rows(kF64, {x.n.steps, x.n.B, width}), d_rows(kF64, {x.n.steps, x.n.B, width});
   const auto piece = [&](Tensor& tensor, Index t, Index begin, Index end) {

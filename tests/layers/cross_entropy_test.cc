@@ -33,7 +33,7 @@ Targets some_targets(Index N, Index V) {
   return targets;
 }
 
-// The formula in doubles: losses, log-probabilities and, for dloss, gradients.
+// The results of the formula in float64, with gradients for one dloss.
 struct Plain {
   std::vector<double> losses, log_probabilities, dlogits;
 };
@@ -246,7 +246,6 @@ TEST(CrossEntropy, LargeWeightsHaveFiniteGradients) {
   const Tensor logits = random_tensor(DType::kFloat32, {1, 3}, 3);
   const std::vector<std::int64_t> targets{2};
   Tensor losses(DType::kFloat32, {1}), dlogits(DType::kFloat32, {1, 3});
-  losses.values<float>()[0] = 1;
   CrossEntropy::Saved saved;
   loss.forward(logits, targets, saved, {.losses = losses});
   losses.values<float>()[0] = 1;
@@ -269,7 +268,7 @@ TEST(CrossEntropy, IgnoredRowsAreZeroWhateverTheyHold) {
       for (std::size_t v = 0; v < 5; ++v) EXPECT_EQ(got.dlogits.values<float>()[n * 5 + v], 0);
     }
     EXPECT_GT(got.losses.values<float>()[0], 0);
-    // With Write::kAccumulate existing values stay.
+    // With Write::kAccumulate the existing gradients of ignored rows stay.
     CrossEntropy::Saved saved;
     Tensor losses(DType::kFloat32, {4});
     layer.forward(x, targets, saved, {.losses = losses});
@@ -337,7 +336,7 @@ TEST(CrossEntropy, BothAtOnceHaveTheBitsOfTheTwo) {
             "CrossEntropy::forward_and_backward: outputs must name losses or log_probabilities");
 }
 
-// A row with NaN or infinity never gives a plausible number.
+// A row with NaN or infinity gives NaN, and other rows are bit-identical.
 TEST(CrossEntropy, NanAndInfinityInARowMakeItNanAndNoOther) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     const Tensor good = random_tensor(dtype, {3, 70}, 9);

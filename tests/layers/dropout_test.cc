@@ -140,7 +140,7 @@ TEST(Dropout, DropsTheShareItSaysAndDrawsAnewInEachStep) {
   const std::vector<double> first = values_of(out);
   double sum = 0;
   for (const double value : first) sum += value;
-  // The mean stays 1: kept elements are 1/0.9, with deviation sqrt(0.1/0.9).
+  // The mean stays 1 within 4 standard errors: elements are 0 or 1/0.9, of deviation sqrt(0.1/0.9).
   EXPECT_NEAR(sum / 20000, 1, 4 * std::sqrt(0.1 / 0.9 / 20000));
   layer.forward(ones, run, saved, out);
   EXPECT_NE(values_of(out), first);

@@ -77,7 +77,7 @@ TEST(Embedding, GradientIsThatOfCentralDifferences) {
   EXPECT_EQ(expect_gradients({}, layer, gradients, loss, "ids 4 0 4 4 2 0"), 1);
 }
 
-// Returns the float32 sum of each token in C order of its positions.
+// Returns `table` plus the rows of dout, each added to its token's row in C order, in float32.
 std::vector<float> summed(const std::vector<std::int64_t>& ids, const Tensor& dout, Index width,
                           std::vector<float> table) {
   for (std::size_t n = 0; n < ids.size(); ++n) {
@@ -100,7 +100,7 @@ TEST(Embedding, GradientRowsAreSummedInOrderForAnyThreads) {
     Embedding::Saved saved;
     Tensor out(DType::kFloat32, {300, kWidth});
     layer.forward(ids, saved, out, context);
-    // With Write::kOverwrite the row of the token that never occurs is zero.
+    // With Write::kOverwrite the rows of tokens that never occur are zero.
     auto gradients = layer.zero_gradients();
     fill_normal(gradients.weight, 4);
     const std::vector<float> before(gradients.weight.values<float>().begin(),

@@ -51,7 +51,8 @@ class MultiHeadErrors : public testing::Test {
     for (float& value : out_.values<float>()) value = 7;
   }
 
-  // Returns the message of forward(). `out`, `saved` and the step must be unchanged.
+  // Returns the message of forward(), which must leave out_ and the step unchanged, and nothing in
+  // `saved` for a backward pass.
   std::string forward(const LayerInputs& inputs, const Outputs& outputs) {
     RunState run{Mode::kTrain, 1, 5};
     MultiHeadAttention::Saved saved;

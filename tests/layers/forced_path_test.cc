@@ -23,7 +23,7 @@ namespace {
 
 constexpr DType kType = DType::kFloat32;
 
-// Each layer's message about a path, and its results.
+// The layers' messages about a path, and the results of each layer.
 struct Answer {
   std::string message{};
   std::vector<std::vector<unsigned char>> bytes{};
@@ -76,8 +76,9 @@ TEST(ForcedPath, AnUnknownNameIsAnError) {
   }
 }
 
-// The kernels of sse4 alone have no fused multiply-adds, so that only their bits differ from the
-// reference's. The bits do not tell the other targets apart.
+// Only the kernels of sse4 have no fused multiply-adds, so that their sums differ from the
+// reference. Those of all other targets are bit-identical, and so do not tell which one ran. Gru
+// and CrossEntropy compute exponentials, which on every target differ from the reference.
 TEST(ForcedPath, ItsTargetIsTaken) {
   const Answer reference = with_path("reference");
   EXPECT_EQ(reference.message, "");
@@ -92,6 +93,8 @@ TEST(ForcedPath, ItsTargetIsTaken) {
       }
       EXPECT_EQ(answer.message, "");
       EXPECT_EQ(answer.bytes[0] == reference.bytes[0], target != "sse4") << target;
+      EXPECT_NE(answer.bytes[1], reference.bytes[1]) << target;
+      EXPECT_NE(answer.bytes[2], reference.bytes[2]) << target;
     }
   }
 }

@@ -100,7 +100,7 @@ class LayerLoss {
   Tensor d_out_, d_lse_, d_weights_;
 };
 
-// Expects the gradients of some arrays and of every parameter of the layer. Returns the number of
+// Calls expect_gradient() for `places` and for every parameter of the layer. Returns the number of
 // parameters.
 template <class Layer, class Gradients, class Loss>
 int expect_gradients(const std::vector<Place>& places, Layer& layer, Gradients& gradients,

@@ -73,7 +73,7 @@ TEST(GruStack, PackedPassesHaveTheSameBits) {
   }
 }
 
-// Compares the gradients of x, the first states and all parameters with differences.
+// Compares the gradients of x, the first states and all parameters with central differences.
 TEST(GruStack, GradientsAreDifferences) {
   for (const bool both : {false, true}) {
     const Index directions = both ? 2 : 1;
@@ -140,7 +140,7 @@ TEST(GruStack, ErrorsNameTheArgument) {
             }),
             "GruStack::forward: outputs.out must not overlap inputs.x");
   EXPECT_TRUE(std::ranges::equal(last.values<double>(), before.values<double>()));
-  // Layers above the one that failed have no results of an earlier pass.
+  // Layers above one that fails keep no results of an earlier pass.
   stack.forward({x}, saved, {.out = out}, context);
   EXPECT_NE(error_of([&] { stack.forward({out}, saved, {.out = out}, context); }), "");
   EXPECT_EQ(error_of([&] {

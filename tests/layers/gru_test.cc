@@ -172,7 +172,7 @@ TEST(Gru, ReferenceGatesAreDifferentiatedExactly) {
     all[n] += C(0, kStep);
     const double want = loss().imag() / kStep;
     all[n] = real[n];
-    // The order of the numbers is xs (r, z, n), hs (r and z as in xs, n its own), h.
+    // `all` holds xs and hs, each (r, z, n), and h. xs and hs share the gradients of r and z.
     const double got = n < 9    ? dgates[n]
                        : n < 15 ? dgates[n - 9]
                        : n < 18 ? dgates[n - 6]
@@ -192,7 +192,7 @@ void expect_close(const std::string& what, const Tensor& a, const Tensor& b, dou
 
 TEST(Gru, KernelsAgreeWithPlainLoops) {
   for (const DType dtype : {DType::kFloat32, kF64}) {
-    // Sizes are one more than whole registers, tiles and blocks of steps.
+    // Sizes are a little more than whole registers, blocks of 24 rows and blocks of 64 steps.
     for (const Index hidden : {1, 17, 33}) {
       const Gru gru = initialised(Gru({5, hidden, true, true, dtype}));
       const Batch batch = random_batch(gru.config(), 67, std::vector<Index>(25, 66), 2);
@@ -299,7 +299,7 @@ TEST(Gru, RepeatedPassesAllocateNothingLarge) {
     }
     held = context.scratch_bytes();
     kept = saved.x.view().data();
-    EXPECT_GE(held, 2u * 2 * 9 * 80 * 8);  // the gates' gradients
+    EXPECT_GE(held, 2u * 2 * 9 * 80 * 8);  // the gates' gradients [2,2,9,80] of 8 bytes
   }
 }
 
@@ -339,7 +339,7 @@ TEST(Gru, StridedArraysAndAccumulatedGradients) {
   const Gru gru = initialised(Gru({3, 4, true, true, kF64}));
   const Batch batch = random_batch(gru.config(), 6, {2, 6}, 5);
   const Result want = run(gru, batch);
-  // Arrays are [T,B,.] in memory, and their channels are two apart.
+  // x and out are [T,B,.] in memory, and the channels of x are two apart.
   Tensor x(kF64, {6, 2, 6});
   const View strided = slice(permute(x, {1, 0, 2}), 2, 0, 6, 2);
   copy(batch.x, strided);
@@ -402,7 +402,7 @@ TEST(GruCell, StepsAreThoseOfTheSequence) {
     for (Index t = 3; t >= 0; --t) {
       Tensor sum =
           contiguous(reshape(slice(permute(ConstView(d_out), {1, 0, 2}), 0, t, t + 1), {26, 18}));
-      // The sum is dh + dout, in the order of the sequence.
+      // The gradient of a state is its d_out plus the dh of the next step.
       for (Index n = 0; n < 26 * 18; ++n) {
         if (dtype == kF64) {
           sum.values<double>()[static_cast<std::size_t>(n)] +=

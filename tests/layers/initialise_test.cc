@@ -28,8 +28,9 @@ double kolmogorov_smirnov(std::vector<double> sample, double bound) {
 }
 
 // Checks mean, variance, range and shape of U(-bound, bound). The limits are four standard errors
-// for the moments (the fourth central moment of U(-b, b) is b^4/5) and the 1 % quantile
-// 1.628/sqrt(n) of Kolmogorov's distribution. Seeds are fixed, so the outcome is too.
+// for the moments (the fourth central moment of U(-b, b) is b^4/5), and for the distance
+// 1.628/sqrt(n), which Kolmogorov's distribution exceeds with probability 1 %. Seeds are fixed, so
+// the outcome is too.
 void expect_uniform(const std::vector<double>& sample, double bound, const std::string& name) {
   SCOPED_TRACE(name);
   const double n = static_cast<double>(sample.size());
@@ -70,8 +71,8 @@ TEST(Initialise, EveryParameterIsUniformWithinOneOverRootOfFanIn) {
   expect_uniform(values_of(bilinear.parameters().w), 1 / std::sqrt(60.0), "W");
 }
 
-// Checks that expect_uniform is sensitive: a distribution of equal mean and variance and nearly
-// equal range fails, as does a bound that is 5 % off.
+// Checks that kolmogorov_smirnov is sensitive with expect_uniform's limit, 1.628/sqrt(100 * 100): a
+// bound that is 5 % off fails, as do four values with the mean and variance of U(-0.1, 0.1).
 TEST(Initialise, TheDistributionCheckCanFail) {
   BilinearAttention layer(100, 100, 0, DType::kFloat64);
   initialise(layer, 1);
@@ -83,7 +84,8 @@ TEST(Initialise, TheDistributionCheckCanFail) {
 }
 
 // The expected numbers follow from the definition in qkv/layers/parameters.h, computed with the
-// Philox of tests/oracle_philox.py: counter (element/2, 0, parameter, 1), words 0, 1 or 2, 3.
+// Philox of tests/oracle_philox.py: counter (element/2, 0, parameter, 1), words 0 and 1 for even
+// elements, 2 and 3 for odd ones.
 TEST(Initialise, GivesTheNumbersOfTheDefinition) {
   BilinearAttention layer(4, 2, 0, DType::kFloat64);
   initialise(layer, 42);

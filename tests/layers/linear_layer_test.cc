@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -46,10 +47,13 @@ TEST(LinearLayer, WithoutRowsGradientsAreZero) {
     Linear::Saved saved;
     layer.forward(none, saved, y);
     auto gradients = layer.zero_gradients();
-    std::ranges::fill(gradients.weight.values<float>(), 7.0F);
+    for (Tensor* gradient : {&gradients.weight, &gradients.bias}) {
+      std::ranges::fill(gradient->values<float>(), 7.0F);
+    }
     layer.backward(saved, y, dx, gradients);
-    EXPECT_TRUE(
-        std::ranges::all_of(gradients.weight.values<float>(), [](float x) { return x == 0; }));
+    for (const Tensor* gradient : {&gradients.weight, &gradients.bias}) {
+      EXPECT_TRUE(std::ranges::all_of(gradient->values<float>(), [](float x) { return x == 0; }));
+    }
   }
 }
 
@@ -61,10 +65,14 @@ TEST(LinearLayer, GradientsAreAddedOrNotAskedFor) {
   auto gradients = layer.zero_gradients();
   layer.backward({x}, dy, dx, gradients);
   const auto once = values_of(gradients.weight);
+  const auto once_bias = values_of(gradients.bias);
   const auto once_x = values_of(dx);
   layer.backward({x}, dy, dx, gradients, Write::kAccumulate);
   for (std::size_t n = 0; n < once.size(); ++n) {
     EXPECT_EQ(values_of(gradients.weight)[n], 2 * once[n]);
+  }
+  for (std::size_t n = 0; n < once_bias.size(); ++n) {
+    EXPECT_EQ(values_of(gradients.bias)[n], 2 * once_bias[n]);
   }
   for (std::size_t n = 0; n < once_x.size(); ++n) EXPECT_EQ(values_of(dx)[n], 2 * once_x[n]);
   Linear::Parameters of_weight{Tensor(kF32, {4, 3}), {}};
@@ -103,7 +111,7 @@ TEST(Linear, BlocksOfRowsMayComeInSeveralCalls) {
   }
 }
 
-// The sizes cover panels of 64 outputs, tiles of 6 rows and blocks of 256 inputs.
+// The sizes are around panels of 64 outputs, tiles of 6 rows and blocks of 64 inputs.
 TEST(PackedLinear, HasTheBitsOfTheLayer) {
   Random random(1);
   for (const DType dtype : {kF32, kF64}) {
@@ -178,8 +186,8 @@ TEST(PackedLinear, TakesAnyLayout) {
       EXPECT_TRUE(y.intact());
       Guarded dx(kF32, {2, 3, 7}, y_layout);
       Tensor want_dx(kF32, {2, 3, 7});
-      packed.backward_input(want, dx);
-      packed.backward_input(contiguous(want), want_dx);
+      packed.backward_input(y.view(), dx);  // y serves as dy
+      packed.backward_input(want, want_dx);
       EXPECT_TRUE(compare("dx", dx.view(), values_of(want_dx), {}, std::string(name_of(y_layout))));
       EXPECT_TRUE(dx.intact());
     }
@@ -225,7 +233,7 @@ TEST(LinearErrors, ForwardNamesTheArgument) {
   const auto message = [&](const ConstView& in, const View& out) {
     Linear::Saved saved{x};
     const std::string text = message_of([&] { layer.forward(in, saved, out); });
-    EXPECT_FALSE(saved.x.given());  // no forward pass to undo
+    EXPECT_FALSE(saved.x.given());  // after a failed forward pass, no backward pass is possible
     EXPECT_EQ(message_of([&] { packed.forward(in, out); }), "Packed" + text);
     EXPECT_EQ(bytes_of(y), before);
     return text;

@@ -22,16 +22,18 @@ namespace {
 
 constexpr std::string_view kTest = "linear_test";
 
-// Computes a * b + c, fused as on the CPU target in use.
-float multiply_add(float a, float b, float c) {
-  return cpu_target() == "sse4" ? a * b + c : std::fma(a, b, c);
+// Returns a b + c, rounded once where the CPU target in use has fused multiply-adds.
+template <class T>
+T multiply_add(T a, T b, T c) {
+  static const bool fused = cpu_target() != "sse4";
+  return fused ? std::fma(a, b, c) : a * b + c;
 }
 
 LinearParameters random_parameters(DType dtype, Index out, Index in, bool bias) {
   return {random_tensor(dtype, {out, in}, 1), bias ? random_tensor(dtype, {out}, 2) : Tensor()};
 }
 
-// Rows x [R,I], weights and bias as doubles, and their product with plain sums.
+// Rows x [R,I], w [O,I] and b [O] (or empty) as doubles, and y = x w^T + b with plain sums.
 struct Plain {
   std::vector<double> x, w, b;
   std::size_t I, O;
@@ -185,13 +187,6 @@ struct Matrix {
   std::size_t rows() const { return values.size() / columns; }
 };
 
-// Returns sum + a b, rounded once where the CPU target in use has fused multiply-adds.
-template <class T>
-T plus_product(T a, T b, T sum) {
-  static const bool fused = cpu_target() != "sse4";
-  return fused ? std::fma(a, b, sum) : sum + a * b;
-}
-
 // Computes the expected results of run(), in the order of linear_products.h.
 template <class T>
 void run_plainly(Pass& pass) {
@@ -201,14 +196,14 @@ void run_plainly(Pass& pass) {
     for (std::size_t o = 0; o < y.columns; ++o) {
       const T sum = sum_in_blocks<T>(static_cast<Index>(x.columns), [&](Index n, T so_far) {
         const auto i = static_cast<std::size_t>(n);
-        return plus_product(x.at(r, i), w.at(o, i), so_far);
+        return multiply_add(x.at(r, i), w.at(o, i), so_far);
       });
       y.at(r, o) = sum + b.at(0, o);
     }
     for (std::size_t i = 0; i < x.columns; ++i) {
       dx.at(r, i) = sum_in_blocks<T>(static_cast<Index>(y.columns), [&](Index n, T so_far) {
         const auto o = static_cast<std::size_t>(n);
-        return plus_product(dy.at(r, o), w.at(o, i), so_far);
+        return multiply_add(dy.at(r, o), w.at(o, i), so_far);
       });
     }
   }
@@ -221,7 +216,7 @@ void run_plainly(Pass& pass) {
       for (std::size_t i = 0; i < x.columns; ++i) {
         T sum = 0;
         for (std::size_t r = start; r < end; ++r) {
-          sum = plus_product(dy.at(r, o), x.at(r, i), sum);
+          sum = multiply_add(dy.at(r, o), x.at(r, i), sum);
         }
         dw.at(o, i) += sum;
       }
@@ -270,7 +265,8 @@ TEST(Linear, BlocksWithNanAreSummedAsThoseWithout) {
         pass.x.values<float>()[static_cast<std::size_t>(row * size[1] + 3)] =
             std::numeric_limits<float>::quiet_NaN();
         pass.run(context);
-        EXPECT_TRUE(bytes_of(pass.d.weight) == want) << to_string(size) << threads << " threads";
+        EXPECT_TRUE(bytes_of(pass.d.weight) == want)
+            << to_string(size) << ", " << threads << " threads";
       }
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests modes, dropout and bits: which arguments a layer's result depends on, and which it does
 // not.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -16,10 +17,11 @@
 namespace qkv::test {
 namespace {
 
-// Returns out and the gradients of x and of the parameters, as bytes, of one training or evaluation
-// pass with q = k = v = x of [B,T,width].
+// The bytes of several results.
 using Bits = std::vector<std::vector<std::uint8_t>>;
 
+// Returns out and the gradients of q, k, v and the parameters, as bytes, of one training or
+// evaluation pass with q = k = v = x of [B,T,width].
 template <class Layer>
 Bits bits_of(const Layer& layer, const Tensor& x, RunState& run, Context& context) {
   typename Layer::Saved saved;
@@ -127,7 +129,7 @@ TEST(LayerModes, SplitFormDropsATenthUnlessToldOtherwise) {
 
 template <class Layer>
 void expect_same_bits_for_any_threads(const Layer& layer, const std::string& name) {
-  // There are more rows than in one task and more than one gradient block.
+  // The 3 * 70 rows take several tasks and more than one gradient block of 128 rows.
   const Tensor x = random_tensor(DType::kFloat32, {3, 70, 12}, 1);
   const auto bits = [&](int threads) {
     Context context(Executor::threads(threads));
@@ -202,14 +204,25 @@ TEST(LayerEdges, EmptyArraysGiveEmptyResultsAndZeroGradients) {
       RunState run{Mode::kTrain, 1, 1};
       MultiHeadAttention::Saved saved;
       auto gradients = layer.zero_gradients();
+      for_each_parameter(layer, gradients, [](const auto&, Tensor& gradient) {
+        std::ranges::fill(gradient.values<float>(), 7.0F);
+      });
       layer.forward({q, k, k}, run, saved, {.out = out});
       layer.backward(saved, {.out = out}, {.q = dq, .k = dk}, gradients);
       for (float value : dq.values<float>()) EXPECT_EQ(value, 0);
       for (float value : dk.values<float>()) EXPECT_EQ(value, 0);
-      if (sizes[2] == 0) {  // no key: the bias of the last projection remains
+      const bool no_keys = sizes[2] == 0;  // then the bias of the last projection remains
+      for_each_parameter(layer, gradients, [&](const auto& p, Tensor& gradient) {
+        if (no_keys && &gradient == &gradients.o.bias) return;
+        for (float value : gradient.values<float>()) EXPECT_EQ(value, 0) << p.name;
+      });
+      if (no_keys) {
         const auto bias = layer.parameters().o.bias.values<float>();
         for (std::size_t n = 0; n < out.values<float>().size(); ++n) {
           EXPECT_EQ(out.values<float>()[n], bias[n % 4]);
+        }
+        for (std::size_t n = 0; n < bias.size(); ++n) {  // the sum over the six rows of dout
+          EXPECT_FLOAT_EQ(gradients.o.bias.values<float>()[n], 6 * bias[n]);
         }
       }
     }

@@ -34,7 +34,7 @@ class Seed002 : public testing::Test {
     Tensor out(DType::kFloat32, {2, 1, 4});
     layer.forward({q_, k_, v_, lengths_}, run, saved, {.out = out});
     const std::vector<double> want{2, 3, 4, 5, 10, 11, 12, 13};
-    // The bound is for sums of up to six products with values to 21, rounded a few times in
+    // The bound is for sums of up to six products with values to 23, rounded a few times in
     // float32.
     EXPECT_TRUE(compare("out", out, want, {4e-7, 0}, "toy of seed 002"));
   }
@@ -61,7 +61,7 @@ TEST_F(Seed002, BilinearGivesThemToo) {
   expect_toy(layer);
 }
 
-// The PyTorch listing swaps W_k and W_q; the library follows equation 10.1.7.
+// The PyTorch listing of seed 002 swaps W_k and W_q; the library follows its equation 10.1.7.
 TEST(Seeds, AdditiveProjectsQueriesWithWq) {
   AdditiveAttention layer(3, 2, 4, 0, DType::kFloat64);
   initialise(layer, 5);
@@ -251,8 +251,8 @@ TEST(Seed001, WideFormGivesEqualWordsEqualRowsAndTheLiteralMergeDoesNot) {
   EXPECT_TRUE(compare("row 4", slice(y, 1, 4, 5), the, {}, "the two rows of \"the\""));
   EXPECT_FALSE(compare("row 1", slice(y, 1, 1, 2), the, {1e-3, 1e-3}, "the and cat"));
 
-  // The expected array is as typed in the seed: out [B*H,T,k].transpose(1, 2) read as [B,T,H*k],
-  // without going through [B,H,T,k].
+  // The library merges heads as seed 001 means it. `typed` merges them as its code does, which
+  // differs: out [B*H,T,k].transpose(1, 2) is read as [B,T,H*k], without going through [B,H,T,k].
   const auto& p = layer.parameters();
   const std::vector<double> words = values_of(x);
   const Sizes s{1, 6, 6, 8, 50};

@@ -52,7 +52,7 @@ inline std::vector<std::uint8_t> bytes_of(const Tensor& tensor) {
   return bytes;
 }
 
-// Adds the bytes of other tensors.
+// Appends the bytes of the tensors, one after the other.
 inline void add_bytes(std::vector<std::uint8_t>& to, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* tensor : tensors) {
     const auto more = bytes_of(*tensor);

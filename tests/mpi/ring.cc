@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started by mpirun: attention over MPI has the bits of one process, which each rank computes for
-// comparison. Exits with 1 if they differ.
+// A program for mpirun: tests that attention over MPI has the bits of one process, which each rank
+// computes for comparison. Exits with 1 if they differ, or if there are not as many ranks as its
+// argument says.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ using qkv::Index;
 using qkv::Sharding;
 using qkv::Tensor;
 
-constexpr Index kPart = 512;
+constexpr Index kPart = 512;  // rows of a part; parts begin at multiples of kShardKeys
 constexpr Index kHeads = 2;
 
 Tensor normal(const qkv::Dims& shape, std::uint32_t seed) {
@@ -31,7 +32,7 @@ Tensor normal(const qkv::Dims& shape, std::uint32_t seed) {
   return x;
 }
 
-// The rows of this rank, which are those of two parts.
+// The rows of one rank: those of two parts of the sequence, by their numbers.
 struct Rows {
   Index parts[2];
 
@@ -49,10 +50,15 @@ struct Rows {
 
 int failures = 0;
 
-void check(const char* what, const Tensor& got, const Tensor& want) {
-  const auto bytes = static_cast<std::size_t>(got.element_count()) * sizeof(float);
-  if (std::memcmp(got.view().data(), want.view().data(), bytes) == 0) return;
-  std::printf("%s differs\n", what);
+// Compares the result of a rank with its rows of the result of one process. `where` names the rank
+// and the sharding.
+void check(const std::string& where, const char* what, const Tensor& got, const Tensor& want) {
+  const auto bytes = static_cast<std::size_t>(want.element_count()) * sizeof(float);
+  if (got.shape() == want.shape() &&
+      std::memcmp(got.view().data(), want.view().data(), bytes) == 0) {
+    return;
+  }
+  std::printf("%s: %s differs\n", where.c_str(), what);
   ++failures;
 }
 
@@ -82,7 +88,7 @@ void run(int rank, int count, Sharding sharding) {
   Tensor own_dq(DType::kFloat32, own_q.shape());
   Tensor own_dk(DType::kFloat32, own_k.shape());
   Tensor own_dv(DType::kFloat32, own_v.shape());
-  // Ranks that come at other times.
+  // Ranks call at different times.
   std::this_thread::sleep_for(std::chrono::milliseconds(30 * (rank % 3)));
   qkv::mpi::attention(MPI_COMM_WORLD, {own_q, own_k, own_v}, options,
                       {.out = own_out, .lse = own_lse}, sharding);
@@ -90,14 +96,17 @@ void run(int rank, int count, Sharding sharding) {
   qkv::mpi::attention_backward(MPI_COMM_WORLD, {own_q, own_k, own_v}, options, {own_out, own_lse},
                                {.out = own_dout}, {.q = own_dq, .k = own_dk, .v = own_dv},
                                sharding);
-  check("out", own_out, own.of(out));
-  check("lse", own_lse, own.of(lse));
-  check("dq", own_dq, own.of(dq));
-  check("dk", own_dk, own.of(dk));
-  check("dv", own_dv, own.of(dv));
+  const std::string where = "rank " + std::to_string(rank) + " of " + std::to_string(count) +
+                            (sharding == qkv::kZigzag ? ", zigzag" : ", contiguous");
+  check(where, "out", own_out, own.of(out));
+  check(where, "lse", own_lse, own.of(lse));
+  check(where, "dq", own_dq, own.of(dq));
+  check(where, "dk", own_dk, own.of(dk));
+  check(where, "dv", own_dv, own.of(dv));
 }
 
-// A rank's error is thrown on all, and the ranks go on.
+// Checks that one rank's error is thrown on all ranks. The last call of run() in main() checks that
+// the ranks can be used again.
 void check_errors(int rank, int count) {
   const Tensor x = normal({1, 1, kPart, 8}, 1);
   Tensor out(DType::kFloat32, x.shape());
@@ -128,6 +137,10 @@ int main(int argc, char** argv) {
   int count = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &count);
+  if (argc != 2 || std::to_string(count) != argv[1]) {
+    std::printf("rank %d: there are %d ranks\n", rank, count);
+    MPI_Abort(MPI_COMM_WORLD, EXIT_FAILURE);
+  }
   run(rank, count, qkv::kContiguous);
   run(rank, count, qkv::kZigzag);
   check_errors(rank, count);

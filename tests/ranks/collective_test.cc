@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests what all ranks exchange, for every number of ranks up to nine.
+// Tests the exchanges among all ranks, most of them for every number of ranks from one to nine.
 #include "ranks/collective.h"
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include <qkv/tensor.h>
 
 #include "tests/ranks/thread_ranks.h"
+#include "tests/support/errors.h"
 
 namespace qkv::ranks {
 namespace {
@@ -25,6 +27,37 @@ void on_any_number(const F& f) {
       ThreadRanks::run(count, {sending, 20}, f);
     }
   }
+}
+
+// The tests' own ranks.
+TEST(ThreadRanks, EndAWaitForARankThatHasEnded) {
+  const auto error = [](Sending sending, const auto& first, const auto& second) {
+    return test::message_of<std::logic_error>([&] {
+      ThreadRanks::run(2, {.sending = sending}, [&](Ranks& ranks) {
+        std::byte byte{7};
+        if (ranks.rank() == 0) {
+          first(ranks, byte);
+        } else {
+          second(ranks, byte);
+        }
+      });
+    });
+  };
+  const auto nothing = [](Ranks&, std::byte&) {};
+  const auto send = [](Ranks& ranks, std::byte& byte) {
+    ranks.send({&byte, 1}, 1 - ranks.rank(), 0)->wait();
+  };
+  const auto receive = [](Ranks& ranks, std::byte& byte) {
+    ranks.receive({&byte, 1}, 1 - ranks.rank(), 0)->wait();
+  };
+  const std::string ended = "a rank waited for one that had ended";
+  for (const Sending sending : {Sending::kBuffered, Sending::kRendezvous}) {
+    EXPECT_EQ(error(sending, receive, nothing), ended);
+    EXPECT_EQ(error(sending, nothing, receive), ended);
+    EXPECT_EQ(error(sending, send, receive), "");
+  }
+  EXPECT_EQ(error(Sending::kRendezvous, send, nothing), ended);
+  EXPECT_EQ(error(Sending::kBuffered, send, nothing), "a message was not received");
 }
 
 TEST(Shares, CoverEverythingOnce) {
@@ -95,7 +128,7 @@ TEST(Collective, AnErrorIsThrownByTheLowestRankThatHasOne) {
   }
 }
 
-// Rows that are divided in every way, some ranks without any.
+// Ten rows move from each division among four ranks to each; in some a rank has no rows.
 TEST(Collective, MovesRows) {
   const std::vector<std::vector<Index>> divisions{
       {0, 4, 4, 9, 10}, {0, 0, 0, 10, 10}, {0, 3, 6, 8, 10}, {0, 10, 10, 10, 10}};

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -13,7 +14,10 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
+#include <span>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -33,11 +37,12 @@ class ThreadRanks {
  public:
   struct Options {
     Sending sending = Sending::kRendezvous;
-    int most_delay_us = 0;  // a random pause before each message is sent
+    int most_delay_us = 0;  // the longest random pause before a message is sent
   };
 
-  // Calls f(ranks) on `count` threads. Rethrows the exception of the lowest rank whose own it is:
-  // ranks that wait for one that has failed throw, too.
+  // Calls f(ranks) on `count` threads, one for each rank. Rethrows the exception of the lowest rank
+  // that failed by itself, not because it waited for a rank that had failed. A rank fails if it
+  // waits for one that has ended.
   static void run(int count, const Options& options, const std::function<void(Ranks&)>& f) {
     Hub hub{options};
     std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
@@ -47,6 +52,7 @@ class ThreadRanks {
         One one(hub, rank, count);
         try {
           f(one);
+          hub.end(rank);
         } catch (const OtherFailed&) {
           errors[static_cast<std::size_t>(rank)] = nullptr;
         } catch (...) {
@@ -59,7 +65,6 @@ class ThreadRanks {
     for (const std::exception_ptr& error : errors) {
       if (error) std::rethrow_exception(error);
     }
-    if (hub.failed) throw std::logic_error("a rank waited for one that had ended");
     for (const auto& [stream, messages] : hub.messages) {
       if (!messages.empty()) throw std::logic_error("a message was not received");
     }
@@ -78,7 +83,7 @@ class ThreadRanks {
   using Stream = std::array<int, 3>;  // sender, receiver and channel
   using Queue = std::deque<std::shared_ptr<Message>>;
 
-  // Where a message goes.
+  // The destination of a message.
   struct Place {
     std::span<std::byte> data;
     bool received = false;
@@ -91,30 +96,41 @@ class ThreadRanks {
     std::condition_variable changed{};
     std::map<Stream, Queue> messages{};
     std::map<Stream, std::deque<std::shared_ptr<Place>>> places{};
+    std::set<int> ended{};  // the ranks for which f has returned
     bool failed = false;
 
+    void end(int rank) {
+      const std::scoped_lock lock(mutex);
+      ended.insert(rank);
+      changed.notify_all();
+    }
     void fail() {
       const std::scoped_lock lock(mutex);
       failed = true;
       changed.notify_all();
     }
+    // Waits until `condition` holds, which is up to the rank `other`.
     template <class Condition>
-    void wait(std::unique_lock<std::mutex>& lock, const Condition& condition) {
-      constexpr auto kPatience = std::chrono::minutes(5);  // a deadlock takes longer
-      if (!changed.wait_for(lock, kPatience, [&] { return failed || condition(); })) {
+    void wait(std::unique_lock<std::mutex>& lock, int other, const Condition& condition) {
+      constexpr auto kPatience = std::chrono::minutes(5);  // only a deadlock takes longer
+      const auto is_over = [&] { return condition() || failed || ended.contains(other); };
+      if (!changed.wait_for(lock, kPatience, is_over)) {
         throw std::logic_error("ranks wait for one another");
       }
-      if (!condition()) throw OtherFailed();
+      if (condition()) return;
+      if (failed) throw OtherFailed();
+      throw std::logic_error("a rank waited for one that had ended");
     }
   };
 
   class Sent final : public Transfer {
    public:
-    Sent(Hub& hub, std::shared_ptr<Message> message) : hub_(hub), message_(std::move(message)) {}
+    Sent(Hub& hub, int to, std::shared_ptr<Message> message)
+        : hub_(hub), to_(to), message_(std::move(message)) {}
     void wait() override {
       if (hub_.options.sending == Sending::kBuffered) return;
       std::unique_lock lock(hub_.mutex);
-      hub_.wait(lock, [&] { return message_->received; });
+      hub_.wait(lock, to_, [&] { return message_->received; });
     }
     bool is_done() override {
       const std::scoped_lock lock(hub_.mutex);
@@ -123,6 +139,7 @@ class ThreadRanks {
 
    private:
     Hub& hub_;
+    int to_;
     std::shared_ptr<Message> message_;
   };
 
@@ -135,7 +152,7 @@ class ThreadRanks {
     }
     void wait() override {
       std::unique_lock lock(hub_.mutex);
-      hub_.wait(lock, [&] {
+      hub_.wait(lock, stream_[0], [&] {
         deliver();
         return place_->received;
       });
@@ -192,7 +209,7 @@ class ThreadRanks {
       const std::scoped_lock lock(hub_.mutex);
       hub_.messages[{rank_, to, channel}].push_back(message);
       hub_.changed.notify_all();
-      return std::make_unique<Sent>(hub_, std::move(message));
+      return std::make_unique<Sent>(hub_, to, std::move(message));
     }
     std::unique_ptr<Transfer> receive(std::span<std::byte> data, int from, int channel) override {
       check(from);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // links: qkv_app
-// With format.patch applied: a matrix comes back from a Matrix Market file, and malformed files are
-// refused with their line.
+// Runs with format.patch, which adds Matrix Market files. A matrix that is written to such a file
+// is read back, and an error for a malformed file names the line.
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <qkv/app/array_file.h>

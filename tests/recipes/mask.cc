@@ -3,8 +3,10 @@
 // backward, Every{3} gives the results of the same mask given as an array, for a whole sequence and
 // for a part of one, whose first query and first key have other positions.
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <qkv/qkv.h>
@@ -33,7 +35,7 @@ struct Results {
 
 View rows(Numbers& x) { return View(x.data(), {kRows, kWidth}); }
 
-// Queries from kFirstQuery on and keys from kFirstKey on of a longer sequence.
+// A part of a sequence has its queries from kFirstQuery on and its keys from kFirstKey on.
 constexpr Index kFirstQuery = 100;
 constexpr Index kFirstKey = 20;
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// With result.patch applied: max_weight on every path of this processor, against the weights, with
-// and without a sink; alone, in a plan that runs again, and its errors.
+// Runs with result.patch, which adds max_weight. On every path of this processor, with and without
+// a sink, max_weight is the largest of the weights, and a plan that writes nothing else gives the
+// same bits. Wrong arrays for it are errors.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <qkv/qkv.h>
@@ -30,7 +33,7 @@ Numbers numbers(double step) {
 View rows(Numbers& x) { return View(x.data(), {kRows, kWidth}); }
 View each(Numbers& x) { return View(x.data(), {kRows}); }
 
-// The largest weight of each query, from all of them; the sink has what they leave.
+// The largest weight of each query. The weight of a sink is 1 minus the sum of the others.
 Numbers largest(const Numbers& weights, bool with_sink) {
   Numbers all;
   for (auto row = weights.begin(); row != weights.end(); row += kRows) {

@@ -71,8 +71,8 @@ TEST_F(Contexts, RefuseTheirOwnTasks) {
 }
 
 TEST_F(Contexts, OnlyOneOfManyThreadsGetsIt) {
-  // The numbers are not atomic, and the atomic ones are relaxed, so the context alone synchronises
-  // the threads.
+  // `total` and `calls` are not atomic, and the atomic variables are relaxed, so the context alone
+  // synchronises the threads.
   Context context;
   int total = 0;
   std::vector<int> calls(4, 0);

@@ -42,8 +42,8 @@ void wait_for_threads(std::ptrdiff_t count) {
   while (thread_count() != count) std::this_thread::yield();
 }
 
-// Returns the number of threads before the test starts any. A sanitizer may start one with the
-// first.
+// Returns the number of threads before the test starts any. A sanitizer may start a thread of its
+// own with the first, so one is started and ended before.
 std::ptrdiff_t settled_thread_count() {
   pid_t number = 0;
   std::thread([&] { number = ::gettid(); }).join();

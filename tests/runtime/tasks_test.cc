@@ -132,7 +132,7 @@ TEST_F(Tasks, AfterAnExceptionNoTaskStarts) {
           call.for_each_task(100'000, [&](Index task, Arena&) {
             ++started;
             if (task == 10) throw std::range_error("ten");
-            // The tasks that others begin in the meantime end when the body that threw has
+            // Tasks that other workers begin in the meantime last until the body that threw has
             // returned.
             while (task > 10 && others > 0 && noting.returned() == 0) std::this_thread::yield();
           });
@@ -253,7 +253,7 @@ TEST_F(Tasks, ComputeInTheCallersFloatingPointEnvironment) {
 }
 
 TEST_F(Tasks, LeaveTheCallersThreadsAsTheyWere) {
-  // In between, a caller's thread that rounds downward runs tasks.
+  // The caller's parallel_for runs the tasks on a thread that rounds downward.
   static std::atomic<int> changed;
   changed = 0;
   Context context(Executor(
@@ -306,7 +306,8 @@ TEST_F(Tasks, AnExecutorsOwnExceptionIsPassedOn) {
     call.for_each_task(5, [](Index, Arena&) {});
   };
   EXPECT_EQ(message_of<std::range_error>(call_it), "no threads today");
-  EXPECT_EQ(message_of<std::range_error>(call_it), "no threads today") << "given back";
+  EXPECT_EQ(message_of<std::range_error>(call_it), "no threads today")
+      << "the context must be usable after an error";
 }
 
 TEST_F(Tasks, TenThousandTinyCalls) {

@@ -11,13 +11,13 @@
 
 #include <qkv/qkv.h>
 
-// The listings of the documents, step by step in their order, errors included, in float64. Their
-// torch.bmm and matmul are batch_dot, their softmax is softmax.
+// The listings of the four documents (docs/seeds.md) in float64, step by step and with their
+// errors. batch_dot stands for torch.bmm and matmul.
 namespace qkv::test {
 
 inline Tensor zeros(const Dims& shape) { return {DType::kFloat64, shape}; }
 
-// Normal numbers, the same for the same seed.
+// Returns normally distributed numbers that depend only on the seed.
 inline Tensor any(const Dims& shape, std::uint64_t seed) {
   Tensor result = zeros(shape);
   std::mt19937_64 random(seed);
@@ -26,7 +26,7 @@ inline Tensor any(const Dims& shape, std::uint64_t seed) {
   return result;
 }
 
-// a [..,n,l] by b [..,l,m] (transposed: [..,m,l]).
+// Multiplies a [..,n,l] by b [..,l,m] (transposed: [..,m,l]).
 inline Tensor bmm(const ConstView& a, const ConstView& b, Transpose transpose_b = Transpose::kNo) {
   Dims shape = a.shape();
   shape[a.rank() - 1] = b.size(transpose_b == Transpose::kNo ? -1 : -2);
@@ -133,7 +133,7 @@ inline Tensor equation_7(const Tensor& query, const Tensor& key,
 
 // ---- 003, MultiheadAttentionLayer ---------------------------------------------------------------
 
-// x [B,T,n] without padding. F.dropout is drawn where `dropout` says.
+// The layer for x [B,T,n] without padding. `dropout` stands for F.dropout.
 inline Tensor literal_split_form(const Tensor& x, const MultiHeadAttention::Parameters& p,
                                  Index heads, const Dropout& dropout) {
   const Dims with_heads{x.size(0), x.size(1), heads, x.size(2) / heads};

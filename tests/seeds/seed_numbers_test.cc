@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers printed in the four documents, computed again; and that a wrong one is found.
+// Tests that the library computes the numbers printed in the four documents (docs/seeds.md), and
+// that a wrong number is found.
 #include "commands/about/seed_numbers.h"
 
 #include <algorithm>
@@ -96,7 +97,8 @@ TEST(SeedTable, IsReportedAsAWhole) {
   EXPECT_EQ(report.numbers, 186);
   EXPECT_EQ(report.disagreeing, 0) << report.worst;
   EXPECT_GT(report.largest_difference, 0);
-  EXPECT_LE(report.largest_difference, 0.5e-4);  // most are printed with four decimals
+  // Half a unit of the fourth decimal: only exact numbers have fewer decimals.
+  EXPECT_LE(report.largest_difference, 0.5e-4);
   EXPECT_NE(report.worst, "");
 }
 
@@ -189,8 +191,8 @@ TEST(WrongSeedTable, IsRefused) {
 
 // ---- the drawn numbers ------------------------------------------------------------------------
 
-// Of the weights that document 002 drew (lines 75-85) only the zeros have rows; with any draw each
-// row of weights sums to 1 and is live exactly up to its length.
+// The table has no weights that document 002 drew (lines 75-85), except zeros. For any drawn
+// scores, each row of weights must sum to 1 and be positive exactly up to its length.
 TEST(DrawnWeights, SumToOne) {
   const std::vector<std::int64_t> lengths{2, 3};
   for (const double size : {0.5, 5.0, 500.0}) {

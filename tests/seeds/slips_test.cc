@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the four documents type something else than they mean: their listings, literally, against
-// what this library does.
+// Compares listings of the four documents (docs/seeds.md), as typed, with this library: where the
+// two agree, and where they differ.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -21,8 +21,8 @@
 namespace qkv::test {
 namespace {
 
-constexpr Bound kRounding{1e-12, 1e-13};  // sums of at most 400 products in float64
-constexpr Bound kSame{1e-3, 1e-3};        // what differs by a slip is further apart
+constexpr Bound kRounding{1e-12, 1e-13};  // sums of at most 16 products in float64
+constexpr Bound kBelowSlip{1e-3, 1e-3};   // a slip changes some number by more
 
 // ---- 000: what comes back is after dropout ------------------------------------------------------
 
@@ -45,9 +45,9 @@ TEST(Seed000, ReturnedWeightsAreThoseAfterDropout) {
   }
   EXPECT_GT(gone, 0);
   EXPECT_LT(gone, 24);
-  // The listing returns p_attn of the second line: dropout(p_attn), matmul(p_attn, value).
+  // The listing replaces p_attn by dropout(p_attn), multiplies it by the values and returns it.
   EXPECT_TRUE(compare("out", out, values_of(bmm(dropped, v)), kRounding, "dropped weights"));
-  EXPECT_FALSE(compare("out", out, values_of(bmm(weights, v)), kSame, "weights before"));
+  EXPECT_FALSE(compare("out", out, values_of(bmm(weights, v)), kBelowSlip, "weights before"));
 }
 
 // ---- 000, 002, 003: masking by a large negative score -------------------------------------------
@@ -63,8 +63,8 @@ constexpr std::array kFills{Fill{"000", -1e9}, Fill{"002", -1e6}, Fill{"003", -1
 
 class MaskByFill : public testing::TestWithParam<Fill> {
  protected:
-  // Two entries of three queries and five keys; 1 = may attend. The last query of entry 1 sees
-  // nothing.
+  // Two batch entries of three queries and five keys; 1 = may attend. The last query of entry 1 may
+  // attend to no key.
   const std::vector<std::uint8_t> keep_{1, 1, 0, 0, 1, /**/ 0, 1, 1, 1, 1, /**/ 1, 1, 1, 1, 1,
                                         0, 0, 1, 0, 0, /**/ 1, 0, 1, 0, 1, /**/ 0, 0, 0, 0, 0};
   const ConstView keep_view_{keep_.data(), {2, 3, 5}};
@@ -111,7 +111,7 @@ TEST_P(MaskByFill, PicksWhatIsMaskedWhereScoresLieBelowTheFill) {
   for (double& x : k.values<double>()) x = -GetParam().value;
   const std::vector<double> literal = values_of(literal_weights(q, k));
   const std::vector<double> got = values_of(weights(q, k));
-  // Query 0 of entry 0 may attend to keys 0, 1 and 4; the literal one attends to 2 and 3.
+  // Query 0 of entry 0 may attend to keys 0, 1 and 4; the listing attends to 2 and 3.
   const std::vector<double> masked(literal.begin(), literal.begin() + 5);
   EXPECT_EQ(masked, (std::vector<double>{0, 0, 0.5, 0.5, 0}));
   for (std::size_t j : {0U, 1U, 4U}) EXPECT_NEAR(got[j], 1.0 / 3, 1e-15);
@@ -172,7 +172,7 @@ TEST(Seed002, ALengthOfZeroIsUniformThereAndZeroHere) {
     EXPECT_NEAR(weights.values<double>()[n], literal[n], 1e-15);
   }
 
-  // The layer: the mean of all values there, nothing here.
+  // For a length of 0 the output of the listing's layer is the mean of all values, and here 0.
   const Tensor q = any({2, 1, 2}, 6);
   const Tensor k = any({2, 4, 2}, 7);
   const Tensor v = any({2, 4, 3}, 8);
@@ -220,7 +220,7 @@ TEST_F(SwappedWeights, HereTheyAreThoseOfEquation7) {
 
 TEST_F(SwappedWeights, ThereTheyAreOthersUnlessSwappedBack) {
   const Tensor literal = literal_mlp_scores(q_, k_, layer_.parameters());
-  EXPECT_FALSE(compare("scores", scores_of(layer_), values_of(literal), kSame, "as typed"));
+  EXPECT_FALSE(compare("scores", scores_of(layer_), values_of(literal), kBelowSlip, "as typed"));
   AdditiveAttention swapped(4, 4, 6, 0, DType::kFloat64);
   swapped.parameters().w_q = contiguous(ConstView(layer_.parameters().w_k));
   swapped.parameters().w_k = contiguous(ConstView(layer_.parameters().w_q));
@@ -277,7 +277,7 @@ TEST_F(SplitForm, HasNoDropoutInEvaluation) {
   EXPECT_EQ(run.step, 0U);
 }
 
-// F.dropout(alpha, p=0.1) drops whatever the mode is, as a layer in training does.
+// F.dropout(alpha, p=0.1) drops in every mode, as the layer here does only in training.
 TEST_F(SplitForm, AsTypedDropsAlways) {
   const MultiHeadAttention tenth = layer({});
   RunState evaluate{Mode::kEvaluate, 3};
@@ -289,11 +289,11 @@ TEST_F(SplitForm, AsTypedDropsAlways) {
   EXPECT_NE(first.out, second.out);
   EXPECT_NE(first.out, meant);
   const auto gone = std::count(first.dropped.begin(), first.dropped.end(), 0.0);
-  EXPECT_GT(gone, 5);  // of 288 about 29
+  EXPECT_GT(gone, 5);  // about 29 of 288
   EXPECT_LT(gone, 60);
 
   const Tensor literal = literal_split_form(x_, tenth.parameters(), 4, {0.1, 14});
-  EXPECT_FALSE(compare("out", literal, meant, kSame, "as typed"));
+  EXPECT_FALSE(compare("out", literal, meant, kBelowSlip, "as typed"));
   const Tensor undropped = literal_split_form(x_, tenth.parameters(), 4, {});
   EXPECT_TRUE(compare("out", undropped, meant, kRounding, "as typed, without dropout"));
 }

@@ -31,12 +31,12 @@ void expect_equal_words_equal_rows(const Tensor& x) {
   const WideForm form = literal_wide_form(x, layer.parameters());
 
   const auto row = [](const Tensor& y, Index i) { return slice(ConstView(y), 1, i, i + 1); };
-  // Here: the same word, the same bits; another word, another row.
+  // The library gives equal words equal rows, and another word another row.
   EXPECT_TRUE(compare("row 4", row(out, 4), values_of(row(out, 0)), {}, "the and the"));
   EXPECT_FALSE(compare("row 1", row(out, 1), values_of(row(out, 0)), {1e-3, 1e-3}, "cat and the"));
-  // The listing gives this when it merges heads as it means to,
+  // The listing agrees if it merges heads as the document means it.
   EXPECT_TRUE(compare("out", out, values_of(form.meant), {1e-12, 1e-13}, "meant"));
-  // and as typed mixes positions with heads.
+  // The listing as typed mixes positions with heads.
   EXPECT_FALSE(compare("row 4", row(form.literal, 4), values_of(row(form.literal, 0)), {1e-3, 1e-3},
                        "the and the, as typed"));
   EXPECT_FALSE(compare("out", out, values_of(form.literal), {1e-3, 1e-3}, "as typed"));
@@ -58,7 +58,7 @@ std::filesystem::path vectors_file() {
   return data / "glove.6B.50d.top5050.txt";
 }
 
-// [1,6,50] of the first six words' vectors; nothing when a word has none.
+// The vectors of the words, [1,words,50]; nothing if a word has none.
 std::optional<Tensor> vectors_of(const std::vector<std::string>& words, std::ifstream& file) {
   std::map<std::string, std::vector<double>> found;
   for (const std::string& word : words) found[word];

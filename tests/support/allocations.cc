@@ -8,8 +8,8 @@
 #include <new>
 
 // Every form of the operators is replaced, because a sanitizer's own versions would bypass this
-// file. They are in a separate file so that they are not inlined; gcc 12 would then report new and
-// free() as a mismatch.
+// file. They are in a separate file so that they are not inlined: gcc 12 reports an inlined pair of
+// new and free() as a mismatch.
 namespace {
 
 using std::align_val_t;

@@ -178,8 +178,8 @@ class Guarded {
     element_byte_.assign(bytes.size(), false);
   }
 
-  // Numbers are little-endian: sign and exponent are in the last bytes. If these bits and the
-  // highest bit of the mantissa are 1, the value is a quiet NaN whatever the other bits.
+  // Numbers are little-endian: the exponent is in the last two bytes. If its bits and the highest
+  // bit of the mantissa are 1, the value is a quiet NaN whatever the other bits.
   static void write_nans(std::span<std::uint8_t> bytes, DType dtype) {
     const std::size_t size = dtype == DType::kComplex128 ? sizeof(double) : size_of(dtype);
     const std::uint8_t second = dtype == DType::kFloat16    ? 0

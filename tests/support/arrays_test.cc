@@ -14,7 +14,7 @@ namespace {
 
 const std::vector<Dims> kShapes{{}, {1}, {5}, {3, 4}, {2, 3, 4}, {2, 1, 3, 2}, {0}, {2, 0, 3}};
 
-// Calls f(array, text) for each dtype, layout and shape.
+// Calls f(array, layout, text) for each dtype, layout and shape.
 template <class F>
 void for_each_array(const F& f) {
 #define QKV_ARRAYS(name, type, text)                                                      \
@@ -112,7 +112,7 @@ TEST(Guarded, PoisonIsNanAndDiffersBetweenArrays) {
   for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     const Guarded a(dtype, {3, 4}, Layout::kSliced);
     const Guarded b(dtype, {3, 4}, Layout::kSliced);
-    for (Index n = -20; n < 70; ++n) {  // the last element is 42, the bands 32 or more
+    for (Index n = -20; n < 70; ++n) {  // element 42 is the last; a band has 32 or more
       const bool element = n >= 0 && n < 54 && n % 18 < 8 && n % 2 == 0;
       EXPECT_EQ(std::isnan(core::load<double>(dtype, a.view().data(), n)), !element)
           << name_of(dtype) << " " << n;

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
 #include <qkv/target.h>
+
+#include "kernels/target.h"
 
 namespace qkv::test {
 namespace {
@@ -38,11 +42,11 @@ std::string asked_target() {
 }
 
 bool asks_for_known_target() {
-  for (const char* name :
-       {"amx", "avx512bf16", "avx512", "avx2", "sse4", "neon", "amx-emulated", "reference"}) {
-    if (asked_target() == name) return true;
-  }
-  return false;
+#define QKV_NAME(with, enumerator, name, highway) name,
+  constexpr std::string_view kNames[] = {QKV_FOR_EACH_TARGET(QKV_NAME, )
+                                             QKV_FOR_EACH_ABSENT_TARGET(QKV_NAME, ) "reference"};
+#undef QKV_NAME
+  return std::find(std::begin(kNames), std::end(kNames), asked_target()) != std::end(kNames);
 }
 
 }  // namespace qkv::test

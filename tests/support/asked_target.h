@@ -6,8 +6,8 @@
 
 namespace qkv::test {
 
-// Programs that link this file run once per CPU target, with QKV_TARGET in the environment. Their
-// tests are skipped if this CPU lacks the target.
+// Link asked_target.cc to a program whose tests run again for other CPU targets, each named by
+// QKV_TARGET in the environment: the tests are skipped if this CPU lacks the target.
 
 // Returns the requested target, QKV_TARGET, or "" if it is not set.
 std::string asked_target();

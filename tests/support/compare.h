@@ -21,7 +21,7 @@
 #include "core/shapes.h"
 #include "core/storage.h"
 
-// The comparator of all tests.
+// The comparison of an array of any dtype and layout with expected values.
 namespace qkv::test {
 
 // The bound of |got - want| <= absolute + relative * |want|. {0, 0} means equal (0 equals -0).

@@ -9,14 +9,14 @@
 namespace qkv::test {
 
 // Sums in the order of sums over channels (docs/semantics.md), independently of the library: blocks
-// of 64 terms, each from zero, are added in ascending order. add(n, sum) returns the sum with term
-// n added.
+// of 64 terms, or of `size`, each from zero, are added in ascending order. add(n, sum) returns the
+// sum with term n added.
 template <class T, class Add>
-T sum_in_blocks(Index count, const Add& add) {
+T sum_in_blocks(Index count, const Add& add, Index size = 64) {
   T total = 0;
-  for (Index start = 0; start < count; start += 64) {
+  for (Index start = 0; start < count; start += size) {
     T block = 0;
-    for (Index n = start; n < std::min(count, start + 64); ++n) block = add(n, block);
+    for (Index n = start; n < std::min(count, start + size); ++n) block = add(n, block);
     total = start == 0 ? block : total + block;
   }
   return total;

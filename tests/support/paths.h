@@ -13,9 +13,8 @@ namespace qkv::test {
 
 inline constexpr std::string_view kReferencePath = "reference";
 
-// Returns the paths that a context may be forced to, one per CPU target available here, the
-// reference last. There is none for targets whose kernels are those of avx512 except for attention
-// of bfloat16.
+// Returns paths that a context may be forced to: one for each CPU target available here, the
+// reference last. Targets that differ from avx512 only in products of BF16 are left out.
 inline std::vector<std::string> paths() {
   std::vector<std::string> names;
   for (const std::string_view target : cpu_targets()) {

@@ -3,7 +3,7 @@
 #define QKV_TESTS_SUPPORT_PRECOMPILED_H_
 
 // The headers that nearly every test includes, compiled once for all test programs. Each file still
-// includes the headers that it uses: QKV_UNITY=OFF compiles without this one.
+// includes the headers that it uses: CMAKE_DISABLE_PRECOMPILE_HEADERS=ON compiles without this one.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -12,8 +12,8 @@ namespace qkv::test {
 
 // Random numbers that are the same with every compiler, standard library and libm: integers, and
 // real numbers made of them by single operations of IEEE 754. The numbers are those of SplitMix64
-// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Standard
-// distributions may be applied to it in tests that need not draw the same numbers everywhere.
+// (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014). Tests that
+// need not draw the same numbers everywhere may use this class with standard distributions.
 class Random {
  public:
   using result_type = std::uint64_t;
@@ -36,9 +36,9 @@ class Random {
     return list[static_cast<std::size_t>(whole(0, static_cast<Index>(n) - 1))];
   }
   // Returns a nearly normal number of mean 0 and deviation 1: the sum of four uniform 16-bit
-  // numbers, and a fraction below one such number, so that all bits of a float64 are used.
+  // integers and of a fraction from -0.5 to 0.5, so that all bits of a float64 are used.
   double normal() {
-    constexpr double kDeviation = 37837.22;  // deviation of the sum
+    constexpr double kDeviation = 37837.22;  // standard deviation of the sum
     const std::uint64_t x = (*this)();
     const auto part = [&](int shift) { return static_cast<int>((x >> shift) & 0xFFFF); };
     const int sum = part(0) + part(16) + part(32) + part(48) - 2 * 0xFFFF;

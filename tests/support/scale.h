@@ -35,11 +35,11 @@ inline int test_scale() {
 // True if everything runs, down to the last combination.
 inline bool is_thorough() { return test_scale() == 100; }
 
-// True if long combinations (types and paths that run the same loops) are skipped, as in sanitizer
-// runs.
+// True if long combinations (types and paths that run the same loops) are skipped, as in step
+// sanitize of `make check`.
 inline bool is_brief() { return test_scale() < 5; }
 
-// Returns the number of n repetitions to run at this scale, at least `least`.
+// Returns how many of n repetitions to run at this scale, but at least `least`.
 template <class Number>
 Number at_scale(Number n, Number least = 1) {
   return std::max<Number>(least, static_cast<Number>(n * test_scale() / 100));

@@ -15,7 +15,8 @@
 
 namespace qkv::test {
 
-// Returns the text of the Cancelled that call(context) throws, or "" if it ends in another way.
+// Returns the text of the Cancelled that call(context) throws, or "" if it returns. Other
+// exceptions propagate.
 template <class Call>
 std::string cancelled_by(const std::atomic<bool>& stop, const Call& call, Context context = {}) {
   context.set_stop_flag(&stop);

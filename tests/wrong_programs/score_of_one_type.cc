@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// error: score_mod: write the score as `auto s`: its derivative comes from
+// error: score_mod: write the score as `auto s`, since its derivative comes from
 // lines: 20
 #include <qkv/mods.h>
 

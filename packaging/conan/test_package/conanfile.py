@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and runs somebody else's program with the package."""
+"""Builds and runs a program that uses the package."""
 
 import pathlib
 

@@ -3,9 +3,9 @@
 """Runs the table of invalid calls, tests/errors.tsv, through `qkv attend`.
 
 usage: attend_errors_test.py PROGRAM [TEST ...]
-Each row of `attention` that a command line can express is run: it must end with exit 2 or 3, with
-the library's message in its one line, in the words of the command line, and write nothing. Rows it
-cannot express are counted by reason.
+Each row of `attention` that a command line can express is run. The program must exit with 2 or 3,
+print one line, which has the library's message in the words of the command line, and write no file.
+Rows that a command line cannot express are counted by reason.
 """
 
 import collections
@@ -45,7 +45,8 @@ WORDS = {**{name: option[2:] for name, option in {**NUMBERS, **ARRAYS}.items()},
          "window.left": "LEFT", "window.right": "RIGHT", "diagonal": "causal-offset"}
 
 
-# The library's names of arguments whose values are on the command line: their errors exit with 2.
+# The library's names of arguments whose values are on the command line, not in a file. Errors in
+# them exit with 2.
 OF_THE_COMMAND_LINE = (r"qk_norm\.eps|rotary\.(base|width)|scale|softcap|dropout\.\w+|window\.\w+|top\.count|\w+\.rows|context|out|"
                        r"weights|raw_scores|value_sums")
 

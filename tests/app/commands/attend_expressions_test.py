@@ -10,11 +10,7 @@ import unittest
 
 import numpy as np
 from program import Case
-
-
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
+from random_maps import softmax
 
 
 class Expressions(Case):

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import unittest
 
+import measured
 import numpy as np
 from program import CHECKOUT, PATIENCE, PROGRAM, Case
 
 sys.path.insert(0, str(CHECKOUT / "tests"))
 import oracle_call  # noqa: E402  pylint: disable=wrong-import-position
 
-# The names of results, as the program and the oracle call them.
+# The oracle's names of results, by the program's.
 RESULTS = {"out": "out", "weights": "weights", "dropped": "dropped_weights",
            "scores": "scores_raw", "capped": "scores_capped", "masked": "scores_masked"}
 RESULTS |= {x: x for x in ("lse", "row_max", "entropy", "column_sums", "value_sums", "pooled")}
@@ -34,7 +35,7 @@ PARAMETERS = {"bilinear_w": "W", "additive_wq": "Wq", "additive_wk": "Wk", "addi
 
 
 class Arrays(Case):
-    """Saves random arrays to files of their names."""
+    """Has functions that save random arrays to files, and that run `qkv attend` on them."""
 
     def setUp(self):
         super().setUp()
@@ -57,13 +58,13 @@ class Arrays(Case):
 
 
 class Values(Arrays):
-    """Every option and result against float64; bit-identical on one thread and on two."""
+    """Compares every option and result with float64, and bit for bit one thread with two."""
 
     def check(self, inputs, *arguments, bound=2e-5, **options):
-        """Compares one call; inputs (arrays by name) and options are those of the oracle."""
+        """Compares one call. The oracle has the same `inputs`, arrays by name, and `options`."""
         dtype = inputs["q"].dtype
         arguments = [*arguments, "--pool", "3,4", "--save", ",".join(RESULTS), "--top", "2"]
-        if options.get("packed"):
+        if options.get("packed"):  # has no matrices, which are taken out of the list of --save
             arguments[-3] = ",".join(name for name in RESULTS if name not in MATRICES)
         parameters = {}
         for name, array in inputs.items():
@@ -407,7 +408,7 @@ class Outputs(Arrays):
                          [f"[{b},{h}]" for b in (0, 1) for h in range(4)])
 
     def titles(self, *arguments):
-        """The picture of a call, and the numbers in the titles of its cells, row by row."""
+        """Returns the picture of a call, and the numbers in the titles of its cells by row."""
         self.run_qkv("attend", "q.npy", "k.npy", "v.npy", *arguments, "-o", "x.svg")
         svg = (self.dir / "x.svg").read_text(encoding="utf-8")
         numbers = re.findall(r"<title>\d+ → \d+: (\S+)</title>", svg)
@@ -451,19 +452,12 @@ class Outputs(Arrays):
             self.assertEqual((entry["dtype"], tuple(entry["shape"])), ("float32", data.shape))
             np.testing.assert_array_equal(data, saved[name])
 
+    @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_linear_memory(self):
         self.qkv((6000, 4), (6000, 4), (6000, 4))
-        small = self.peak_bytes("--help")
-        grown = self.peak_bytes("q.npy", "k.npy", "v.npy", "-o", "out.npz") - small
-        self.assertLess(grown, 24 << 20)  # the matrix would take 144 MB
-
-    def peak_bytes(self, *arguments):
-        with subprocess.Popen([PROGRAM, "attend", *arguments], stdout=subprocess.DEVNULL,
-                              cwd=self.dir) as process:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        self.assertEqual(process.returncode, 0)
-        return usage.ru_maxrss * 1024
+        small = self.measure("attend", "--help")
+        large = self.measure("attend", "q.npy", "k.npy", "v.npy", "--threads", 2, "-o", "out.npz")
+        self.assertLess(large.peak - small.peak, 24 << 20)  # the matrix would take 144 MB
 
     def test_a_matrix_of_nearly_all_memory_is_refused(self):
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

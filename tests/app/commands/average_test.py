@@ -96,7 +96,7 @@ class Average(TrainCase):
         self.train("RUN", "--after", "16u", *MORE, "--keep", 3)
 
     def check_mean(self, got, files):
-        """Compares with NumPy's mean in float64, rounded once."""
+        """Compares the file `got` with NumPy's mean in float64, rounded once to float32."""
         got = safetensors(self.dir / got)
         arrays = [safetensors(self.dir / file) for file in files]
         floats = 0
@@ -127,7 +127,7 @@ class Average(TrainCase):
                          (self.dir / files[1]).read_bytes())
 
     def test_of_16_bits(self):
-        """The mean is rounded once more; models of 16 bits are averaged by their stored numbers."""
+        """--dtype rounds the mean once more. A 16-bit model is averaged by its stored numbers."""
         self.run_qkv("average", "RUN", "-o", "mean.safetensors")
         self.run_qkv("average", "RUN", "-o", "half.safetensors", "--dtype", "f16")
         self.run_qkv("average", "half.safetensors", "-o", "again.safetensors")
@@ -167,7 +167,8 @@ class Average(TrainCase):
     def test_other_files_in_its_folder_may_be_written(self):
         """transcripts/bench.md covers the files that may not be written."""
         self.run_qkv("average", "RUN", "-o", "RUN/mean.safetensors")
-        self.run_qkv("average", "RUN", "-o", "RUN/checkpoint-03.safetensors")  # not the run's
+        # The run would name its checkpoint without the 0.
+        self.run_qkv("average", "RUN", "-o", "RUN/checkpoint-03.safetensors")
 
     def test_numbers_that_have_no_mean(self):
         good = self.path("RUN", "best.safetensors").read_bytes()
@@ -197,7 +198,7 @@ class Average(TrainCase):
         self.run_qkv(*call, "bf16")
 
     def test_of_subwords(self):
-        """The subword model is not text, but must be equal in all files."""
+        """Models are averaged only if their subword models, which are bytes, are equal."""
         words = "low lower lowest new newer newest wide wider".split()
         for number, count in enumerate((60, 59)):
             self.file("data.tsv", "".join(f"{words[n % 8]} {words[n % 7]}\t{words[n % 5]} {words[n % 3]}\n"

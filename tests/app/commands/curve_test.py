@@ -17,7 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Drawing:
-    """An SVG of a chart, measured by the labels of its axes."""
+    """An SVG of a chart, whose points are read off by the labels of its axes."""
 
     def __init__(self, path):
         self.root = xml.etree.ElementTree.parse(path).getroot()
@@ -57,7 +57,7 @@ def entry(update, epoch, loss=None, valid=None, bleu=None, end=None, best=False)
 
 
 class Written(Case):
-    """Tests with files that are written here."""
+    """Tests with files train.jsonl that the tests write themselves."""
 
     def setUp(self):
         super().setUp()
@@ -84,7 +84,8 @@ class Written(Case):
     def test_points_are_those_of_the_log(self):
         picture = self.drawing("RUN")
         self.assertLessEqual(picture.width, 800)
-        loss = [(100, 4.5), (200, 3.5), (300, 2.5), (500, 2)]  # without that of an end
+        # The training loss at update 250, where a run ended, is not drawn.
+        loss = [(100, 4.5), (200, 3.5), (300, 2.5), (500, 2)]
         valid = [(100, 4.25), (200, 3), (250, 2.9), (300, 2.75), (500, 2.5)]
         bleu = [(100, 0), (200, 10), (250, 12), (300, 30), (500, 20)]
         self.near_points(picture.points(0, 0), loss)
@@ -150,6 +151,7 @@ class Written(Case):
         self.assertEqual(path.count("M"), 2)
 
     def test_numbers_a_rounding_apart(self):
+        # An axis is drawn even if its numbers differ only by rounding.
         for last in (1.0000000000000002, 1.0):
             self.log("RUN", entry(1, 0, 1.0) + entry(2, 1, last))
             self.near_points(self.drawing("RUN").points(0, 0), [(1, 1), (2, 1)])
@@ -159,12 +161,13 @@ class Written(Case):
         self.run_qkv("curve", "RUN")
 
     def test_next_to_no_time(self):
+        # An axis of time is drawn even up to the least positive number of float64.
         self.log("RUN", '{"epoch": 0, "update": 1, "seconds": 5e-324, "loss": 1.0}\n')
         self.assertEqual(self.drawing("RUN", "--x", "time").points(0, 0), [(0, 1)])
         self.run_qkv("curve", "RUN", "--x", "time")
 
     def test_best_at_an_end_is_gone_once_the_run_goes_on(self):
-        """A best at an end is discarded on resuming, as the state is from before that end."""
+        """A best at the end of a run does not count once the run goes on from before that end."""
         before = entry(100, 1, 4.0, 3.0, 10.0, best=True)
         end = entry(150, 1, 4.0, 2.0, 30.0, end="budget", best=True)
         after = entry(200, 2, 3.0, 2.5, 5.0)
@@ -197,6 +200,7 @@ class Written(Case):
             picture = self.drawing("RUN")
             labels = [text for name, text in picture.texts.items() if re.fullmatch(r"x\d+", name)]
             self.assertGreaterEqual(len(labels), 2)
+            # Half the width of a label, with 6.02 pixels a character.
             ends = [(float(label.get("x")), 3.01 * len(label.text)) for label in labels]
             for (x, half), (right, more) in zip(ends, ends[1:], strict=False):
                 self.assertGreater(right - more - (x + half), 9, [label.text for label in labels])
@@ -208,6 +212,7 @@ class Written(Case):
                     self.assertGreater(abs(upper - lower), 12)
 
     def test_what_pictures_do_not_have_is_a_gap(self):
+        # Charts do not draw numbers of 1e15 and more (kMostDrawn).
         self.log("RUN", entry(1, 0, 1e20) + entry(100, 1, 3.0))
         self.near_points(self.drawing("RUN").points(0, 0), [(100, 3)])
 

@@ -16,7 +16,8 @@ from program import PATIENCE, PROGRAM, Case
 
 class Demo(Case):
     def test_fits_a_screen_and_needs_nothing(self):
-        done = self.run_qkv("demo", "--tokens", 2048, env={"PATH": ""})  # `make run` takes the default
+        # The default of `make run`, 16,384 tokens, takes longer.
+        done = self.run_qkv("demo", "--tokens", 2048, env={"PATH": ""})
         lines = done.out.splitlines()
         self.assertLessEqual(len(lines), 45)
         self.assertLessEqual(max(map(len, lines)), 100)
@@ -125,7 +126,7 @@ class Demo(Case):
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             with subprocess.Popen([PROGRAM, "demo", "--tokens", "65536"], stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, cwd=self.dir) as process:
-                process.stdout.readline()  # the first part is there before the second begins
+                process.stdout.readline()  # the program prints one part before it begins the next
                 process.send_signal(signal_number)
                 _, errors = process.communicate(timeout=PATIENCE)
             self.assertEqual((process.returncode, errors), (128 + signal_number, b""))

@@ -7,7 +7,6 @@ usage: gen_test.py PROGRAM [TEST ...]
 
 import collections
 import datetime
-import os
 import re
 import resource
 import signal
@@ -72,6 +71,7 @@ def day_in_words(words):
     return 0, words
 
 
+# Returns the day of [1987, 5, 3], [3, 5, 1987] or [19870503], each a text of digits.
 def numbers_alone(numbers):
     if len(numbers) == 1:
         numbers = [numbers[0][:4], numbers[0][4:6], numbers[0][6:]]
@@ -81,7 +81,7 @@ def numbers_alone(numbers):
 
 
 def parse(text):
-    """Returns the day of a spelling; fails for one that does not match the description."""
+    """Returns the day of a spelling; fails for one that the help of `qkv gen` does not describe."""
     pieces = re.findall(r"\d+(?:st|nd|rd|th)(?![a-z])|[a-z]+|\d+", text.lower())
     numbers = [piece for piece in pieces if piece[0].isdigit()]
     words = [piece for piece in pieces if piece not in numbers and piece not in FILLERS]
@@ -112,7 +112,7 @@ def ending(day):
 
 
 def shape(text):
-    """Returns the form of a spelling: its text without the day's names and digits."""
+    """Returns the form of a spelling: its text with a mark for each name, number word and digit."""
     for names, mark in ((MONTHS, "M"), (WEEKDAYS, "W"), (ORDINALS + ["thirtieth"], "O"),
                         (CARDINALS + TENS[2:] + ["hundred", "thousand"], "C")):
         text = re.sub(rf"\b({'|'.join(names)})\b", mark, text.lower())
@@ -153,7 +153,7 @@ class Gen(Case):
                                    (collections.Counter(day.weekday() for day in days), 7)):
             mean = len(days) / deviations
             self.assertEqual(len(values), deviations)
-            for value, count in values.items():
+            for value, count in values.items():  # at most five standard deviations off
                 self.assertLess(abs(count - mean), 5 * mean**0.5, value)
         self.assertEqual({(day.month, day.day) for day in days},
                          {(day.month, day.day) for day in self.leap_year()})
@@ -166,6 +166,7 @@ class Gen(Case):
         shapes = collections.Counter(map(shape, texts))
         self.assertGreater(sum(count >= 20 for count in shapes.values()), 60)
         self.assertLess(max(shapes.values()), len(texts) / 10)
+        # Three tenths of the spellings are changed to lower case, one tenth to upper case.
         cases = [sum(map(test, texts)) / len(texts) for test in (str.islower, str.isupper)]
         self.assertTrue(0.2 < cases[0] < 0.45 and 0.05 < cases[1] < 0.15, cases)
         self.assertTrue(any("  " in text for text in texts) and any(" ," in text for text in texts))
@@ -184,6 +185,7 @@ class Gen(Case):
     def test_reverse_is_drawn_as_described(self):
         seed = 0x123456789A
         for n, (source, target) in enumerate(self.lines("reverse", "-n", 50, "--seed", seed)):
+            # The random words of line n: stream 6 of core/draws.h. A line needs fewer than 36.
             words = (word for block in range(9)
                      for word in map(int, philox((block, n, 0, 6), (seed % 2**32, seed >> 32))))
 
@@ -198,6 +200,7 @@ class Gen(Case):
     def test_lengths_of_reverse(self):
         lengths = collections.Counter(len(s) for s, _ in self.lines("reverse", "-n", 2600))
         self.assertEqual(sorted(lengths), list(range(3, 16)))
+        # Each of 13 lengths is drawn about 200 times; 70 is five standard deviations.
         self.assertTrue(all(abs(count - 200) < 70 for count in lengths.values()), lengths)
 
     def test_a_longer_file_begins_with_the_shorter(self):
@@ -241,17 +244,10 @@ class Gen(Case):
 
     @unittest.skipIf(measured.is_sanitized(PROGRAM), "a sanitizer's memory is not the program's")
     def test_memory_does_not_grow_with_the_file(self):
-        small, large = self.peak_bytes(10), self.peak_bytes(300000)
+        small, large = (self.measure("gen", "reverse", "-n", lines, "-o", "a.tsv").peak
+                        for lines in (10, 300000))
         self.assertGreater((self.dir / "a.tsv").stat().st_size, 5 << 20)
         self.assertLess(large - small, 3 << 20)
-
-    def peak_bytes(self, lines):
-        process = subprocess.Popen([PROGRAM, "gen", "reverse", "-n", str(lines), "-o", "a.tsv"],
-                                   cwd=self.dir)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        self.assertEqual(process.returncode, 0)
-        return usage.ru_maxrss * 1024
 
 
 if __name__ == "__main__":

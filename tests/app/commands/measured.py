@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 
-# Seconds after which a program is considered hung. The slowest machine, under load and with a
-# sanitizer, needs only a fraction of them, since this is no test of speed.
+# Seconds after which a program is considered hung: many times what the slowest machine needs under
+# load and with a sanitizer, since the time is not what is tested.
 PATIENCE = 1800
 
 Run = collections.namedtuple("Run", "status out err peak")

@@ -8,6 +8,7 @@ import array
 import fcntl
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -16,18 +17,22 @@ import termios
 import time
 import unittest
 
+import measured
 import numpy as np
 from measured import PATIENCE
 
 PROGRAM = sys.argv.pop(1) if len(sys.argv) > 1 else "qkv"
 CHECKOUT = pathlib.Path(__file__).resolve().parents[3]
+DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or CHECKOUT.parent / "shared" / "data")
 sys.path.append(str(CHECKOUT / "tests"))  # for oracle_philox
-# Commands that show progress after a second. Since this depends on the machine, their progress is
-# disabled unless a test says otherwise.
+# Commands that show progress once they have run for a second. Whether they run so long depends on
+# the machine, so their progress is disabled unless a test asks for it.
 TALKATIVE = {"gen", "score", "split", "train", "translate", "words"}
-LOOKS = 600_000  # how often wait_until() looks, some milliseconds apart
+LOOKS = 600_000  # times that wait_until() looks, 3 ms apart: at least half an hour
 
 
+# Returns the arguments as texts, with --progress never if the command is talkative and no test asks
+# for its progress.
 def quietly(arguments):
     arguments = tuple(map(str, arguments))
     if not TALKATIVE.intersection(arguments[:1]) or {"--progress", "--quiet"} & set(arguments):
@@ -64,6 +69,12 @@ class Case(unittest.TestCase):
             self.assertEqual(done.returncode, code, f"{arguments}\n{done.out}\n{done.err}")
         return done
 
+    def measure(self, *arguments):
+        """Returns what measured.run() returns of a call, which must succeed."""
+        done = measured.run([pathlib.Path(PROGRAM).resolve(), *quietly(arguments)], self.dir)
+        self.assertEqual(done.status, 0, f"{arguments}\n{done.err}")
+        return done
+
     def refuse(self, code, *arguments, **options):
         """Runs a call that must print one line, on standard error alone; returns the line."""
         done = self.run_qkv(*arguments, code=code, **options)
@@ -72,9 +83,9 @@ class Case(unittest.TestCase):
         return done.err
 
     def on_terminal(self, *arguments, env=None, stream="stdout", size=None):
-        """Returns the output to a terminal, with exactly the environment `env`.
+        """Returns what the program writes to a terminal, with exactly the environment `env`.
 
-        With stream "stderr", what goes there is errors and progress. `size` is (rows, columns).
+        The terminal is the program's `stream`, and has `size` (rows, columns).
         """
         try:
             main, terminal = os.openpty()
@@ -97,9 +108,9 @@ class Case(unittest.TestCase):
         return shown
 
     def wait_until(self, condition, process=None):
-        """Waits until condition() holds; fails after so many looks that it never will.
+        """Waits until condition() holds; fails if it does not in LOOKS looks.
 
-        If only `process` can make it hold, also fails once that has ended.
+        A `process` that alone can make the condition hold may be given: its end is a failure, too.
         """
         for _ in range(LOOKS):
             has_ended = process is not None and process.poll() is not None
@@ -112,7 +123,7 @@ class Case(unittest.TestCase):
         self.fail("what the test waits for does not come")
 
     def wait_until_it_waits(self, process):
-        """Waits until the process catches both signals and has slept from one look to the next."""
+        """Waits until the process catches SIGINT and SIGTERM and sleeps between two looks."""
         caught = 1 << signal.SIGINT - 1 | 1 << signal.SIGTERM - 1
         seen = []
 
@@ -123,6 +134,13 @@ class Case(unittest.TestCase):
             return seen[-1] is not None and seen[-2:-1] == seen[-1:]
 
         self.wait_until(waits)
+
+    def commands(self):
+        """Returns the names of all commands, which the help lists."""
+        listed = self.run_qkv("--help").out.split("Subcommands:\n")[1].split("\n\n")[0]
+        names = re.findall(r"^  (\w+)", listed, re.M)
+        self.assertGreater(len(names), 10)
+        return names
 
     def file(self, name, text):
         (self.dir / name).write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -137,6 +155,7 @@ class Case(unittest.TestCase):
         self.assertTrue(np.isfinite(got).all())
         self.assertLessEqual(np.abs(got - want).max(), bound)
 
+    # Returns the arrays that `qkv words` saves, by name.
     def saved(self, *arguments):
         self.run_qkv("words", *arguments, "-o", "out.npz")
         return dict(np.load(self.dir / "out.npz"))

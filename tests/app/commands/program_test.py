@@ -20,36 +20,16 @@ from program import CHECKOUT, PATIENCE, PROGRAM, Case, unread
 
 
 class Hostile(Case):
-    """Malformed word vector files."""
+    """Word vector files in odd forms."""
 
-    def vectors(self, text, words="cat", code=3):
-        self.file("v.txt", text)
-        return self.run_qkv("words", words, "--vectors", "v.txt", code=code)
+    def vectors(self, text):
+        return self.run_qkv("words", "cat", "--vectors", self.file("v.txt", text)).out
 
     def test_odd_but_whole_files_are_read(self):
-        plain = self.vectors("the 1 2\ncat 3 4\n", code=0).out
+        plain = self.vectors("the 1 2\ncat 3 4\n")
         for text in ("the 1 2\ncat 3 4", "the 1 2\r\ncat 3 4\r\n", "\ufeffthe 1 2\ncat 3 4\n",
                      "2 2\nthe 1 2\ncat 3 4\n"):
-            self.assertEqual(self.vectors(text, code=0).out, plain, repr(text))
-
-    def test_memory_follows_the_words_kept(self):
-        with open(self.dir / "v.txt", "w", encoding="utf-8") as file:
-            numbers = " 0.123456" * 300
-            for i in range(40000):
-                file.write(f"w{i}{numbers}\n")
-        self.assertGreater((self.dir / "v.txt").stat().st_size, 100 << 20)
-        self.file("small.txt", f"w7{numbers}\nw39999{numbers}\n")
-        grown = self.peak_bytes("v.txt") - self.peak_bytes("small.txt")
-        self.assertLess(grown, 16 << 20)
-
-    def peak_bytes(self, vectors):
-        """Returns the program's peak memory."""
-        process = subprocess.Popen([PROGRAM, "words", "w39999", "w7", "--vectors", vectors],
-                                   stdout=subprocess.DEVNULL, cwd=self.dir)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        self.assertEqual(process.returncode, 0)
-        return usage.ru_maxrss * 1024
+            self.assertEqual(self.vectors(text), plain, repr(text))
 
 
 class Outputs(Case):
@@ -62,14 +42,6 @@ class Outputs(Case):
                     preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)))
         self.assertEqual((self.dir / "out.npz").read_bytes(), b"old")
         self.assertEqual(self.names(), ["out.npz"])
-
-    def test_a_full_standard_output(self):
-        if not os.path.exists("/dev/full"):
-            self.skipTest("no /dev/full")
-        with open("/dev/full", "wb") as full:
-            done = subprocess.run([PROGRAM, "demo"], stdout=full, stderr=subprocess.PIPE,
-                                  timeout=PATIENCE, check=False)
-        self.assertEqual(done.returncode, 4)
 
     def test_a_closed_pipe_ends_quietly_and_keeps_the_file(self):
         read_end, write_end = os.pipe()
@@ -126,7 +98,7 @@ class Outputs(Case):
         (self.dir / "bin").mkdir()
         program = self.dir / "bin" / "rsvg-convert"
         os.mkfifo(self.dir / "bin" / "fifo")
-        fifo = os.open(self.dir / "bin" / "fifo", os.O_RDWR)  # which nobody writes to
+        fifo = os.open(self.dir / "bin" / "fifo", os.O_RDWR)  # kept open, so that its reader waits
         self.addCleanup(os.close, fifo)
         program.write_text("#!/bin/sh\necho $$ >pid.tmp && mv pid.tmp pid\nexec cat bin/fifo\n")
         program.chmod(0o755)
@@ -151,13 +123,8 @@ class Outputs(Case):
 
 
 class CommandLine(Case):
-    def commands(self):
-        listed = self.run_qkv("--help").out.split("Subcommands:\n")[1].split("\n\n")[0]
-        return re.findall(r"^  (\w+)", listed, re.M)
-
     def test_help_has_examples(self):
         commands = [["--help"], *([name, "--help"] for name in self.commands())]
-        self.assertGreaterEqual(len(commands), 4)
         for arguments in commands:
             done = self.run_qkv(*arguments)
             self.assertEqual(done.err, "")
@@ -187,8 +154,8 @@ class CommandLine(Case):
                               if line.startswith(begin) and end.split()[0] not in line), "")
                 done = subprocess.run(line, shell=True, cwd=self.dir, capture_output=True,
                                       env={**os.environ, **environment}, timeout=PATIENCE, check=False)
-                # Long tasks show progress, a picture of a part has notes, and a model of few updates
-                # may end no translation.
+                # Long tasks show progress, a picture of a part has notes, and translations by a
+                # model of few updates may be cut off.
                 messages = re.sub(rb"(?m)^qkv: ((bench|gen|reading \S+|score|train|translate|a\.npz): .*|"
                                   rb".* reached --most-tokens .*)\n", b"", done.stderr)
                 self.assertEqual((done.returncode, messages), (0, b""), line)
@@ -206,7 +173,7 @@ class CommandLine(Case):
         self.assertEqual(self.run_qkv("--version").out, "qkv " + ".".join(numbers) + "\n")
 
     def test_help_lists_the_formats_that_the_command_writes(self):
-        """They are those that the error of an unknown extension names."""
+        """The formats in the help are those that the error of an unknown extension names."""
         built = json.loads(self.run_qkv("info", "--json").out)["build"]["writes"]
         arguments = {"attend": "qk", "words": "a", "view": "a", "stats": "a", "curve": "r",
                      "translate": "rt", "score": "rd"}
@@ -362,7 +329,7 @@ class Info(Case):
 
 
 class Streams(Case):
-    """Output of every command to a pipe that is not read, and to a full disk."""
+    """Output to a closed pipe, to a full disk and, if binary, to a terminal."""
 
     COMMANDS = (["demo", "--tokens", "64"], ["words", "a b"], ["words", "a b", "--json"], ["words", "a b", "-o", "-"],
                 ["gen", "dates", "--quiet"], ["info"], ["info", "--paths", "--json"], ["--help"], ["--version"])
@@ -401,7 +368,7 @@ class Streams(Case):
 
 
 class Colours(Case):
-    """The colours `qkv view` sends to a terminal or another reader: none, 256 or 24 bits."""
+    """The colours that `qkv view` and `qkv demo` print: none, of 8 bits or of 24 bits."""
 
     def setUp(self):
         super().setUp()

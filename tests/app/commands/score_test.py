@@ -20,6 +20,7 @@ from translate_test import LINES, Model
 BLEU = "nrefs:{}|case:mixed|eff:no|tok:13a|smooth:exp|version:qkv-0.1.0"
 CHRF = "nrefs:{}|case:mixed|eff:yes|nc:6|nw:0|space:no|version:qkv-0.1.0"
 
+# BLEU and chrF2 of sacreBLEU 2.6 for the texts of test_an_empty_reference.
 EMPTY_REFERENCES = (67.56000774035174, 78.14194318071551)
 
 
@@ -202,7 +203,7 @@ class Hypotheses(Case):
         self.assertEqual(self.score("--hypotheses", "empty.txt", "d.tsv")["bleu"], 0)
 
     def test_an_empty_reference(self):
-        """The scores are sacreBLEU 2.6's; only an empty translation matches an empty reference."""
+        """Only an empty translation matches an empty reference."""
         self.file("d.tsv", "a\t\nb\tUn deux trois quatre cinq.\nb\t\n\u200b \tx\n")
         self.assertIn("d.tsv:4: expected text in column 0",
                       self.refuse(3, "score", "--hypotheses", "h.txt", "d.tsv"))
@@ -214,7 +215,7 @@ class Hypotheses(Case):
         self.near(got["chrf2"], EMPTY_REFERENCES[1], 1e-9)
 
     def test_one_reference(self):
-        """The next reference that differs counts as a human; a repeated line does not."""
+        """A sentence's second distinct reference counts as a human's translation."""
         one = self.score("--hypotheses", "h.txt", "d.tsv")["one_reference"]
         self.assertEqual(one["sentences"], 2)
         self.assertEqual(one["bleu_signature"], BLEU.format(1))
@@ -230,7 +231,7 @@ class Hypotheses(Case):
         self.assertNotIn("one_reference", self.score("--hypotheses", "t.txt", "same.tsv"))
 
     def test_one_reference_as_text(self):
-        """Scores of fewer than 100 sentences are in the JSON alone."""
+        """Scores with one reference, of fewer than 100 sentences, are in the JSON alone."""
         for sentences in (99, 100):
             self.file("d.tsv", "".join(f"s{n}\tun deux trois {m} {n}\n" for n in range(sentences)
                                        for m in ("quatre", "cinq")))

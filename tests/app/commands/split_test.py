@@ -6,15 +6,12 @@ usage: split_test.py PROGRAM [TEST ...]
 """
 
 import json
-import os
-import pathlib
 import signal
 import subprocess
 import unittest
 
-from program import CHECKOUT, PATIENCE, PROGRAM, Case
+from program import DATA, PATIENCE, PROGRAM, Case
 
-DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or CHECKOUT.parent / "shared" / "data")
 TATOEBA = DATA / "tatoeba-eng-fra.tsv"
 QUOTES = str.maketrans({**dict.fromkeys("‘’‚‛′´ʼ", "'"), **dict.fromkeys("“”„‟″", '"')})
 
@@ -128,7 +125,7 @@ class Split(Case):
     def test_texts_that_differ_in_spaces_and_quotes_are_the_same(self):
         rows = ["l’un\tx"] + [f"s{n}\ty{n}" for n in range(40)] + ["l'un  \tz", "s41\t x\u00a0", "s42\tZ"]
         self.file("u.tsv", "".join(f"{row}\n" for row in rows))
-        for seed in range(200):
+        for seed in range(200):  # until the source in two spellings is drawn
             report = self.split("--hold-out", 1, "--seed", seed, table="u.tsv", folder=f"S{seed}")
             if report["test"]["pairs"] == 2:
                 break
@@ -166,7 +163,7 @@ class Split(Case):
                          [2795, 2887, 160770, 678])
 
 
-PINNED = ["source 108", "source 111", "source 115", "source 13"]  # by gen_test.py's Philox
+PINNED = ["source 108", "source 111", "source 115", "source 13"]  # as tests/oracle_philox.py draws
 
 if __name__ == "__main__":
     unittest.main()

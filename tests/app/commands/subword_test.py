@@ -53,7 +53,7 @@ class Subwords(TrainCase):
         again = self.train("always", *SUBWORDS, "--after", "2u", "--progress", "always")
         self.assertNotIn("learning", again.err)
         text = (self.dir / "data.tsv").read_text(encoding="utf-8")
-        self.file("data.tsv", text * 100)  # learning takes long, so it is shown in the first second
+        self.file("data.tsv", text * 100)  # from 10,000 pairs on, learning is shown at once
         done = self.train("MANY", *SUBWORDS, "--after", "1u", "--progress", "auto")
         self.assertIn("qkv: train: learning 300 subwords from 12000 pairs\n", done.err)
         self.assertEqual(self.train("SILENT", *SUBWORDS, "--after", "1u", "--quiet").err, "")
@@ -91,7 +91,7 @@ class Subwords(TrainCase):
         report = json.loads(self.run_qkv("score", alone, "valid.tsv", "--json").out)
         self.assertEqual((report["pairs"], report["exact"]), (6, 6))
         self.assertLess(report["log_probability"], 0)
-        # The text can be read though no letter of it was learned, and no error is reported.
+        # A text of which no letter was learned is no error.
         done = self.run_qkv("translate", alone, "中文 😀\t", "--threads", 2)
         self.assertRegex(done.err, r"\A(qkv: TEXT: the translation reached --most-tokens .*\n)?\Z")
         self.run_qkv("translate", alone, "A中", "-o", "a.json")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv` with QKV_TARGET in the environment: which path a call takes, and the numbers of each.
+"""Tests `qkv` with QKV_TARGET in the environment: the paths of calls, and the numbers of each.
 
 usage: target_test.py PROGRAM [TEST ...]
 """
@@ -21,8 +21,8 @@ FAMILIES = {"dot": "dot", "scaled_dot": "dot", "cosine": "dot", "bilinear": "dot
 
 class Targets(Case):
     def paths(self, target):
-        """The paths of each score's calls with any dtypes and options, forward and backward; None
-        if the processor lacks the target."""
+        """Returns the paths of each score's calls with any dtypes and options, forward and
+        backward; None if the processor lacks the target."""
         env = {"QKV_TARGET": target}
         done = self.run_qkv("info", "--paths", "--json", code=None, env=env)
         if done.returncode != 0:
@@ -70,7 +70,7 @@ class Targets(Case):
         targets = machine["CPU targets"].split()
         order = [target for target in TARGETS if target in targets]
         reason = machine.get("avx512bf16")
-        if reason is not None:  # Intel
+        if reason is not None:  # Intel's CPUs prefer avx512
             first = order.index("avx512bf16")
             order[first:first + 2] = reversed(order[first:first + 2])
             self.assertTrue(reason.startswith("available, but avx512 is preferred"))

@@ -38,7 +38,7 @@ class GoesOn(TrainCase):
         self.assertEqual(self.config("RUN"), self.config("WHOLE"))
 
     def test_until_its_own_budget(self):
-        """A run without --after resumes until the budget in its config.json."""
+        """Resumed without --after, a run goes on until the budget in its config.json."""
         self.begin("WHOLE", "2e", "--save-freq", "7u")
         self.begin("RUN", "1e", "--save-freq", "7u")
         config = self.path("RUN", "config.json")
@@ -74,13 +74,18 @@ class GoesOn(TrainCase):
 
     def test_what_is_given_may_be_the_run_s(self):
         self.begin("RUN", "3u", *MORE)
-        # The validation data are the run's own, or others with equal contents.
+        self.begin("WHOLE", "6u", *MORE)
+        # The validation data may be left out or named again, also by the name of a copy.
+        self.file("copy.tsv", (self.dir / "valid.tsv").read_bytes())
         self.resume("RUN", "--after", "4u", "--valid-freq", "4u")
         self.resume("RUN", "--after", "5u", "--valid-freq", "4u", "--valid", "valid.tsv")
+        self.resume("RUN", "--after", "6u", "--valid", "copy.tsv")
+        self.same_run("RUN", "WHOLE")
 
     def test_every_option_is_named_as_it_is_typed(self):
         """Another value of any option in --help is refused with the option's name."""
         self.begin("RUN", "1u", "--valid", "valid.tsv")
+        # Values that the run does not have, by the placeholders of the help.
         others = {"N": "12", "X": "0.125", "BUDGET": "7u", "S,T": "1,0", "": None}
         may_change = {"--output", "--valid", "--after", "--save-freq", "--keep", "--skip-bad"}
         options = re.findall(r"^  (?:-\w,)?(--[a-z-]+)(?: ([A-Z,]+|[a-z_|]+\|[a-z_|]+))?(?: |$)",
@@ -122,7 +127,7 @@ class GoesOn(TrainCase):
         self.assertIn("the budget of 10e, the default of --after, is used up", done.out)
 
     def test_the_columns_of_a_run(self):
-        """`score` and `translate` read those on which the run was trained."""
+        """`score` and `translate` read the columns on which the run was trained."""
         pairs = [line.split("\t") for line in (self.dir / "valid.tsv").read_text().splitlines()]
         self.file("ids.tsv", "".join(f"{n}\t{a}\t{b}\n" for n, (a, b) in enumerate(pairs)))
         self.file("lines.txt", "".join(f"{a}\n" for a, _ in pairs))
@@ -158,11 +163,11 @@ class GoesOn(TrainCase):
             "moved: qkv train data2.tsv -o RUN --valid FILE --after 7u\n")
         self.assertEqual(self.files("RUN"), before)
         self.resume("data2.tsv", "-o", "RUN", "--valid", "valid2.tsv", "--after", "5u")
-        self.resume("RUN", "--after", "7u")  # it has learned where they are
+        self.resume("RUN", "--after", "7u")  # the run has learned where its data are
         self.same_run("RUN", "WHOLE")
 
     def test_a_run_that_moved_with_its_data(self):
-        """The command in the message goes on."""
+        """The command in the message resumes the run."""
         self.begin("WHOLE", "5u", *MORE)
         os.makedirs(self.dir / "old" / "its data" / "more")
         for name in ("data", "valid"):
@@ -175,7 +180,7 @@ class GoesOn(TrainCase):
         self.assertEqual(
             command, "qkv train 'new/its data/more/data.tsv' -o 'new/R N' --valid "
                      "'new/its data/more/valid.tsv' --after 5u --save-freq 3u --keep 2\n")
-        self.run_qkv(*shlex.split(command)[1:-2])
+        self.run_qkv(*shlex.split(command)[1:-2])  # without --keep 2, as WHOLE
         (self.dir / "new" / "R N").rename(self.dir / "RUN")
         self.same_run("RUN", "WHOLE")
 

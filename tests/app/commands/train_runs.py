@@ -14,7 +14,7 @@ SIZES = ("--embedding", "8", "--hidden", "8", "--units", "8")
 FILES = ["best.safetensors", "config.json", "model.safetensors", "source.vocab.json",
          "state.safetensors", "target.vocab.json", "train.jsonl"]
 TIMES = ("seconds", "tokens_per_second")
-ENDLESS = "10000000000000u"
+ENDLESS = "10000000000000u"  # a budget that no test uses up
 
 
 def safetensors(path):
@@ -32,10 +32,12 @@ def safetensors(path):
 
 
 def changed(data, name, value):
-    """Returns the bytes of a file with another whole number in an array of one element."""
+    """Returns the bytes of a file with another number in an array of one int64 or float64."""
     size = int.from_bytes(data[:8], "little")
     begin, end = (8 + size + at for at in json.loads(data[8:8 + size])[name]["data_offsets"])
-    return data[:begin] + value.to_bytes(end - begin, "little", signed=True) + data[end:]
+    number = np.float64(value) if isinstance(value, float) else np.int64(value)
+    assert end - begin == number.nbytes, name
+    return data[:begin] + number.tobytes() + data[end:]
 
 
 def limited_to(size):
@@ -83,13 +85,17 @@ class TrainCase(Case):
         return [{key: line[key] for key in line if key not in TIMES}
                 for line in self.lines(folder) if "end" not in line]
 
+    def validations(self, folder):
+        """Returns the lines of validations in train.jsonl, without those that end a run."""
+        return [line for line in self.lines(folder) if "valid_loss" in line and "end" not in line]
+
     def wait_for_update(self, process, folder, least=1):
-        """Waits until the process, which trains in the folder, has saved so many updates."""
+        """Waits until the process that trains in the folder has saved `least` or more updates."""
         state = self.path(folder, "state.safetensors")
         self.wait_until(lambda: state.exists() and self.updates(folder) >= least, process)
 
     def stop_when(self, process, condition):
-        """Pauses and continues the process until condition() holds for its files."""
+        """Pauses and continues the process until condition() holds; then leaves it paused."""
         def holds():
             process.send_signal(signal.SIGSTOP)
             _, status = os.waitpid(process.pid, os.WUNTRACED)
@@ -102,7 +108,7 @@ class TrainCase(Case):
         self.wait_until(holds)
 
     def same_run(self, got, want, checkpoints=()):
-        """Checks that two runs are bit-identical, except for times."""
+        """Checks that two runs are bit-identical but for times, lines of ends and config.json."""
         files = sorted([*FILES, *checkpoints])
         self.assertEqual(sorted(self.files(got)), files)
         for name in files:

@@ -119,7 +119,7 @@ class Folder(TrainCase):
         self.assertTrue(np.all(np.diff([line["update"] for line in log]) > 0))
 
     def test_models_know_the_longest_source(self):
-        """It is that of the pairs that --max-length keeps."""
+        """The longest source is that of the pairs that --max-length keeps."""
         sources = [line.split("\t")[0] for line in (self.dir / "data.tsv").read_text().splitlines()]
         longest = max(map(len, sources))
         for folder, *more in (("ALL",), ("SHORT", "--max-length", longest - 1)):
@@ -181,7 +181,7 @@ class Folder(TrainCase):
             np.testing.assert_array_equal(array, best[name])
 
     def test_patience(self):
-        """With a learning rate of 0 the second validation is no better."""
+        """With a learning rate of 1e-30, no validation after the first is better."""
         done = self.train("RUN", "--valid", "valid.tsv", "--patience", "2", "--lr", "1e-30")
         self.assertIn("epochs 3, ", done.out)
         self.assertIn("validation stopped improving", done.out)
@@ -297,7 +297,7 @@ class Resume(TrainCase):
         self.same_run("RUN", "WHOLE")
 
     def test_kill_between_files(self):
-        """Files of a later save are overwritten: train.jsonl, best and model follow the state."""
+        """Resuming from an older state overwrites train.jsonl, best and model of a later save."""
         valid = ("--valid", "valid.tsv", "--valid-freq", "2u")
         self.train("RUN", "--after", "5u", *valid)
         early = self.files("RUN")
@@ -434,6 +434,7 @@ class Trouble(TrainCase):
         self.assertEqual(int(found[2]), int(found[3]) + 1)
         for name in ("model.safetensors", "best.safetensors", "state.safetensors"):
             for array in safetensors(self.path("RUN", name)).values():
+                # Without a validation, the state's best loss is infinite.
                 self.assertTrue(np.isfinite(array[array != np.inf]).all())
         for array in safetensors(self.path("RUN", "model.safetensors")).values():
             self.assertTrue(np.isfinite(array).all())

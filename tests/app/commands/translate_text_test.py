@@ -62,21 +62,18 @@ class Arguments(Model):
 
 
 class Unknown(Case):
-    """Tests with a model of words that writes <unk> wherever it can."""
+    """Tests with models of words that write <unk> wherever they can."""
 
     def setUp(self):
         super().setUp()
-        model = Translator(source=["red", "dog"], target=["un", "."], tokenize="word",
-                           letters="lower", seed=SEED)
-        model.p["output.bias"][UNKNOWN] += 100
-        self.file("m.safetensors", model.file())
-        none = Translator(source=["red", "dog"], target=["un", "."], tokenize="word", seed=SEED,
-                          attention="none")
-        self.file("none.safetensors", none.file())
+        for name, attention in (("m", "additive"), ("none", "none")):
+            model = Translator(source=["red", "dog"], target=["un", "."], tokenize="word",
+                               letters="lower", seed=SEED, attention=attention)
+            model.p["output.bias"][UNKNOWN] += 100
+            self.file(f"{name}.safetensors", model.file())
 
-    def words(self, *arguments):
-        done = self.run_qkv("translate", "m.safetensors", "red Xavier", "--most-tokens", 3,
-                            *arguments)
+    def words(self, *arguments, model="m.safetensors"):
+        done = self.run_qkv("translate", model, "red Xavier", "--most-tokens", 3, *arguments)
         return done.out.split()
 
     def test_copies_the_word_it_looks_at_as_it_is_typed(self):
@@ -92,7 +89,7 @@ class Unknown(Case):
         self.assertEqual(self.words("--unknown", "keep"), ["<unk>"] * 3)
 
     def test_a_model_that_does_not_look_copies_nothing(self):
-        self.run_qkv("translate", "none.safetensors", "red Xavier")
+        self.assertEqual(self.words(model="none.safetensors"), ["<unk>"] * 3)
 
 
 if __name__ == "__main__":

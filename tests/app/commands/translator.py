@@ -84,7 +84,8 @@ class Translator:
 
     def encode(self, ids):
         x = self.p["source_embedding.weight"][ids].astype(float)
-        forward, backward = [np.zeros(6)], [np.zeros(6)]
+        nothing = np.zeros(self.settings["hidden"])
+        forward, backward = [nothing], [nothing]
         for row in x:
             forward.append(self.gru(row, forward[-1], "encoder", "_l0"))
         for row in x[::-1]:
@@ -92,9 +93,12 @@ class Translator:
         return np.concatenate([forward[1:], backward[:0:-1]], 1)
 
     def steps(self, source, choose):
-        """Calls choose(log-probabilities), which returns the next token, up to the end token."""
+        """Yields each token and its weights [source] up to the end token.
+
+        choose(log-probabilities) returns the next token.
+        """
         keys = self.encode(self.ids(source, self.source))
-        state = np.tanh(self.p["start.weight"] @ keys[0, 6:] + self.p["start.bias"])
+        state = np.tanh(self.p["start.weight"] @ keys[0, self.settings["hidden"]:] + self.p["start.bias"])
         token = START
         while token != END:
             scores = np.tanh(self.p["attention.W_q"] @ state + keys @ self.p["attention.W_k"].T)
@@ -111,8 +115,9 @@ class Translator:
             yield token, weights
 
     def translate(self, source, most=None):
-        """Translates greedily: tokens with their end, log-probability, [target, source] weights."""
-        most = most or 2 * (len(source) + 1) + 10
+        """Translates greedily; returns the tokens with the end token, unless cut off at `most`, the
+        log-probability and the weights [target, source]."""
+        most = most or 2 * (len(source) + 1) + 10  # the default of --most-tokens
         total, tokens, rows = 0.0, [], []
 
         def choose(log_probabilities):

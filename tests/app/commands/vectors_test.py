@@ -6,7 +6,6 @@ usage: vectors_test.py PROGRAM [TEST ...]
 scripts/measure/word_vectors.py does the same with 1 GB and measures the time.
 """
 
-import pathlib
 import unittest
 
 import measured
@@ -52,6 +51,7 @@ class NearSpellings(Case):
             self.assertEqual(lines, lines[:1] * 3)
 
     def test_a_word_that_is_passed_over_needs_none(self):
+        # The warning of a skipped or zeroed word names no near spellings.
         name = self.file("v", "".join(f"{word} 1 2\n" for word in WORDS))
         for unknown in ("skip", "zero"):
             err = self.run_qkv("words", "candles fiddle", "--vectors", name, "--unknown", unknown).err
@@ -72,10 +72,7 @@ class VectorMemory(Case):
     def check_memory(self, name):
         size = (self.dir / name).stat().st_size
         self.assertGreater(size, 40e6)
-        run = measured.run([pathlib.Path(PROGRAM).resolve(), "words", " ".join(WORDS), "--vectors",
-                            name], self.dir)
-        self.assertEqual(run.status, 0, run.err)
-        self.assertLess(run.peak, 24e6)
+        self.assertLess(self.measure("words", " ".join(WORDS), "--vectors", name).peak, 24e6)
 
     def test_text(self):
         line = " ".join(["0.12345"] * WIDTH)

@@ -21,12 +21,12 @@ DATA = re.compile(r'<script type="([a-z/-]+)" id="([a-z0-9-]+)">(.*?)</script>\n
 
 
 def elements(document):
-    """The data of a page: its texts by the names of their elements."""
+    """Returns the data of a page: the text of each script element with data, by its id."""
     return {name: text for _, name, text in DATA.findall(document)}
 
 
 def stored(document, name, head):
-    """The float32 numbers of a map."""
+    """Returns a map's float32 numbers, stored as four planes of bytes, deflated, in base64."""
     packed = base64.b64decode(elements(document)[name].split("\n")[head])
     return (
         np.frombuffer(zlib.decompress(packed, -15), np.uint8)
@@ -134,7 +134,7 @@ class Page(Case):
                 '(worst 2, query 0 "x")',
             ],
         )
-        most = max(abs(self.a - b).max(), 0)
+        most = abs(self.a - b).max()
         self.near(header["magnitudes"][2], most, 1e-6)
         self.save("b.npz", attn=b[:1])
         self.assertIn(
@@ -183,7 +183,7 @@ class Page(Case):
         document, _ = self.page("a.npz")
         [policy] = re.findall('Content-Security-Policy" content="(.*?)"', document)
         rest = DATA.sub("", document)
-        self.assertLessEqual(len(rest), 61_000)
+        self.assertLessEqual(len(rest), 61_000)  # page_test.cc's limit of the code
         for tag in ("script", "style"):
             [code] = re.findall(f"<{tag}>(.*?)</{tag}>", rest, re.DOTALL)
             digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -216,7 +216,7 @@ class Page(Case):
         )
         self.near([facts[2] for facts in header["examples"][0]["facts"][0]], rows.mean(-1), 1e-5)
         _, header = self.page("pooled.npz", "--heads", 1, "--queries", "0-3")
-        self.assertFalse(header["pooled"])  # the entropies are those of all rows
+        self.assertFalse(header["pooled"])  # a part of the rows has no entropies
         self.assertFalse(self.page("a.npz")[1]["pooled"])
 
     def test_tokens_of_any_kind(self):

@@ -129,7 +129,7 @@ class Padding(Styled):
         self.assertIn(nothing + ": it has only", self.refuse(2, "view", "a.npz"))
 
     def test_alone_in_a_difference(self):
-        """The example is chosen by the first file and shown of both."""
+        """The first file chooses the example, which is shown of both files."""
         self.save_empty("a.npz", 0)
         self.save_empty("b.npz")
         got = self.seen("a.npz", "--minus", "b.npz", "--table")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""`qkv words --score-mod`, `--mask-mod` and `--with`: values against NumPy, and what is refused.
+"""Tests `qkv words --score-mod`, `--mask-mod` and `--with` against NumPy, and what is refused.
 
 usage: words_expressions_test.py PROGRAM [TEST ...]
 """
@@ -10,16 +10,10 @@ import unittest
 
 import numpy as np
 from program import Case
+from random_maps import softmax
 
 TEXT = "the cat sat on the mat"
 WORDS = 6
-
-
-def softmax(s):
-    """Returns the weights of scores, 0 in rows that are -inf throughout."""
-    largest = s.max(-1, keepdims=True)
-    e = np.exp(s - np.where(np.isfinite(largest), largest, 0))
-    return e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
 
 
 class WordExpressions(Case):

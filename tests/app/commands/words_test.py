@@ -3,21 +3,20 @@
 """Tests of `qkv words` against NumPy, which recomputes all that the command writes.
 
 usage: words_test.py PROGRAM [TEST ...]
-Tests of real word vectors read the folder $QKV_DATA_DIR, else ../shared/data beside the checkout;
-without it they are skipped.
+Tests of real word vectors read the folder $QKV_DATA_DIR, else shared/data beside the checkout, and
+are skipped where it lacks them.
 """
 
 import json
 import os
-import pathlib
 import re
 import unittest
 
 import numpy as np
-from program import CHECKOUT, Case
+from program import DATA, Case
+from random_maps import softmax
 from oracle_philox import philox
 
-DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR", CHECKOUT.parent / "shared" / "data"))
 GLOVE = DATA / "glove.6B.50d.top5050.txt"
 SENTENCE = "the cat walked on the street"
 
@@ -41,11 +40,6 @@ def spelling_vector(word, seed=0, width=50):
             words = philox((fnv % 2**32, fnv >> 32, c // 4, 3), (seed % 2**32, seed >> 32))
             total[c] += (int(words[c % 4]) + 0.5) * 2.0**-31 - 1
     return (total * 0.634 * np.sqrt(3 / (1 + len(runs)))).astype(np.float32)
-
-
-def softmax(scores):
-    e = np.exp(scores - scores.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
 
 
 def scores_of(saved):

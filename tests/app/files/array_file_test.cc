@@ -118,6 +118,8 @@ TEST(Npy, TextThatNoFileCanHoldIsRefused) {
   EXPECT_EQ(directory.names(), Texts{});
 }
 
+// Headers with keys in another order, with long integers of Python 2, and of versions 2 and 3, in
+// which the header's length takes four bytes.
 TEST(Npy, OtherHeadersOfTheFormatAreRead) {
   const Directory directory;
   const std::string_view bytes("\1\2\3\4\5\6", 6);

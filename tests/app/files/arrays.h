@@ -50,7 +50,8 @@ inline void expect_same(const app::Array& got, const app::Unread& want) {
   EXPECT_EQ(app::describe(got), app::describe(want));
 }
 
-// Changes a safetensors file so that its array `name`, of type F32, has the unknown type X32.
+// Returns the bytes of a safetensors file with the unknown type X32 in place of F32 for the array
+// `name`.
 inline std::string with_unread(std::string file, const std::string& name) {
   const std::string before = "\"" + name + "\":{\"dtype\":\"";
   const std::size_t at = file.find(before + "F32\"");

@@ -67,7 +67,7 @@ TEST_F(AttentionFiles, EntropiesAreThoseOfPooledRows) {
   ASSERT_EQ(file.row_entropy.shape(), Dims(1, 2, 3, 1, 9));
   EXPECT_EQ(file.row_entropy.at<double>({0, 1, 2, 0, 8}), 53);
   EXPECT_EQ(read({2, 1, 3, 9}).row_entropy.shape(), Dims(1, 2, 3, 1, 9));
-  EXPECT_FALSE(read({2, 3, 4}).row_entropy.given());  // of the rows that attn has
+  EXPECT_FALSE(read({2, 3, 4}).row_entropy.given());  // no more rows than attn: not pooled
   EXPECT_FALSE(read({3, 2, 9}).row_entropy.given());
   EXPECT_FALSE(read({9}).row_entropy.given());
 }
@@ -103,7 +103,7 @@ TEST_F(AttentionFiles, NamesOfAxesAndSentences) {
             "a.npz: axes must be text [2], the names of rows and columns, got float32 [2,3,3]");
   EXPECT_EQ(refused({{"attn", attn.view()}, {"translation", &three}}, examples),
             "a.npz: translation must be text [2], one for each example, got text [3]");
-  // An array of numbers under that name is ignored.
+  // An array of numbers called `line` is ignored.
   EXPECT_TRUE(read_attention_file(save({{"attn", attn.view()}, {"line", attn.view()}}))
                   .line.values.empty());
 }

@@ -11,7 +11,7 @@ namespace qkv::test {
 // If the file is absent, tests that need it are skipped.
 inline std::string data_file(const std::string& name) {
   const char* set = std::getenv("QKV_DATA_DIR");
-  return (set != nullptr ? set : QKV_SOURCE_DIR "/../shared/data") + ("/" + name);
+  return (set != nullptr && *set != '\0' ? set : QKV_SOURCE_DIR "/../shared/data") + ("/" + name);
 }
 
 }  // namespace qkv::test

@@ -53,7 +53,7 @@ inline std::string read(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The message of the Exception that a call throws, or a text that no test expects.
+// The message of the Exception that a call throws; "no exception" if it throws none.
 template <class Exception, class Call>
 std::string complaint(Call&& call) {
   try {

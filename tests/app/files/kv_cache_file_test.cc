@@ -40,7 +40,7 @@ KvCacheSizes sizes(DType dtype = DType::kFloat32, Index window = 0) {
 void append(KvCache& cache, Index T) {
   Tensor k(DType::kFloat32, {2, 1, T, cache.sizes().D});
   Tensor v(DType::kFloat32, {2, 1, T, cache.sizes().E});
-  float number = 0.25F;
+  float number = 0.25F;  // the logistic map makes irregular numbers of it
   for (Tensor* x : {&k, &v}) {
     for (float& value : x->values<float>()) value = number = 3.9F * number * (1 - number);
   }
@@ -115,15 +115,7 @@ std::string complaint_about(const std::string& name, Array value, bool absent = 
   std::vector<NamedArray> arrays = read_safetensors(path);
   std::erase_if(arrays, [&](const NamedArray& array) { return array.name == name; });
   if (!absent) arrays.push_back({name, std::move(value)});
-  std::vector<NamedView> views;
-  for (const NamedArray& array : arrays) {
-    if (const auto* tensor = std::get_if<Tensor>(&array.array)) {
-      views.push_back({array.name, tensor->view()});
-    } else {
-      views.push_back({array.name, &std::get<Strings>(array.array)});
-    }
-  }
-  write_safetensors(path, views);
+  write_safetensors(path, test::views(arrays));
   const std::string text = complaint<InputError>([&] { read_kv_cache(path); });
   return text.substr(std::min(text.size(), path.size() + 2));
 }
@@ -172,7 +164,7 @@ TEST(KvCacheFile, NamesATypeThatIsNotRead) {
             path + ": v_pages: expected a tensor, got X32 [3,16,1,2] (unsupported type)");
 }
 
-// Since safetensors has no type of blocks, q8 blocks are stored as bytes, which other programs can
+// Safetensors has no dtype for q8 blocks, so they are stored as bytes, which other programs can
 // read.
 TEST(KvCacheFile, HasBlocksOfQ8AsBytes) {
   const Directory directory;
@@ -237,7 +229,7 @@ TEST(KvCacheFile, ThoughCutOrChanged) {
     }
     put(at, whole[at]);
   }
-  EXPECT_GT(read, 100);  // many changed bytes belong to keys
+  EXPECT_GT(read, 100);  // bytes of keys and values may have any value
   EXPECT_TRUE(is_read());
   for (std::size_t length = whole.size(); length > 8; length -= 8) {
     std::filesystem::resize_file(path, length - 1);

@@ -102,7 +102,8 @@ TEST(OutputFile, ReplacesAFileAndFollowsALink) {
   EXPECT_EQ(directory.names(), (Texts{"a", "link"}));
 }
 
-// The temporary file beside it has a shorter name.
+// The temporary file's name, in the same folder, begins with as much of the output's name as the
+// limit of 255 bytes (NAME_MAX) allows.
 TEST(OutputFile, MayHaveTheLongestName) {
   const Directory directory;
   const std::string name(255, 'b');
@@ -110,6 +111,7 @@ TEST(OutputFile, MayHaveTheLongestName) {
   EXPECT_EQ(directory.names(), (Texts{name}));
 }
 
+// A new file has all permissions to read and write that the umask leaves.
 TEST(OutputFile, IsForAllThatTheMaskAllows) {
   const Directory directory;
   const mode_t old = ::umask(022);
@@ -124,8 +126,8 @@ TEST(OutputFile, IsForAllThatTheMaskAllows) {
   }
 }
 
-// A file's permissions are kept when it is replaced, also by npz, which writes the temporary file
-// by name.
+// A file's permissions are kept when it is replaced, also by write_npz(), whose zip library may
+// replace the temporary file.
 TEST(OutputFile, KeepsThePermissionsOfTheFileItReplaces) {
   const Directory directory;
   const mode_t old = ::umask(022);

@@ -84,7 +84,7 @@ TEST(ParallelText, BlankLinesAtTheEndAreNoError) {
             "a.tsv:3: expected 2 or more columns, got a blank line");
 }
 
-// A zero-width space makes no difference to a blank line.
+// A line of blanks and zero-width characters is blank.
 TEST(ParallelText, LinesOfNoWidthAreBlank) {
   const ParallelTextOptions options{.empty_lines = EmptyLines::kSkipped};
   EXPECT_EQ(read("\xE2\x80\x8B\na\n \xE2\x80\x8D \nb\n", options), (Rows{{"a"}, {"b"}}));

@@ -155,8 +155,8 @@ TEST(Safetensors, OnlyEvenlyNestedStringsAreText) {
   EXPECT_EQ(files::text_from_json(std::string(100000, '[')), std::nullopt);
 }
 
-// A tensor of a type that is not read must have the size that the format gives it; one of an
-// unknown type may have any size.
+// A tensor of a known type that is not read must have the size that the format gives it; one of an
+// unknown type, such as I128, may have any size.
 TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   const Directory directory;
   const float values[] = {1, 2};
@@ -180,7 +180,7 @@ TEST(Safetensors, OtherTypesAreNamedAndPassedOver) {
   EXPECT_EQ(std::get<Tensor>(got[7].array).values<std::uint8_t>()[0], 7);
 }
 
-// The tensor that is passed over is larger than one block of reading.
+// The tensor that is passed over is larger than the 64 KiB that skip() reads at a time.
 TEST(Safetensors, LongTensorsOfOtherTypesArePassedOver) {
   const Directory directory;
   const std::string header = "{" + entry("a", "F8_E5M2", "[200000]", "[0,200000]") + "," +
@@ -289,8 +289,8 @@ TEST(Safetensors, HeadersAreAsTheFormatHasThem) {
   refused("{\"x\":" + std::string(100000, '['), "expected an object");
 }
 
-// Tensors are read in file order. This would take minutes if the parser scanned everything at the
-// end of each tensor.
+// Tensors are returned in the order of the file. The test would take minutes if the parser scanned
+// everything at the end of each tensor.
 TEST(Safetensors, ManyTensorsAreRead) {
   std::string header = "{\"__metadata__\":{}";
   for (int n = 0; n < 20000; ++n) {

@@ -113,7 +113,7 @@ TEST(Settings, DamagedFilesAreReadOrRefused) {
   const std::size_t read_though = test::read_though_cut<InputError>(
       directory, settings_text({{"a", Index{1}}, {"b", std::string("x")}}),
       [](const std::string& path) { read_settings(path); });
-  EXPECT_EQ(read_though, 1U);  // the file without its last line end
+  EXPECT_EQ(read_though, 1U);  // the file without its last newline
 }
 
 }  // namespace

@@ -209,9 +209,9 @@ TEST(CheckWordVectors, ReadsEveryLine) {
             "v:2: expected a word and a vector of width 999999999999, got a line of 5 bytes");
   EXPECT_EQ(check_refusal(""), "v:1: expected a word and its numbers, got an empty file");
   EXPECT_EQ(check_refusal("\n\n"), "v:2: expected a word and its numbers, got empty lines");
-  std::string infinite = binary("2 2", {{"a", {1, 2}}, {"b", {3, 4}}});
-  infinite.replace(infinite.size() - 5, 4, bytes_of({std::numeric_limits<float>::quiet_NaN()}));
-  EXPECT_EQ(check_refusal(infinite),
+  std::string not_finite = binary("2 2", {{"a", {1, 2}}, {"b", {3, 4}}});
+  not_finite.replace(not_finite.size() - 5, 4, bytes_of({std::numeric_limits<float>::quiet_NaN()}));
+  EXPECT_EQ(check_refusal(not_finite),
             "v: byte 21: expected finite numbers after \"b\", got nan as number 2");
 }
 

@@ -43,18 +43,27 @@ class Member:
             self.crc = zlib.crc32(self.content)
 
     def fields(self):
-        """The header from the flags to the sizes, and the extra field that holds large sizes."""
+        """The header from the version to the sizes, and the extra field that holds large sizes."""
         large = self.size >= 2**32 or self.packed_size >= 2**32
         sizes = (0xFFFFFFFF,) * 2 if large else (self.packed_size, self.size)
         extra = struct.pack("<HHQQ", 1, 16, self.size, self.packed_size) if large else b""
-        head = struct.pack("<HHHHHIII", 45 if large else 20, self.flags, self.method, 0, 33,
-                           self.crc, *sizes)
+        # Version 45 has ZIP64, 20 has deflate; date 33 is 1980-01-01.
+        head = struct.pack(
+            "<HHHHHIII", 45 if large else 20, self.flags, self.method, 0, 33, self.crc, *sizes
+        )
         return head, extra
 
     def local(self):
         head, extra = self.fields()
         name = self.name if self.local_name is None else self.local_name
-        return b"PK\3\4" + head + struct.pack("<HH", len(name), len(extra)) + name + extra + self.packed
+        return (
+            b"PK\3\4"
+            + head
+            + struct.pack("<HH", len(name), len(extra))
+            + name
+            + extra
+            + self.packed
+        )
 
     def central(self, offset):
         head, extra = self.fields()
@@ -124,8 +133,9 @@ def npz_files():
         "inside_claims_10_GB": archive(Member(zeros(10_000_000, 10**10))),
         "inside_claims_less": archive(Member(zeros(10_000_000, 12))),
         "inflates_to_more": archive(Member(ten_megabytes, size=len(GOOD))),
-        "inflates_to_more_than_its_array": archive(Member(
-            described("'|u1'", "(12,)", bytes(12)), packed=deflate(zeros(10_000_000, 12)))),
+        "inflates_to_more_than_its_array": archive(
+            Member(described("'|u1'", "(12,)", bytes(12)), packed=deflate(zeros(10_000_000, 12)))
+        ),
         "inflates_to_less": archive(Member(packed=deflate(GOOD[:-4]))),
         "inflates_and_is_wrong": archive(Member(ten_megabytes, crc=1)),
         "stored_sizes_differ": archive(Member(method=STORED, size=len(GOOD) + 1)),

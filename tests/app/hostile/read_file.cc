@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a whole file with one of the readers and prints the program's message about it. It is for
-// readers that no command of the program drives to the end of the file.
+// Reads a whole file with one of the readers and prints its error message as the program would. The
+// reader runs alone here: a command may stop before the end of a file, or have checks of its own.
 //
 // usage: hostile_reader arrays|vectors|rows FILE
 #include <cstdio>
 #include <exception>
+#include <stdexcept>
 #include <string>
 
 #include <qkv/app/array_file.h>
@@ -19,8 +20,10 @@ void read(const std::string& kind, const std::string& path) {
     qkv::app::read_arrays(path);
   } else if (kind == "vectors") {
     qkv::app::check_word_vectors(path);
-  } else {
+  } else if (kind == "rows") {
     qkv::app::for_each_row(path, {.least_columns = 2}, [](auto, auto) { return true; });
+  } else {
+    throw std::invalid_argument("unknown kind: " + kind);
   }
 }
 

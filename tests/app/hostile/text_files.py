@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed word vectors, text and binary, and text in columns. Each *_files() is {name: bytes}."""
+"""Malformed word vectors (text and binary), plain text, and text in columns.
+
+Each *_files() returns {name: bytes}, if its docstring does not say otherwise.
+"""
 
 import gzip
 import random
@@ -85,7 +88,7 @@ def vector_binary_files():
 
 
 def plain_text_files():
-    """Standard inputs: bytes, or a block and its repetitions if it is too long to keep."""
+    """Standard inputs: bytes, or (block, times) for an input too long to keep in memory."""
     block = 2**16
     return {
         "empty": b"",
@@ -100,10 +103,10 @@ def plain_text_files():
         "points_of_4_MB": b"." * 4_000_000,
         "commas_of_4_MB": b"," * 4_000_000,
         "wide_blanks_of_4_MB": "\u3000".encode() * 1_300_000,
-        "words_endless": (b"a " * (block // 2), 100_000),
-        "words_of_1_endless": (b"aaaaaaaa " * (block // 9), 100_000),
-        "lines_endless": (b"\n" * block, 100_000),
-        "zeros_endless": (bytes(block), 100_000),
+        "words_of_6_GB": (b"a " * (block // 2), 100_000),
+        "words_of_8_letters_of_6_GB": (b"aaaaaaaa " * (block // 9), 100_000),
+        "lines_of_6_GB": (b"\n" * block, 100_000),
+        "zeros_of_6_GB": (bytes(block), 100_000),
         "latin_1": "caf\xe9 noir".encode("latin-1"),
         "character_cut": b"cat \xe4\xb8",
         "surrogate": b"cat \xed\xa0\x80 dog",

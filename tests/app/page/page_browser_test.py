@@ -3,7 +3,8 @@
 """Tests of the page of `qkv view -o x.html` in Chromium, without a network.
 
 usage: page_browser_test.py PROGRAM [TEST ...]
-They need Debian's chromium and, in .venv-python, the packages of python/requirements-browser.txt.
+The tests need Debian's chromium and, in .venv-python, the packages of
+python/requirements-browser.txt.
 """
 
 import csv
@@ -44,6 +45,7 @@ HOSTILE = [
     "${x}",
     "-->",
 ]
+# Colours of the light theme: 0, the largest number, half of it, and a number that is not finite.
 ZERO, FULL, HALF, FAULT = (246, 246, 244), (26, 29, 64), (0, 135, 208), (213, 94, 0)
 MINUS = "\u2212"
 
@@ -75,7 +77,7 @@ def tearDownModule():
 
 
 class PageCase(Case):
-    """A page in the browser. Whatever it asks of a network and says on the console is a failure."""
+    """A page in the browser. A request for another address or a console message is a failure."""
 
     def setUp(self):
         super().setUp()
@@ -130,7 +132,7 @@ class PageCase(Case):
 
 
 class Cells(PageCase):
-    """A known matrix: what each cell looks like and reads."""
+    """The colour and the readout of each cell of a known matrix."""
 
     A = np.array([[1, 0, 0.5], [0.25, 0.75, np.nan], [0, 0.1, 0.2]], np.float32)
     MASK = np.array([[1, 1, 1], [1, 1, 1], [0, 1, 1]], bool)
@@ -165,7 +167,7 @@ class Cells(PageCase):
         middle, masked = self.colours(self.open())
         self.assertEqual([middle[0][0], middle[0][1], middle[1][2]], [FULL, ZERO, FAULT])
         for got, want in zip(middle[0][2], HALF, strict=True):
-            self.assertLessEqual(abs(got - want), 3)  # one of 256 levels
+            self.assertLessEqual(abs(got - want), 3)  # at most one of 256 levels away
         self.assertGreater(len(np.unique(masked, axis=0)), 1)  # hatched
         self.assertEqual(tuple(masked.max(0)), (255, 255, 255))
 
@@ -200,7 +202,7 @@ class Cells(PageCase):
 
 
 class Exact(PageCase):
-    """The numbers are those of the file."""
+    """The page's numbers are those of the file, or as near as the page says."""
 
     def numbers(self, page, example=0, source=0, layer=0, head=0):
         return np.array(
@@ -231,7 +233,7 @@ class Exact(PageCase):
         a[4, 0, :4] = [1e-9, np.nan, np.inf, 0.9]
         self.write(attn=a)
         page = self.open("head=4&query=1&key=1")
-        error = 0.9 / 65534 / 2
+        error = 0.9 / 65534 / 2  # half a step; the largest magnitude is 65534 steps
         for head in (2, 4):
             got, want = self.numbers(page, head=head), a[head].ravel().astype(float)
             np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
@@ -308,7 +310,7 @@ class Hostile(PageCase):
 
 
 class Walk(PageCase):
-    """The page by keys and by the pointer."""
+    """Using the page by keys, by the pointer and by its address."""
 
     def setUp(self):
         super().setUp()
@@ -422,9 +424,7 @@ class Walk(PageCase):
             self.text(page, "#notes"),
         )
         self.near([float(one) for one in note.groups()], [share.mean(), share.max()], 0.06)
-        self.assertEqual(
-            self.text(page, "#overview-note"), "Special tokens are included here."
-        )
+        self.assertEqual(self.text(page, "#overview-note"), "Special tokens are included here.")
         self.choose(page, "special", "renormalised")
         self.assertIn(
             "each row is divided by the sum of its other numbers", self.text(page, "#notes")
@@ -558,12 +558,10 @@ class Files(PageCase):
 
 
 def words_of(data):
-    """The decorations of the words of a text's SVG, and the words that are hatched."""
+    """The decoration of each word in the SVG of the text view, and the words that are hatched."""
     name = "{http://www.w3.org/2000/svg}"
     group = next(
-        one
-        for one in ElementTree.fromstring(data).iter(f"{name}g")
-        if one.get("font-size") == "17"
+        one for one in ElementTree.fromstring(data).iter(f"{name}g") if one.get("font-size") == "17"
     )
     words, hatched = {}, []
     is_hatched = False
@@ -644,10 +642,8 @@ class Examples(PageCase):
         names = page.locator("#example option").all_inner_texts()
         self.assertEqual(names, ["0: a b c d", "2: e f"])  # the second is empty
         self.choose(page, "example", "1")
-        self.assertIn(
-            "2 rows",
-            page.locator(".scroll").first.get_attribute("aria-label").replace("queries", "rows"),
-        )
+        label = page.locator(".scroll").first.get_attribute("aria-label")
+        self.assertIn(": 2 queries, 2 keys. ", label)
         self.assertTrue(re.search("2 of 4 queries are padding", self.text(page, "#notes")))
 
 

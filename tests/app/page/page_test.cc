@@ -33,8 +33,7 @@ using test::complaint;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// ---- a reader of the formats, written from their description
-// ---------------------------------------
+// ---- a reader of the formats, written from their description in app/page ------------------------
 
 std::string from_base64(const std::string& text) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -130,15 +129,14 @@ void expect_same(const std::vector<double>& got, const std::vector<double>& want
   }
 }
 
-// ---- the formats
-// ----------------------------------------------------------------------------------
+// ---- the formats ----------------------------------------------------------------------------
 
 TEST(PageFormats, Base64) {  // the examples of RFC 4648, section 10
   const char* const texts[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
   for (std::size_t size = 0; size <= 6; ++size) {
     EXPECT_EQ(page::base64(std::string_view("foobar").substr(0, size)), texts[size]);
   }
-  EXPECT_EQ(page::base64("\xff\xfe\x00"), "//4=");
+  EXPECT_EQ(page::base64(std::string_view("\xff\xfe\x00", 3)), "//4A");
   EXPECT_EQ(page::from_hex("00ff7a"), std::string("\0\xff\x7a", 3));
 }
 
@@ -198,8 +196,7 @@ TEST(PageFormats, JsonEndsNoElement) {
   EXPECT_EQ(page::html_of("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
 }
 
-// ---- facts and thumbnails
-// -------------------------------------------------------------------------
+// ---- facts and thumbnails -------------------------------------------------------------------
 
 TEST(PageFacts, OfOneMap) {
   Tensor map(DType::kFloat32, {3, 2});
@@ -225,7 +222,7 @@ TEST(PageFacts, ThumbnailOfLargestNumbers) {
   const auto number = [&](std::size_t i, std::size_t j) -> double& {
     return map.values<double>()[i * 33 + j];
   };
-  number(1, 0) = 0.25;  // of rows 0 and 1
+  number(1, 0) = 0.25;  // the thumbnail's row 0 covers rows 0 and 1
   number(3, 0) = kNan;
   number(4, 32) = 1;  // the last column has two keys, 31 and 32
   for (const std::size_t i : {6, 7}) allowed.values<bool>()[i * 33] = false;
@@ -241,8 +238,7 @@ TEST(PageFacts, ThumbnailOfLargestNumbers) {
   EXPECT_EQ(byte(3, 1), 1U);
 }
 
-// ---- the document
-// ---------------------------------------------------------------------------------
+// ---- the document ---------------------------------------------------------------------------
 
 TEST(Page, HoldsTheNumbers) {
   const Tensor map = test::likely_weights(3, 4, 1);
@@ -266,13 +262,13 @@ TEST(Page, EqualPagesAreEqualBytes) {
 
 TEST(Page, CodeIsSmallAndClosed) {
   const std::size_t code = page::kTemplate.size() + page::kStyle.size() + page::kScript.size();
-  EXPECT_LE(code, 61000U);
+  EXPECT_LE(code, 61000U);  // bytes, which every page holds
   EXPECT_EQ(page::kScript.find("</script"), std::string_view::npos);
   EXPECT_EQ(page::kScript.find("<!--"), std::string_view::npos);
   EXPECT_EQ(page::kStyle.find("</style"), std::string_view::npos);
   for (const std::string_view word : {"innerHTML", "eval(", "new Function", "http:", "https:"}) {
     const std::size_t at = page::kScript.find(word);
-    // The one address is the name of SVG's elements.
+    // The only address is the namespace of SVG.
     const bool is_name =
         word == "http:" && page::kScript.substr(at).starts_with("http://www.w3.org/2000/svg");
     EXPECT_TRUE(at == std::string_view::npos || is_name) << word;

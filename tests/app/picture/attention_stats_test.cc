@@ -179,7 +179,7 @@ TEST(AttentionStats, PaddingReceivesWeight) {
 }
 
 TEST(AttentionStats, PaddingRowsAreLeftOut) {
-  // The two padding rows attend to keys of their own, and one of them has negative numbers.
+  // Of the two padding rows, the first has negative numbers, and the second attends to padding.
   AttentionFile file = file_of(
       6, 6,
       [](Index i, Index j) {
@@ -196,7 +196,7 @@ TEST(AttentionStats, PaddingRowsAreLeftOut) {
   EXPECT_NEAR(head.entropy, -0.7 * std::log(0.7) - 0.3 * std::log(0.1), 1e-6);
   EXPECT_EQ(head.top_key, 1);
   EXPECT_NEAR(head.top_weight, 0.7, 1e-6);
-  // A mask excludes the same rows.
+  // A mask alone, without tokens, excludes the same rows.
   file.src.clear();
   file.tgt.clear();
   set_mask(file, [](Index i, Index j) { return i < 4 && j < 4; });

@@ -123,8 +123,8 @@ TEST(Child, SaysThatThereIsNoSuchProgram) {
   EXPECT_TRUE(no_child_is_left());
 }
 
-// The child is stopped whether it keeps its files open, stops reading, or also stops writing. Its
-// own child would repeat its input until this test ends.
+// The child is stopped whether it keeps its files open, stops reading, or also stops writing. The
+// grandchild would copy its input until this test ends.
 TEST(Child, IsStoppedWithAllThatItStarted) {
   for (const std::string closed : {"", "exec <&-; ", "exec <&- >&- 2>&-; "}) {
     SCOPED_TRACE(closed);

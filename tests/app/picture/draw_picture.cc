@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,8 @@ std::string drawn_as(const std::string& form, const qkv::app::Picture& picture) 
     return qkv::app::draw_terminal(
         picture, {.columns = 100, .colours = qkv::app::TerminalColours::kNone, .unicode = false});
   }
-  return qkv::app::draw_table(picture);
+  if (form == "table") return qkv::app::draw_table(picture);
+  throw std::invalid_argument("unknown form: " + form);
 }
 
 }  // namespace

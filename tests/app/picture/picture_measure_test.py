@@ -20,14 +20,16 @@ from program import PATIENCE, PROGRAM, Case
 
 SVG = "{http://www.w3.org/2000/svg}"
 RSVG = rsvg.library()
-# Arabic and emoji labels may be less than 1 unit apart, but their ink may not touch.
+# Ink that overlaps by more units than this touches. Arabic and emoji labels may be less than 1 unit
+# apart.
 TOUCH = 0.05
 
 
 class PictureCase(Case):
     def draw(self, form, *names):
-        done = subprocess.run([PROGRAM, form, self.dir, *names], capture_output=True,
-                              timeout=PATIENCE)
+        done = subprocess.run(
+            [PROGRAM, form, self.dir, *names], capture_output=True, timeout=PATIENCE
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         return {path.stem: path.read_bytes() for path in self.dir.glob(f"*.{form}")}
 
@@ -61,10 +63,10 @@ class Labels(PictureCase):
         return document, places
 
     def apart(self, name, places):
-        """Checks that no two inks overlap. Sorted by left sides, few pairs must be compared."""
+        """Checks that no two inks overlap. Sorting by left sides leaves few pairs to compare."""
         order = sorted(places.items(), key=lambda item: item[1][0])
         for n, (one, a) in enumerate(order):
-            for other, b in order[n + 1:]:
+            for other, b in order[n + 1 :]:
                 if b[0] >= a[2] - TOUCH:
                     break
                 overlap = min(a[3], b[3]) - max(a[1], b[1])
@@ -103,8 +105,14 @@ class Labels(PictureCase):
 
     def test_every_row_and_column_has_one_where_they_fit(self):
         drawings = self.draw("svg", "one", "row", "column", "sixty", "hard", "row_hard", "heads")
-        wanted = {"one": (1, 1), "column": (50, 1), "sixty": (60, 60), "hard": (12, 12),
-                  "row_hard": (1, 50), "heads": (12, 12)}
+        wanted = {
+            "one": (1, 1),
+            "column": (50, 1),
+            "sixty": (60, 60),
+            "hard": (12, 12),
+            "row_hard": (1, 50),
+            "heads": (12, 12),
+        }
         for name, (queries, keys) in wanted.items():
             _, texts = self.texts(drawings[name])
             self.assertEqual(sum(bool(re.match(r"p0-q", i)) for i in texts), queries, name)
@@ -114,9 +122,20 @@ class Labels(PictureCase):
 class Escaping(PictureCase):
     def test_labels_come_back_from_xml(self):
         _, texts = self.texts(self.draw("svg", "hard")["hard"])
-        wanted = ["Donaudampfschifffahrtselektrizitaetenhau", "مرحبا", "注意力机制",
-                  "👨‍👩‍👧‍👦👍🏽🇩🇪", "<b>&\"'", "cafe\u0301", " the", "a\ufffd[31mb↵", "\ufffd\ufffd",
-                  "שלום", "] ]>&amp;", "x"]
+        wanted = [
+            "Donaudampfschifffahrtselektrizitaetenhau",
+            "مرحبا",
+            "注意力机制",
+            "👨‍👩‍👧‍👦👍🏽🇩🇪",
+            "<b>&\"'",
+            "cafe\u0301",
+            " the",
+            "a\ufffd[31mb↵",
+            "\ufffd\ufffd",
+            "שלום",
+            "] ]>&amp;",
+            "x",
+        ]
         self.assertEqual([texts[f"p0-q{i}"] for i in range(12)], wanted)
         self.assertEqual([texts[f"p0-k{i}"] for i in range(12)], wanted)
         self.assertEqual(texts["title-0"], "Labels <b>&\"' of all kinds: 注意力 مرحبا 👍🏽")
@@ -141,7 +160,7 @@ class Pixels(PictureCase):
         """The pixels of one cell, without the lines around it."""
         x, y = (int(self.ZOOM * (at + n * self.CELL)) for at, n in zip(origin, (column, row)))
         size = self.ZOOM * self.CELL
-        return image[y + 4:y + size - 4, x + 4:x + size - 4, :3]
+        return image[y + 4 : y + size - 4, x + 4 : x + size - 4, :3]
 
     def test_kinds_of_cells_differ(self):
         svg = self.draw("svg", "kinds")["kinds"]
@@ -149,7 +168,8 @@ class Pixels(PictureCase):
         origin = [float(x) for x in re.match(r"translate\((\S+) (\S+)\)", group).groups()]
         image = rsvg.pixels(self.draw("png", "kinds")["kinds"])
         number, masked, zero, nan, infinite, tiny = (
-            self.cell(image, origin, row, 0 if row == 0 else 2) for row in range(6))
+            self.cell(image, origin, row, 0 if row == 0 else 2) for row in range(6)
+        )
         self.assertEqual(tuple(number[0, 0]), (26, 29, 64))
         self.assertEqual(tuple(zero[0, 0]), (246, 246, 244))
         self.assertEqual(tuple(tiny[0, 0]), (224, 242, 246))

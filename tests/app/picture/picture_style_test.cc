@@ -318,8 +318,8 @@ TEST(PictureNotes, AreBelowTheFigureOrOnlyInItsDescription) {
   EXPECT_FALSE(has(draw_svg(picture), "id=\"notes\""));
 }
 
-// The line above the notes ends inside the margin, both if the document is narrower than the room
-// for notes, and if a note makes the document wide.
+// The line above the notes ends at the right margin, 16 units wide, in a document that is narrower
+// than the room for notes, and in one that a note makes wide.
 TEST(PictureNotes, HaveALineThatEndsInsideTheMargin) {
   const auto number_after = [](std::string_view text, std::string_view mark, std::size_t from) {
     const std::size_t at = text.find(mark, from) + mark.size();
@@ -375,7 +375,7 @@ TEST(PictureNumbers, AreSmallerOrPowersOfTenIfNoDigitCanGo) {
   EXPECT_EQ(found.first, "8");
   EXPECT_EQ(found.second, (std::vector<std::string>{"-12345", "1"}));
   EXPECT_EQ(numbers_in({2e300, -1e-7}).second, (std::vector<std::string>{"2e+300", "-1e-07"}));
-  EXPECT_TRUE(numbers_in({0.001}).second.empty());  // of which no three decimals say enough
+  EXPECT_TRUE(numbers_in({0.001}).second.empty());  // too small for three decimals
 }
 
 }  // namespace

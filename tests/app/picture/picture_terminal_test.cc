@@ -206,8 +206,8 @@ std::array<double, 3> lab(const picture::Rgb& colour) {
   return {116 * y - 16, 500 * (x - y), 200 * (y - z)};
 }
 
-// With 256 colours each step of the bar is a colour of its own, exactly one of xterm's, clearly
-// lighter than the one below it.
+// With 256 colours each step of the bar is a colour of its own, exactly one of xterm's, lighter
+// than the step below it and clearly different from it.
 TEST(PictureColours, StepsOf256CanBeToldApart) {
   std::set<int> entries;
   for (int step = 0; step < picture::kStepsOf256; ++step) {
@@ -231,8 +231,8 @@ TEST(PictureColours, StepsOf256CanBeToldApart) {
   EXPECT_EQ(std::ssize(entries), picture::kStepsOf256);
 }
 
-// The smallest weight has enough contrast (WCAG 2.1) with a dark background, and no colour is
-// white.
+// Every weight has a contrast (WCAG 2.1) of 2.95 or more with black and of 2.5 or more with the
+// colour of zeros, and no colour is close to white.
 TEST(PictureColours, TerminalsShowEveryWeightOnBlackAndOnWhite) {
   double before = 0;
   for (int level = 0; level < picture::kLevels; ++level) {
@@ -325,7 +325,7 @@ TEST(PictureTable, AlignsNumbersAndLabels) {
   }
 }
 
-// Tables fit any width of a terminal with any labels, and no number is lost.
+// Tables fit a terminal of 20 or more columns with any labels, and no number is lost.
 TEST(PictureTable, FitsATerminal) {
   const auto numbers = [](const std::string& text) {
     return std::count(text.begin(), text.end(), '.');

@@ -48,7 +48,8 @@ TEST(Bleu, IsAHundredForTheReference) {
   EXPECT_EQ(bleu.hypothesis_tokens, 5);
 }
 
-// Example 2 of Papineni et al. 2002: the reference has "the" twice. No longer n-gram matches.
+// Example 2 of Papineni et al. 2002: the reference has "the" twice, so two of the seven tokens
+// match. No bigram or longer n-gram does.
 TEST(Bleu, CountsAnNgramNoOftenerThanTheReference) {
   const Bleu bleu = bleu_of_words("the the the the the the the", {"the cat is on the mat"});
   expect_precisions(bleu, {200.0 / 7, 100.0 / 2 / 6, 100.0 / 4 / 5, 100.0 / 8 / 4});
@@ -86,7 +87,8 @@ TEST(Bleu, LengthIsThatOfTheNearestReference) {
   EXPECT_EQ(length({"a b c", "a b c d e"}), 3);
 }
 
-// By hand, 4 of 4 tokens, 1 of 3 bigrams, none of 2 trigrams and not the four-gram match.
+// By hand, 4 of 4 tokens and 1 of 3 bigrams match. None of the 2 trigrams does, which counts as 1/2
+// of a match, nor does the four-gram, which counts as 1/4.
 TEST(Bleu, SmoothingHalvesWhatDoesNotMatch) {
   const Bleu bleu = bleu_of_words("b a c d", {"a b c d"});
   expect_precisions(bleu, {100, 100.0 / 3, 100.0 / 2 / 2, 100.0 / 4});

@@ -15,8 +15,8 @@ namespace {
 
 using Pairs = std::vector<PairOfTexts>;
 
-// Pairs of sources with one to three targets each, out of fewer targets than sources, so that many
-// sources share a target.
+// Pairs in which each source has one to three targets. There are fewer targets than sources, so
+// that many sources share a target.
 Pairs tangle(std::uint32_t sources) {
   Pairs pairs;
   for (std::uint32_t source = 0; source < sources; ++source) {

@@ -23,6 +23,7 @@
 #include <qkv/error.h>
 #include <qkv/layers/parameters.h>
 
+#include "tests/app/files/arrays.h"
 #include "tests/app/files/data_file.h"
 #include "tests/app/files/files.h"
 #include "text/subword_model.h"
@@ -72,7 +73,7 @@ TEST(Subwords, TextComesBack) {
       EXPECT_EQ(subwords.join(subwords.split(text)), with_single_blanks(text));
     }
     EXPECT_EQ(subwords.join(subwords.split("\ta \u202F\u00A0b\n\x1B")), "a b");
-    EXPECT_EQ(subwords.join(subwords.split("a\u2581b")), "a b") << "what SentencePiece marks with";
+    EXPECT_EQ(subwords.join(subwords.split("a\u2581b")), "a b") << "SentencePiece's blank";
     for (const char* text : {"\u2581a \u2581b\u2581", "a\uFEFFb", "\uFEFF a\uFEFF b \uFEFF"}) {
       EXPECT_EQ(subwords.join(subwords.split(text)), "a b") << quoted(text);
       EXPECT_EQ(subwords.split(text), subwords.split("a b")) << quoted(text);
@@ -99,8 +100,8 @@ TEST(Subwords, WhatWasNotLearnedIsBytes) {
   EXPECT_EQ(subwords.join(Texts{"▁a", "<unk>"}), "a<unk>");
 }
 
-// Text in capitals would have other pieces, even if as many, so split_as_typed() gives those that
-// the model reads.
+// A model of lower case reads other pieces than those of the text as typed, so split_as_typed()
+// returns the pieces that the model reads.
 TEST(Subwords, HaveTheCaseThatIsRead) {
   const Tokenizer tokenizer(small(), LetterCase::kLower);
   EXPECT_EQ(tokenizer.join(tokenizer.split("“HELLO, Tom")), "\"hello, tom");
@@ -178,18 +179,22 @@ TEST(Subwords, AreLearnedFromAnyText) {
   for (int n = 0; n < 20; ++n) texts.insert(texts.end(), odd.begin(), odd.end());
   for (const auto& [name, algorithm] : kSubwordAlgorithms) {
     SCOPED_TRACE(name);
+    int successes = 0;
     for (const Index vocabulary : {262, 265, 270, 280}) {
       try {
         const Subwords subwords = learned(texts, {vocabulary, algorithm});
         EXPECT_EQ(subwords.join(subwords.split("<s>a ⁇")), "<s>a ⁇");
+        ++successes;
       } catch (const Error& error) {
         EXPECT_EQ(error.argument(), "vocab") << error.what();
       }
     }
+    EXPECT_GT(successes, 0);
   }
 }
 
-// SentencePiece itself ends the process when it learns BPE from such a word.
+// SentencePiece ends the process when it learns BPE from a word of more than 2^15 characters, so
+// train_subwords() cuts long words.
 TEST(Subwords, WordsMayBeLong) {
   std::string word;
   for (std::uint32_t n = 1; word.size() < 40000; n = n * 69069 + 1) {
@@ -233,7 +238,8 @@ TEST(SubwordModel, OnlyWhatIsTrainedHereIsRead) {
   EXPECT_EQ(refusal_of(std::string(1000, '\xFF')), other);
   // Further fields that SentencePiece would read: a text that it encodes on loading
   // (self_test_data), a table that it follows without a check (precompiled_charsmap, in a second
-  // normalizer_spec), another piece.
+  // normalizer_spec and in a denormalizer_spec), another piece, and another algorithm (model_type,
+  // in a second trainer_spec).
   const std::string spec("\x1A\x06\x12\x04\xFF\xFF\xFF\x7F", 8);
   for (const std::string& more :
        {std::string("\x22\x02\x0A\x00", 4), spec, std::string("\x2A") + spec.substr(1),
@@ -243,17 +249,20 @@ TEST(SubwordModel, OnlyWhatIsTrainedHereIsRead) {
 }
 
 TEST(SubwordModel, TruncationIsRecognised) {
-  const std::string good = small().bytes();
-  for (std::size_t length = 1; length < good.size(); ++length) {
-    const std::string text = refusal_of(good.substr(0, length));
-    if (text == "Subwords: bytes must have learned pieces, got none") continue;
-    const std::string begin =
-        "Subwords: bytes must be a whole model, but are truncated: expected at least ";
-    ASSERT_TRUE(text.starts_with(begin)) << length << ' ' << text;
-    EXPECT_TRUE(text.ends_with(", got " + std::to_string(length))) << text;
-    const std::size_t expected = std::stoul(text.substr(begin.size()));
-    EXPECT_GT(expected, length);
-    EXPECT_LE(expected, good.size());
+  for (const auto& [name, algorithm] : kSubwordAlgorithms) {
+    SCOPED_TRACE(name);
+    const std::string good = small(algorithm).bytes();
+    for (std::size_t length = 1; length < good.size(); ++length) {
+      const std::string text = refusal_of(good.substr(0, length));
+      if (text == "Subwords: bytes must have learned pieces, got none") continue;
+      const std::string begin =
+          "Subwords: bytes must be a whole model, but are truncated: expected at least ";
+      ASSERT_TRUE(text.starts_with(begin)) << length << ' ' << text;
+      EXPECT_TRUE(text.ends_with(", got " + std::to_string(length))) << text;
+      const std::size_t expected = std::stoul(text.substr(begin.size()));
+      EXPECT_GT(expected, length);
+      EXPECT_LE(expected, good.size());
+    }
   }
 }
 
@@ -301,9 +310,6 @@ TEST(SubwordModel, PiecesAreChecked) {
 TEST(SubwordModel, DamagedBytesAreReadOrRefused) {
   for (const auto& [name, algorithm] : kSubwordAlgorithms) {
     const std::string whole = small(algorithm).bytes();
-    for (std::size_t length = 0; length < whole.size(); length += 7) {
-      EXPECT_NE(refusal_of(whole.substr(0, length)), "no exception") << length;
-    }
     int refused = 0;
     int read = 0;
     for (std::size_t at = 0; at < whole.size(); ++at) {
@@ -368,15 +374,7 @@ TEST(SubwordModel, MustFitItsFile) {
   const auto refusal = [&](const std::function<void(std::vector<NamedArray>&)>& change) {
     std::vector<NamedArray> arrays = read_safetensors(directory / "m");
     change(arrays);
-    std::vector<NamedView> views;
-    for (const NamedArray& array : arrays) {
-      if (const auto* tensor = std::get_if<Tensor>(&array.array)) {
-        views.push_back({array.name, tensor->view()});
-      } else {
-        views.push_back({array.name, &std::get<Strings>(array.array)});
-      }
-    }
-    write_safetensors(directory / "changed", views);
+    write_safetensors(directory / "changed", test::views(arrays));
     const std::string text = complaint<InputError>([&] { read_model_file(directory / "changed"); });
     const std::string name = (directory / "changed") + ": ";
     return text.starts_with(name) ? text.substr(name.size()) : text;
@@ -413,7 +411,8 @@ TEST(SubwordModel, MustFitItsFile) {
 
 // ---- real text ----------------------------------------------------------------------------------
 
-// Uses the corpus that `shared/data/SOURCES.md` describes; one of 20 lines is learned from.
+// The pieces are learned from every 20th line of the corpus that `shared/data/SOURCES.md`
+// describes; other lines must come back.
 TEST(Subwords, RealSentencesComeBack) {
   const std::string path = test::data_file("tatoeba-eng-fra.tsv");
   std::ifstream file(path);

@@ -41,8 +41,11 @@ TEST(TextStyle, BuildersAddUp) {
     for (std::size_t cut = 0; cut <= texts.size(); ++cut) {
       TextStyleBuilder parts[] = {{Tokenization::kWord, letters}, {Tokenization::kWord, letters}};
       for (std::size_t n = 0; n < texts.size(); ++n) parts[n < cut ? 0 : 1].add(texts[n]);
-      parts[1].add(parts[0]);
-      EXPECT_EQ(parts[1].build(), want) << cut;
+      for (const int first : {0, 1}) {
+        TextStyleBuilder whole = parts[first];
+        whole.add(parts[1 - first]);
+        EXPECT_EQ(whole.build(), want) << cut << " " << first;
+      }
     }
   }
   EXPECT_FALSE(learned(texts, LetterCase::kLower).words.empty());
@@ -62,7 +65,7 @@ TEST(TextStyle, SpacesAreLearned) {
   for (const char* text : {"Où est « Paris » ?", "Viens !", "Oui, si ; ou : non."}) {
     EXPECT_EQ(again(text, french), text);
   }
-  EXPECT_EQ(again("Ça va ?"), "Ça va?") << "without it";
+  EXPECT_EQ(again("Ça va ?"), "Ça va?") << "without the style";
   EXPECT_EQ(learned({"Hi, Tom!", "(Yes.)"}), TextStyle{}) << "English is not stored";
 }
 

@@ -180,7 +180,8 @@ TEST(Spelling, WordsThatShareLettersAreNear) {
   EXPECT_GT(cosine(x, 0, 1), cosine(x, 0, 2) + 0.1);
 }
 
-// The mean of the squares is 0.634^2 for words of any length, since the n-grams are independent.
+// The standard deviation is 0.634, that of GloVe's vectors, for words of any length: the n-grams
+// are independent.
 TEST(Spelling, NumbersHaveTheSizeOfGloves) {
   for (const std::size_t length : {1U, 4U, 30U}) {
     Texts words;

@@ -28,6 +28,7 @@ using test::Weights;
 struct Oracle {
   using Real = long double;
 
+  // Takes one update, in which only the first `matrix` weights decay.
   void step(const std::vector<double>& g, double rate, const AdamOptions& o, std::size_t matrix) {
     ++t;
     for (std::size_t i = 0; i < w.size(); ++i) {
@@ -46,6 +47,8 @@ struct Oracle {
   int t = 0;
 };
 
+// The largest difference of a weight from the oracle's in 200 updates. The first parameter is a
+// matrix, the others have one axis or no numbers.
 double furthest_from_oracle(DType dtype, const AdamOptions& options, double scale) {
   Weights weights(dtype, 1, scale);
   const std::vector<double> start = numbers(weights.values);
@@ -109,8 +112,8 @@ TEST(Adam, NumbersWorkedOut) {
   EXPECT_NEAR(decayed[2], 0.77885687152227444064, 1e-15);
 }
 
-// Parameters that decay (a matrix) and that do not (a vector), both of several pieces, and small
-// ones.
+// Parameters that decay (a matrix) and that do not (a vector), each of several pieces, then a
+// vector without numbers, and a vector and a matrix of one number.
 struct LargeWeights {
   explicit LargeWeights(DType dtype) {
     const Dims shapes[] = {{3, kPiece + 1}, {2 * kPiece}, {0}, {1}, {1, 1}};

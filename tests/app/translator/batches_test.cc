@@ -32,7 +32,7 @@ std::vector<PairLength> random_lengths(int count) {
   return lengths;
 }
 
-// The tokens of a batch with padding; `filled` counts those without.
+// Returns the tokens of a batch with padding, and adds the tokens without padding to `filled`.
 Index padded(const std::vector<PairLength>& lengths, const std::vector<Index>& batch,
              Index& filled) {
   PairLength longest;
@@ -97,7 +97,8 @@ TEST(Batches, SeedAndEpochDecide) {
   const std::vector<PairLength> lengths = random_lengths(500);
   const Batches first = epoch_batches(lengths, {300, 5}, 1);
   EXPECT_EQ(first, epoch_batches(lengths, {300, 5}, 1));
-  const Index far = Index{1} << 32;  // differs only in the upper half of its bits
+  // The epoch far + 1 and the seed `high` differ from 1 and 5 only in the upper 32 bits.
+  const Index far = Index{1} << 32;
   const std::uint64_t high = (std::uint64_t{1} << 32) + 5;
   for (const Batches& other :
        {epoch_batches(lengths, {300, 5}, 2), epoch_batches(lengths, {300, 6}, 1),

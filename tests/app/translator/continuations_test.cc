@@ -44,8 +44,7 @@ std::vector<Continuation> all_of(const std::vector<ContinuedRow<T>>& rows, Index
   return all;
 }
 
-// Logits of `rows` hypotheses. A small number of different values gives ties, a large one gives
-// none.
+// Logits of `rows` hypotheses: three different values if there are to be ties, else normal numbers.
 template <class T>
 std::vector<T> logits(Index rows, Index V, bool ties) {
   std::mt19937_64 random(static_cast<std::uint64_t>(rows * V));
@@ -114,7 +113,7 @@ void compare(const std::string& path) {
         }
         Rows<T> before(x, V, path);
         before.rows()[0].so_far = -kInfinity;
-        before.expect_best(replay + ", of no probability");
+        before.expect_best(replay + ", row 0 of probability 0");
       }
     }
   }

@@ -41,8 +41,8 @@ TEST(EarlyStopping, WithoutPatienceThereIsNoEnd) {
   EXPECT_EQ(stopping.misses(), 99);
 }
 
-// More BLEU is better, whatever the loss; equal BLEU with less loss is better; no loss is never
-// better.
+// More BLEU is better, whatever the loss; equal BLEU with less loss is better; a loss that is not
+// finite is never better.
 TEST(EarlyStopping, ByBleu) {
   EarlyStopping stopping(3, BestBy::kBleu);
   EXPECT_TRUE(stopping.take({2, 0}));  // a poor first one is better than none
@@ -59,6 +59,7 @@ TEST(EarlyStopping, ByBleu) {
   EXPECT_FALSE(stopping.is_better({1.9, 20}));
 }
 
+// A negative BLEU is unknown.
 TEST(EarlyStopping, WithoutBleuTheLossDecides) {
   EarlyStopping stopping(3, BestBy::kBleu);
   EXPECT_TRUE(stopping.take({2, -1}));

@@ -40,7 +40,8 @@ inline ValuesByName values_by_name(const app::TranslatorGradients& gradients) {
   return all;
 }
 
-// Compares each gradient within a fraction of its own largest number.
+// Expects that each gradient is within `bound` times its own largest number, or times 0.1 if no
+// number is larger.
 inline void expect_gradients(const app::TranslatorGradients& got, const ValuesByName& want,
                              double bound, const std::string& replay) {
   const ValuesByName values = values_by_name(got);
@@ -53,7 +54,8 @@ inline void expect_gradients(const app::TranslatorGradients& got, const ValuesBy
   }
 }
 
-// Expects that several sentence pairs together give the sum of the results of each alone.
+// Expects that the loss and gradients of several sentence pairs are the sums of those of each pair
+// alone.
 inline void expect_sum_of_pairs(const Translator& translator,
                                 const std::vector<app::TokenPair>& pairs, double bound,
                                 const std::string& replay) {

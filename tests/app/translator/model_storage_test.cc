@@ -25,7 +25,7 @@ using test::complaint;
 using test::Directory;
 using test::small_model;
 
-// A float rounded to a type of 16 bits and back by arithmetic alone: to nearest, ties to even.
+// A number rounded to a type of 16 bits by arithmetic alone: to nearest, ties to even.
 double rounded_to(double value, int digits, int least_exponent) {
   int exponent = 0;
   std::frexp(value, &exponent);
@@ -36,8 +36,8 @@ double rounded_to(double value, int digits, int least_exponent) {
 struct NarrowType {
   ParameterStorage storage;
   const char* name;
-  int digits;
-  int least_exponent;  // log2 of the smallest number
+  int digits;          // bits of the significand
+  int least_exponent;  // log2 of the smallest positive number
 };
 constexpr NarrowType kNarrowTypes[] = {{ParameterStorage::kFloat16, "float16", 11, -24},
                                        {ParameterStorage::kBFloat16, "bfloat16", 8, -133}};
@@ -57,7 +57,8 @@ TEST(ModelStorage, ParametersOfHalfTheSizeAreRoundedOnce) {
       TranslationModel model = small_model({.dtype = dtype});
       set_first(model, "output.bias", 1 + 0x1p-11);  // between two numbers of float16
       set_first(model, "start.bias", 1 + 0x1p-8);    // between two numbers of bfloat16
-      // In float64 this is just above the midpoint of two numbers of float16.
+      // In float64 this is just above the midpoint of two numbers of float16; rounded to float32
+      // first, it would be the midpoint and then be rounded down.
       set_first(model, "readout.bias", 1 + 0x1p-11 + 0x1p-40);
       set_first(model, "start.weight", 3 * 0x1p-25);  // below the normal numbers of float16
       write_model_file(directory / "m", model, {.storage = type.storage});
@@ -105,8 +106,8 @@ TEST(ModelStorage, NumbersThatDoNotFitAreRefused) {
   EXPECT_EQ(refusal(INFINITY, ParameterStorage::kUnchanged), "no exception");
 }
 
-// The file has two bytes for each parameter, and four for each token's count unless a count needs
-// eight.
+// A file of 16-bit parameters has two bytes for each parameter, and four for each token's count
+// unless a count of the vocabulary needs eight.
 TEST(ModelStorage, OfHalfTheSizeIsHalfTheSize) {
   const Directory directory;
   const auto bytes_of = [&](const TranslationModel& model, ParameterStorage storage) {

@@ -47,7 +47,8 @@ TEST(NumberedTexts, GiveTheVocabularyAndTheIdsOfTheirTokens) {
   }
 }
 
-// Lines that fill more than two blocks; some are too long.
+// Lines of reversed words, which are read in blocks of 1,024 lines; every seventh target has three
+// more words.
 std::string lines(Index count) {
   std::string text;
   for (Index n = 0; n < count; ++n) {
@@ -88,7 +89,7 @@ TEST(TranslationData, IsTheSameOnAnyThreads) {
     EXPECT_EQ(got.train.facts.hash, want.train.facts.hash);
     EXPECT_EQ(got.train.facts.left_out, want.train.facts.left_out);
   }
-  // Each sentence pair holds the text of its own line.
+  // Each sentence pair holds the text of its own line; these are the lines at the ends of blocks.
   options.executor = {};
   options.max_length = 100;
   const TranslationData all = data_of(options);

@@ -12,7 +12,8 @@
 
 namespace qkv::test {
 
-// A matrix, a vector and an empty parameter with gradients; all numbers are normal.
+// A matrix, a vector and an empty parameter with gradients. All numbers are drawn from the normal
+// distribution; the gradients are multiplied by `scale`.
 struct Weights {
   explicit Weights(DType dtype, std::uint64_t seed = 1, double scale = 1) {
     values.push_back(random_tensor(dtype, {5, 7}, seed));

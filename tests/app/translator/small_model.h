@@ -19,7 +19,7 @@ inline app::Vocabulary vocabulary_of(const Texts& tokens) {
   return builder.build();
 }
 
-// A model with random parameters that knows the words a to d in sources and v to z in targets.
+// A model with random parameters that knows the characters a to d in sources and v to z in targets.
 inline app::TranslationModel small_model(app::TranslatorConfig config = {},
                                          std::uint64_t seed = 1) {
   app::TranslationModel model{app::Translator({.source_tokens = 8, .target_tokens = 9}),

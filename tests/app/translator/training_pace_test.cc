@@ -28,6 +28,7 @@ TEST(TrainingPace, CountsTheValidationsThatBecomeDue) {
 }
 
 TEST(TrainingPace, ValidationsAreInTheTimeThatIsLeft) {
+  // An update takes 2 seconds, and a validation 30.
   const auto left = [&](const char* after, const char* every) {
     const app::Budget validate = *every == '\0' ? app::Budget{} : parse_budget(every);
     return seconds_left(parse_budget(after), validate, kAt, {2, 30}).value();
@@ -52,9 +53,19 @@ TEST(TrainingPace, GoesOnFromEarlierRuns) {
   EXPECT_GE(pace.seconds(), 1e9);
   pace.add_update(50);
   pace.add_update(70);
-  pace.add_validation(4);
-  pace.add_validation(2);
-  EXPECT_EQ(pace.speed().seconds_per_validation, 3);
+  pace.add_validation(4e6);
+  pace.add_validation(2e6);
+  EXPECT_EQ(pace.speed().seconds_per_validation, 3e6);
+  // The time of training is that of this run without its validations: here -6e6 seconds and the few
+  // that this test takes.
+  const double least = pace.seconds() - 1e9 - 6e6;
+  const double per_update = pace.speed().seconds_per_update;
+  const double tokens_per_second = pace.tokens_per_second();
+  const double most = pace.seconds() - 1e9 - 6e6;
+  EXPECT_GE(per_update, least / 2);
+  EXPECT_LE(per_update, most / 2);
+  EXPECT_GE(tokens_per_second, 120 / most);
+  EXPECT_LE(tokens_per_second, 120 / least);
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests the parts of training: micro-batches, validation, the differences of two configurations.
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <set>
 #include <string>
@@ -99,6 +100,16 @@ TEST(Shards, AddUpToTheBatch) {
   }
 }
 
+// The bytes of all gradients, which are float32.
+std::vector<std::uint8_t> gradients_of(const std::vector<app::TrainedParameter>& parameters) {
+  std::vector<std::uint8_t> all;
+  for (const app::TrainedParameter& p : parameters) {
+    const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
+    all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
+  }
+  return all;
+}
+
 // The bytes of the loss and gradients of a batch of `count` sentence pairs. 200 pairs are four
 // micro-batches with more target tokens than the output layer computes at a time.
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
@@ -110,12 +121,9 @@ std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t
   BatchGradients batch(translator, executor, nullptr, ranks);
   batch.compute(Pairs(300).list, 1, 7);  // previous contents do not matter
   const app::TranslationLoss loss = batch.compute(pairs.list, seed, update);
-  std::vector<std::uint8_t> all(sizeof(loss.loss));
-  std::memcpy(all.data(), &loss.loss, sizeof(loss.loss));
-  for (const app::TrainedParameter& p : batch.list(translator)) {
-    const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
-    all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
-  }
+  std::vector<std::uint8_t> all = gradients_of(batch.list(translator));
+  const auto bytes = std::bit_cast<std::array<std::uint8_t, sizeof(loss.loss)>>(loss.loss);
+  all.insert(all.end(), bytes.begin(), bytes.end());
   return all;
 }
 std::vector<std::uint8_t> gradient_bytes(const Executor& executor, std::uint64_t seed, Index update,
@@ -133,8 +141,8 @@ TEST(Shards, HaveTheSameBitsOnAnyThreads) {
   }
 }
 
-// From one micro-batch, which one rank computes, to eight; the ranks wait for one another at
-// random.
+// The batches have from one micro-batch, which one rank computes, to eight. Each message between
+// ranks is delayed at random.
 TEST(Shards, HaveTheSameBitsOnAnyRanks) {
   for (const test::Network& network : test::kEveryNetwork) {
     for (const int count : {20, 70, 200, 300}) {
@@ -161,12 +169,7 @@ TEST(Shards, HaveTheSameBitsOnAnyRanksWithManyTokens) {
       app::Translator translator = random_translator(config);
       BatchGradients batch(translator, Executor(), nullptr, ranks);
       batch.compute(Pairs(150).list, 5, 3);
-      std::vector<std::uint8_t> all;
-      for (const app::TrainedParameter& p : batch.list(translator)) {
-        const auto* bytes = static_cast<const std::uint8_t*>(p.gradient.data());
-        all.insert(all.end(), bytes, bytes + p.gradient.element_count() * 4);
-      }
-      return all;
+      return gradients_of(batch.list(translator));
     };
     ranks::OneRank alone;
     const auto want = gradients(alone);
@@ -320,7 +323,7 @@ TEST(Validation, StopsWhenTold) {
   EXPECT_THROW(validate(task.model, task.pairs, 1, Executor(), &stop, alone), Cancelled);
 }
 
-// The text is enough for many batches.
+// The sentence pairs fill several batches, which the ranks share.
 TEST(Validation, IsSharedByRanks) {
   const Task task(2000);
   const app::ValidationScore want = task.validate();

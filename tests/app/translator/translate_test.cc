@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests properties that a translation of any model has, and the search by models made for it.
+// Tests properties that the translations of any model have, and searches by models that give each
+// token a known probability.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -39,7 +40,7 @@ void expect_same_bits(const Translation& got, const Translation& want, const std
 }
 
 TEST(Translate, TheOthersTheirOrderAndThreadsChangeNoBit) {
-  // More sources than a decoding batch has room for.
+  // A decoding batch has no room for so many sources.
   const std::vector<Tokens> sources = many_sentences(290, 5);
   std::vector<Tokens> reversed(sources.rbegin(), sources.rend());
   for (const TranslatorAttention attention : kEveryAttention) {
@@ -214,6 +215,7 @@ TEST(Translate, TokensAreBounded) {
   for (const Index beam : {1, 2}) {
     const auto as_said = translate(translator, {{4, 3, 2}}, {.beam = beam, .most_tokens = 7});
     EXPECT_EQ(as_said[0].tokens, Tokens(7, 4));
+    // By default, the most tokens are twice the source's and ten.
     const auto usual = translate(translator, {{4, 3, 2}, {2}}, {.beam = beam});
     EXPECT_EQ(usual[0].tokens, Tokens(2 * 3 + 10, 4));
     EXPECT_EQ(usual[1].tokens, Tokens(2 * 1 + 10, 4));

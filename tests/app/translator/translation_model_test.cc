@@ -203,6 +203,7 @@ TEST(ModelFile, ComesBack) {
                                 {"+", Spaces::kNone}},
                      .words = {{"tom", "Tom"}, {"tv", "TV"}},
                      .sentences = SentenceStart::kCapital};
+      model.longest_source = wide ? 70 : 0;
       write_model_file(directory / "m", model);
       const TranslationModel read = read_model_file(directory / "m");
       expect_same_parameters(read, model);
@@ -216,6 +217,7 @@ TEST(ModelFile, ComesBack) {
       EXPECT_EQ(read.tokenizer.tokenization(), Tokenization::kWord);
       EXPECT_EQ(read.tokenizer.letters(), LetterCase::kLower);
       EXPECT_EQ(read.style, model.style);
+      EXPECT_EQ(read.longest_source, model.longest_source);
       EXPECT_TRUE(std::ranges::equal(read.source.tokens(), model.source.tokens()));
       EXPECT_TRUE(std::ranges::equal(read.target.tokens(), model.target.tokens()));
     }
@@ -233,7 +235,8 @@ TEST(ModelFile, MayBeInMemory) {
   EXPECT_TRUE(refusal.starts_with("memory: byte ")) << refusal;
 }
 
-// With any fifth byte of the header changed, the file is either rejected or read.
+// One bit of the header is changed at a time, in every fifth byte: the file is either rejected or
+// read.
 TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   const Directory directory;
   write_model_file(directory / "m", small_model());
@@ -254,7 +257,7 @@ TEST(ModelFile, DamagedHeadersAreReadOrRefused) {
   EXPECT_GT(refused, tried / 2);
 }
 
-// A model file with a change.
+// A model file whose arrays and settings a test changes.
 class Changed {
  public:
   Changed() {
@@ -278,15 +281,7 @@ class Changed {
     texts.values.insert(texts.values.end(), {setting, value});
   }
   std::string refusal() {
-    std::vector<NamedView> views;
-    for (const NamedArray& array : arrays_) {
-      if (const auto* tensor = std::get_if<Tensor>(&array.array)) {
-        views.push_back({array.name, tensor->view()});
-      } else {
-        views.push_back({array.name, &std::get<Strings>(array.array)});
-      }
-    }
-    write_safetensors(directory_ / "m", views);
+    write_safetensors(directory_ / "m", test::views(arrays_));
     const std::string text = complaint<InputError>([&] { read_model_file(directory_ / "m"); });
     const std::string name = (directory_ / "m") + ": ";
     return text.starts_with(name) ? text.substr(name.size()) : text;
@@ -343,21 +338,28 @@ TEST(ModelFile, AnEmptyStyleIsNotWritten) {
 // Settings that models of earlier versions lack are not written if they have the implied value.
 TEST(ModelFile, SettingsThatAreImpliedAreNotWritten) {
   const Directory directory;
-  const auto writes = [&](const TranslatorConfig& config, const char* setting) {
-    write_model_file(directory / "m", small_model(config));
-    const TranslatorConfig read = read_model_file(directory / "m").translator.config();
-    EXPECT_EQ(read.encoder_layers, config.encoder_layers);
-    EXPECT_EQ(read.tied_embeddings, config.tied_embeddings);
+  const auto writes = [&](const TranslatorConfig& config, const char* setting,
+                          Index longest_source = 0) {
+    TranslationModel model = small_model(config);
+    model.longest_source = longest_source;
+    write_model_file(directory / "m", model);
+    const TranslationModel read = read_model_file(directory / "m");
+    EXPECT_EQ(read.translator.config().encoder_layers, config.encoder_layers);
+    EXPECT_EQ(read.translator.config().tied_embeddings, config.tied_embeddings);
+    EXPECT_EQ(read.longest_source, longest_source);
     return test::read(directory / "m").find(setting) != std::string::npos;
   };
   EXPECT_FALSE(writes({}, "encoder_layers"));
   EXPECT_FALSE(writes({}, "tied_embeddings"));
+  EXPECT_FALSE(writes({}, "longest_source"));
   EXPECT_TRUE(writes({.encoder_layers = 2}, "encoder_layers"));
   EXPECT_TRUE(writes({.tied_embeddings = TiedEmbeddings::kOutput}, "tied_embeddings"));
+  EXPECT_TRUE(writes({}, "longest_source", 7));
   // Settings with the implied values can be read if a file has them.
   EXPECT_EQ(refusal_after([](Changed& f) {
               f.add_setting("encoder_layers", "1");
               f.add_setting("tied_embeddings", "none");
+              f.add_setting("longest_source", "0");
             }),
             "no exception");
   EXPECT_EQ(refusal_after([](Changed& f) { f.add_setting("tied_embeddings", "both"); }),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests training in a folder through the C++ API: a run that is stopped after each update gives
-// equal results.
+// Tests training in a folder through the C++ API: a run that is stopped after each update ends with
+// the files of an uninterrupted one.
 #include "translator/training/translation_run.h"
 
 #include <algorithm>
@@ -50,6 +50,12 @@ struct Task {
     options.schedule = {.rate = 0.05, .warmup = 2, .decay = 5};
   }
 
+  // Makes the validation data so many that a validation runs batches on the executor.
+  void validate_on_many() {
+    std::string pairs;
+    for (int n = 0; n < 80; ++n) pairs += test::read(options.valid);
+    options.valid = directory.write("many.tsv", pairs);
+  }
   TrainingReport train(const std::string& folder, const char* after,
                        const TrainingHooks& hooks = {}) {
     options.after = parse_budget(after);
@@ -80,7 +86,8 @@ struct Task {
 TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   Task task;
   task.train("whole", "7u");
-  ASSERT_EQ(task.log("whole").size(), 4U);  // 2 epochs, 3 validations, one of them both
+  // Update 3 ends an epoch, updates 2 and 4 have a validation, and update 6 has both.
+  ASSERT_EQ(task.log("whole").size(), 4U);
   std::atomic<bool> stop{false};
   TrainingHooks hooks;
   hooks.stop = &stop;
@@ -101,13 +108,11 @@ TEST(TranslationRun, StoppedAfterEachUpdateComesOutTheSame) {
   EXPECT_EQ(task.log("parts"), task.log("whole"));
 }
 
-// The validation at a run's end may be the best one: a run that has nothing left to do keeps its
-// model, also if it is stopped at once.
+// The validation at a run's end may be the best one. A later run that has nothing left to do keeps
+// the model of that validation, even if it is stopped at once.
 TEST(TranslationRun, AFinishedRunKeepsItsBestModel) {
   Task task;
-  std::string pairs;  // so many that a validation looks at the flag
-  for (int n = 0; n < 80; ++n) pairs += test::read(task.options.valid);
-  task.options.valid = task.directory.write("many.tsv", pairs);
+  task.validate_on_many();
   task.options.schedule = {.rate = 0.01, .warmup = 0};
   task.train("run", "3u");  // validations after updates 2 and 3
   ASSERT_NE(task.file("run", "train.jsonl").find(R"("end": "budget")"), std::string::npos);
@@ -123,13 +128,14 @@ TEST(TranslationRun, AFinishedRunKeepsItsBestModel) {
   hooks.stop = &stop;
   EXPECT_EQ(task.train("run", "3u", hooks).end, TrainingEnd::kStopped);
   EXPECT_EQ(task.file("run", "best.safetensors"), best);
-  // A run that goes on begins from the best of its state.
+  // A run that goes on does not count the validation at the previous run's end, so the best model
+  // is again that of update 2.
   stop = false;
   EXPECT_EQ(task.train("run", "4u", hooks).end, TrainingEnd::kStopped);
   EXPECT_NE(task.file("run", "best.safetensors"), best);
 }
 
-// Settings and counters that no run writes are errors that name the file.
+// A column that no run writes is an error that names the file.
 TEST(TranslationRun, ColumnsOfItsSettingsAreChecked) {
   Task task;
   task.train("run", "1u");
@@ -182,11 +188,11 @@ TEST(TranslationRun, OnRanksComesOutTheSame) {
     EXPECT_EQ(train(folder.c_str(), "7u", count, -1).end, TrainingEnd::kBudget);
     same(folder.c_str());
   }
-  // Interrupted after each update, and resumed by other numbers of ranks.
+  // The run is interrupted after each update, and resumed by another number of ranks.
   for (const auto& [count, flagged] :
        {std::pair(3, 0), {1, 0}, {4, 3}, {2, 1}, {5, 2}, {2, 0}, {3, 2}}) {
     const TrainingReport report = train("parts", "7u", count, flagged);
-    // Another rank may have looked before the first set the flag.
+    // Rank 0 sets the flag. Another rank may look at it before that, and stops an update later.
     if (flagged == 0) {
       EXPECT_EQ(report.end, TrainingEnd::kStopped);
     }
@@ -321,7 +327,7 @@ TEST(TranslationRun, SaysHowFarItIs) {
   EXPECT_LE(report.best.loss, report.valid->loss);
 }
 
-// There is a validation after each second update, and at the end, which is between two of them.
+// There is a validation after each second update, and one at the end, after update 5.
 TEST(TranslationRun, SaysEachValidation) {
   Task task;
   std::vector<TrainingValidation> reports;
@@ -341,16 +347,14 @@ TEST(TranslationRun, SaysEachValidation) {
   EXPECT_EQ(report.valid->loss, reports.back().score.loss);
   EXPECT_EQ(report.best.loss, least);
   EXPECT_EQ(task.train("run", "5u", hooks).valid->loss, report.valid->loss);
-  EXPECT_EQ(reports.size(), 3U);  // reported only once
+  EXPECT_EQ(reports.size(), 3U);  // a run that is over does not report it again
 }
 
 // The flag is set in the validation at the end of the budget, which has enough batches to use the
 // caller's threads.
 TEST(TranslationRun, IsStoppedInItsLastValidation) {
   Task task;
-  std::string pairs;
-  for (int n = 0; n < 80; ++n) pairs += test::read(task.options.valid);
-  task.options.valid = task.directory.write("many.tsv", pairs);
+  task.validate_on_many();
   const TrainingReport whole = task.train("whole", "5u");
 
   struct Trap {

@@ -46,7 +46,7 @@ TEST(TranslatorErrors, ConfigurationsNameTheArgument) {
   EXPECT_EQ(refused([](C& c) { c.heads = 0; }), "Translator: heads must be at least 1, got 0");
   EXPECT_EQ(refused([](C& c) { c.heads = 3; }, TranslatorAttention::kMultiHead),
             "Translator: heads must divide hidden, got 3 heads for 4");
-  EXPECT_EQ(refused([](C& c) { c.heads = 3; }), "");  // unused without heads
+  EXPECT_EQ(refused([](C& c) { c.heads = 3; }), "");  // unused by additive attention
   EXPECT_EQ(refused([](C& c) { c.dropout = 1; }), "Translator: dropout must be in [0,1), got 1");
   EXPECT_EQ(refused([](C& c) { c.dropout = kNaN; }),
             "Translator: dropout must be in [0,1), got nan");
@@ -62,8 +62,8 @@ TEST(TranslatorErrors, ConfigurationsNameTheArgument) {
 
 class TranslatorCalls : public testing::Test {
  protected:
-  // The message of loss(), which must equal those of loss_and_gradients() and of translate() for
-  // the sources; checks that nothing has changed.
+  // Returns the message of loss(). Checks that loss_and_gradients() has the same message under its
+  // own name, and leaves the gradients and the step unchanged.
   std::string loss(const Tokens& source, const Tokens& target) {
     const std::vector<TokenPair> pairs{{some_sources()[0], some_targets()[0]}, {source, target}};
     RunState run{Mode::kTrain, 1, 5};

@@ -138,7 +138,7 @@ TEST(TranslatorNetworks, ATiedGradientIsTheSumOfBothUses) {
   }
 }
 
-// Previous NaN in the gradients must not be added to.
+// The gradients hold NaN before the call, which a sum would keep.
 TEST(TranslatorNetworks, GradientsAreOverwritten) {
   const double nan = std::nan("");
   for (const Network& network : kEveryNetwork) {

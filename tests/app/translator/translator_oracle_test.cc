@@ -19,7 +19,7 @@ using app::TokenPair;
 using app::Translation;
 using app::TranslationLoss;
 
-// Lists all combinations of these sources and targets, one after the other.
+// Appends every combination of four sources and four targets.
 void all_pairs(std::vector<Tokens>& sources, std::vector<Tokens>& targets) {
   const std::vector<Tokens> of_sources{{4, 5, 6, 2}, {2}, {6, 6, 4, 5, 3, 2, 5, 4, 2}, {1, 3, 2}};
   const std::vector<Tokens> of_targets{{2}, {5, 4, 3, 5, 2}, {3, 3, 3}, {4, 1, 2, 2}};
@@ -203,6 +203,7 @@ TEST(TranslatorOracle, AWideBeamFindsTheBestOfAllSequences) {
           lists_of(sources), {.beam = 400, .most_tokens = 5, .length_penalty = penalty}, context);
       for (std::size_t n = 0; n < sources.size(); ++n) {
         const EverySequence every(oracle, sources[n], 5, penalty);
+        // Three tokens do not end a sequence: 3^(n-1) sequences have n tokens.
         EXPECT_EQ(every.count(), 1 + 3 + 9 + 27 + 81);
         const std::string replay = replay_of(config) + ", penalty " + std::to_string(penalty) +
                                    ", source " + std::to_string(n);
@@ -262,8 +263,8 @@ Best beam_search(const TranslatorOracle& oracle, const Tokens& source, std::size
 
 TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
   for (const auto& config : every_config()) {
-    int followed = 0;
-    // Further seeds are for configurations whose order within a beam the first ones did not change.
+    int followed = 0;  // searches whose best hypothesis was not the likeliest at every step
+    // The seeds from 300 are for configurations with fewer than three such searches by the others.
     for (const std::uint64_t seed :
          {3, 130, 160, 190, 203, 300, 301, 302, 303, 304, 305, 306, 307}) {
       if (seed >= 300 && followed >= 3) break;
@@ -287,7 +288,7 @@ TEST(TranslatorOracle, ANarrowBeamKeepsTheBestOfEachStep) {
         }
       }
     }
-    // At least three searches must have changed the order within the beam.
+    // Fewer than three such searches would hardly test the order within the beam.
     EXPECT_GE(followed, 3) << replay_of(config);
   }
 }

@@ -34,8 +34,8 @@ TEST(Translator, GradientsAreDerivatives) {
       for_each_parameter(translator, gradients, [&](const auto& p, const Tensor& gradient) {
         ++seen;
         if (p.name == "attention.k.bias") {
-          // This gradient adds one number to every score of a query, which does not change the
-          // softmax.
+          // This bias adds one number to every score of a query, which does not change the softmax,
+          // so the gradient is 0.
           for (const double d : gradient.template values<double>()) EXPECT_NEAR(d, 0, 1e-13);
           return;
         }
@@ -93,8 +93,8 @@ TEST(Translator, Float32GradientsAreCloseToFloat64Ones) {
   }
 }
 
-// The loss and gradients of a large vocabulary are the sums of those of each sentence pair, also in
-// a matrix that has two uses.
+// With a large vocabulary, the loss and gradients are the sums of those of each sentence pair, also
+// if the target embedding is the output's matrix.
 TEST(Translator, ALargeVocabularyIsPredictedInPieces) {
   for (const bool is_tied : {false, true}) {
     auto config = small_config(TranslatorAttention::kNone);
@@ -153,7 +153,8 @@ TEST(Translator, APassThatFailsTakesNoStep) {
   translator.loss_and_gradients(pairs, evaluation, gradients, context);
   EXPECT_EQ(evaluation.step, 3U);
 
-  // The executor sets the stop flag where work is divided among threads.
+  // The executor sets the stop flag when it divides work among threads; each attempt is stopped 17
+  // such divisions later than the one before.
   const auto sources = many_sentences(40, 1);
   const auto targets = many_sentences(40, 2);
   int stops = 0;

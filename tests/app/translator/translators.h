@@ -13,6 +13,7 @@
 
 #include "core/storage.h"
 #include "tests/layers/support.h"
+#include "translator/passes/attention_form.h"
 
 // Translators and sentences that the tests of the models share.
 namespace qkv::test {
@@ -27,11 +28,9 @@ inline constexpr std::array kEveryAttention{
     TranslatorAttention::kScaledDot, TranslatorAttention::kBilinear,
     TranslatorAttention::kMultiHead, TranslatorAttention::kNone};
 
-// The name of a case's attention, for messages.
+// The names of an attention and a dtype, for messages.
 inline std::string replay_of(TranslatorAttention attention, DType dtype = DType::kFloat64) {
-  constexpr std::array kNames{"additive", "dot", "scaled dot", "bilinear", "multi-head", "none"};
-  return std::string(kNames[static_cast<std::size_t>(attention)]) + " " +
-         std::string(name_of(dtype));
+  return std::string(app::form_of(attention).name) + " " + std::string(name_of(dtype));
 }
 
 // A configuration whose sizes all differ, so that none can be confused with another.
@@ -83,7 +82,7 @@ inline std::vector<app::TranslatorConfig> every_config(DType dtype = DType::kFlo
   return configs;
 }
 
-// Sizes that exceed whole registers and tiles by one.
+// Sizes that exceed whole registers and tiles by one, or by two if two heads must divide them.
 inline app::TranslatorConfig odd_config(TranslatorAttention attention, DType dtype) {
   auto config = small_config(attention, dtype);
   config.embedding = 9;

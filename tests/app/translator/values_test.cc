@@ -12,7 +12,7 @@ namespace {
 
 struct Case {
   double pair[2];
-  bool first;
+  bool first;  // whether pair[0] is the result and gets the gradient
 };
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
