@@ -19,7 +19,10 @@ from oracle_philox import known_answers_hold
 from oracle_special import special_cases
 
 RANDOM_CASES = 300
-AT_LEAST = 450
+AT_LEAST = 450  # cases, ordinary and special, so that none vanish unnoticed
+SCALE = int(os.environ.get("QKV_TEST_SCALE", "100"))
+if not 1 <= SCALE <= 100:
+    sys.exit(f"QKV_TEST_SCALE must be from 1 to 100, not {SCALE}")
 DTYPES = {"f": "f64", "i": "i64", "b": "bool"}
 
 
@@ -93,13 +96,17 @@ def all_results(options, inputs):
 
 def case_errors(case, rng):
     """All errors of one case."""
+    yield from oracle_check.forward_errors(case, rng, 3 if is_finite(case) else 50)
+    names = gradient_names(case)
+    if names and all(np.isfinite(case.wants[name]).all() for name in names):
+        with np.errstate(invalid="ignore"):  # NaN and inf under a mask
+            yield from oracle_check.gradient_errors(case, rng)
     if is_finite(case):
-        yield from oracle_check.forward_errors(case, rng)
-        yield from oracle_check.gradient_errors(case, rng)
-    elif case.name.startswith("special_hidden") or "poison" in case.name:
-        yield from oracle_check.poison_errors(case, all_results)
-    elif case.name.startswith("special_live") and "value" not in case.name:
+        return
+    if not case.options.packed:
         yield from oracle_check.broken_row_errors(case)
+    if case.name.startswith("special_hidden") or "poison" in case.name:
+        yield from oracle_check.poison_errors(case, all_results)
 
 
 def notices_wrong_gradients(case, rng):
@@ -125,14 +132,14 @@ def self_check(cases, covered):
     faults += [f"pair not covered: {sorted(pair)}" for pair in sorted(missing, key=sorted)]
     if len(cases) < AT_LEAST or len({case.name for case in cases}) < len(cases):
         faults.append("too few cases, or two of one name")
-    step = 100 // int(os.environ.get("QKV_TEST_SCALE", "100"))
-    for case in cases[::step]:
+    checked = [case for n, case in enumerate(cases) if n * SCALE % 100 < SCALE]
+    for case in checked:
         faults += [f"{case.name}: {text}" for text in case_errors(case, rng)]
     if not all(notices_wrong_gradients(case, rng) for case in cases[:20]):
         faults.append("a gradient wrong by 1e-9 was not noticed")
     for text in faults:
         print(f"oracle: {text}", file=sys.stderr)
-    print(f"oracle: {sum(map(is_finite, cases))} cases by complex step and by loops, "
+    print(f"oracle: {len(checked)} cases by loops, those of finite gradients by complex step, "
           f"{len(faults)} faults")
     return len(faults)
 

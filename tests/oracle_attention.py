@@ -3,7 +3,8 @@
 
 Everything here has the axes [B,H,T,channels]: one key head per query head, all broadcasting done.
 oracle_call.py converts a caller's arrays to this layout and the results back.
-The forward pass is analytic in its real inputs: it also accepts complex ones (complex step).
+The forward pass is analytic in its real inputs, so it also accepts complex ones: the gradients are
+checked by the complex step.
 """
 from dataclasses import dataclass, field
 from typing import Optional
@@ -28,13 +29,13 @@ class Block:
     softcap: float = 0.0
     mods: tuple = ()
     bias: Optional[np.ndarray] = None  # [B,H,Tq,Tk]
-    alibi: Optional[np.ndarray] = None  # [H]
+    alibi: Optional[np.ndarray] = None  # [B,H]
     sinks: Optional[np.ndarray] = None  # [H]
 
 
 @dataclass
 class State:
-    """Intermediate results of the forward pass; all [B,H,Tq,Tk] or [B,H,Tq]."""
+    """Results of the forward pass, [B,H,Tq,Tk]; sink_weight, lse and row_max are [B,H,Tq]."""
     raw: np.ndarray
     capped: np.ndarray
     mod_inputs: list
@@ -108,7 +109,7 @@ def additive_units(block):
 
 
 def lengths(x):
-    """|x_t| of each row, [B,H,T,1]; no absolute values, for complex steps."""
+    """|x_t| of each row, [B,H,T,1], without absolute values, which are not analytic."""
     return np.sqrt((x * x).sum(axis=-1, keepdims=True))
 
 
@@ -144,12 +145,12 @@ def final_scores(block):
     if block.bias is not None:
         s = s + block.bias
     if block.alibi is not None:
-        s = s - block.alibi[:, None, None] * block.distance
+        s = s - block.alibi[..., None, None] * block.distance
     return raw, capped, mod_inputs, s
 
 
 def live_pairs(block, final):
-    """Allowed by all masks, bias not -inf, final score not -inf."""
+    """The pairs that all masks allow and whose bias and final score are not -inf."""
     live = block.allowed & (final.real != -INF)
     if block.bias is not None:
         live &= block.bias.real != -INF
@@ -192,16 +193,16 @@ def forward(block):
                  dropped, out)
 
 
-# ---- sums that select before they multiply -----------------------------------------------------
+# ---- sums over live pairs and rows, whatever the others hold -----------------------------------
 
 
 def sum_over_keys(live, pairs, x):
-    """sum_j pairs_ij x_j: pairs [B,H,Tq,Tk], x [B,H,Tk,C] -> [B,H,Tq,C]."""
+    """sum over live j of pairs_ij x_j: pairs [B,H,Tq,Tk], x [B,H,Tk,C] -> [B,H,Tq,C]."""
     return np.where(live[..., None], pairs[..., None] * x[:, :, None], 0.0).sum(axis=3)
 
 
 def sum_over_queries(live, pairs, x):
-    """sum_i pairs_ij x_i: pairs [B,H,Tq,Tk], x [B,H,Tq,C] -> [B,H,Tk,C]."""
+    """sum over live i of pairs_ij x_i: pairs [B,H,Tq,Tk], x [B,H,Tq,C] -> [B,H,Tk,C]."""
     return np.where(live[..., None], pairs[..., None] * x[:, :, :, None], 0.0).sum(axis=2)
 
 
@@ -214,7 +215,7 @@ def sum_of_outers(used, a, x):
 
 
 def backward(block, state, dout, dlse, dweights):
-    """Gradients with the block's shapes; parameters, alibi and sinks per head, [H,...].
+    """Gradients with the block's shapes; parameters and sinks per head, [H,...].
 
     dout [B,H,Tq,E], dlse [B,H,Tq], dweights [B,H,Tq,Tk] (into the weights before dropout).
     """
@@ -226,7 +227,7 @@ def backward(block, state, dout, dlse, dweights):
 
     grads = {"v": sum_over_queries(live, state.dropped, dout), "bias": ds}
     if block.alibi is not None:
-        grads["alibi"] = (-ds * block.distance).sum(axis=(0, 2, 3))
+        grads["alibi"] = (-ds * block.distance).sum(axis=(2, 3))
     if block.sinks is not None:
         dsink = np.where(block.sinks[:, None] == -INF, 0.0, state.sink_weight * (dlse - delta))
         grads["sinks"] = dsink.sum(axis=(0, 2))
@@ -235,7 +236,7 @@ def backward(block, state, dout, dlse, dweights):
 
 
 def score_chain(block, state, ds):
-    """Back from the final score to the plain score before the scale."""
+    """Takes ds back from the final scores to plain_scores()."""
     for name, s in zip(reversed(block.mods), reversed(state.mod_inputs)):
         ds = ds * mod_slope(name, s)
     if block.softcap:
@@ -311,7 +312,7 @@ def top_of_rows(state, count):
 
 def top_is_certain(state, count):
     """True when no rounding can change the order: neighbours are equal by construction
-    (same plain and final score) or clearly apart."""
+    (same raw and final score) or clearly apart."""
     weights = np.where(state.live, state.weights, 0.0)
     for at in np.ndindex(*weights.shape[:-1]):
         row, live = weights[at], state.live[at]

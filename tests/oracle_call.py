@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A caller's arrays, of any rank or packed, into dense blocks and the results back.
+"""Converts a caller's arrays, of any rank or packed, to dense blocks, and the results back.
 
 evaluate(options, inputs) -> outputs by name; gradients(options, inputs) -> gradients by name.
-inputs: dict of arrays by the names of the case format; options: the Options below.
+inputs: dict of arrays by the names in the cases of oracle.py; options: the Options below.
 """
 from dataclasses import dataclass
 from typing import Optional
@@ -17,6 +17,7 @@ from oracle_sums import sums_of
 PARAMETERS = {"bilinear_w": 2, "additive_wq": 2, "additive_wk": 2, "additive_v": 1,
               "additive_b": 1}  # rank without the head axis
 GAINS = ("norm_q", "norm_k")  # of the queries' and of the keys' norm, [D] or one for each head
+# {incoming gradient: its output}
 GRADIENT_NAMES = {"dout": "out", "dlse": "lse", "dweights": "weights",
                   "drow_weights": "row_weights"}
 DIFFERENTIABLE = ("q", "k", "v", "bias", "alibi", "sinks", *PARAMETERS, *GAINS)
@@ -120,7 +121,7 @@ def score_options(options, inputs, heads, width):
     return {"score": "dot" if options.score == "scaled_dot" else options.score,
             "scale": default if options.scale is None else options.scale,
             "softcap": options.softcap, "mods": options.mods, "params": params,
-            "alibi": inputs.get("alibi"), "sinks": inputs.get("sinks")}
+            "sinks": inputs.get("sinks")}
 
 
 def diagonal_offsets(options, inputs, batches, queries, keys):
@@ -159,7 +160,7 @@ def allowed_pairs(options, inputs, batches, offsets, queries, keys):
 def row_maps(options, inputs, side, positions, heads):
     """The maps of q or k; positions [B,T]."""
     gain = inputs.get("norm_" + side)
-    if gain is not None:  # one per key head, used by the query heads that read it
+    if gain is not None:  # norm_k may have one per key head, used by the query heads that read it
         gain = np.repeat(gain, heads // len(gain), axis=0) if gain.ndim == 2 \
             else np.broadcast_to(gain, (heads, *gain.shape))
     if options.rotary is None:
@@ -170,7 +171,7 @@ def row_maps(options, inputs, side, positions, heads):
 
 
 def positions_of(inputs, side, batches, default, cut):
-    """[B,T] for the batch entries, or the sequence whose rows are `cut`."""
+    """Positions [B,T] of the batch entries' rows, or of the packed sequence with the rows `cut`."""
     given = inputs.get(side + "_positions")
     if given is None:
         return default
@@ -178,7 +179,11 @@ def positions_of(inputs, side, batches, default, cut):
 
 
 def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),) * 2):
-    """q, k, v [B,H,T,C] of the batch entries (or the one sequence) named in batches."""
+    """The block of the batch entries, or of the one packed sequence, listed in `batches`.
+
+    q, k, v are [B,H,T,C]. dense is the Dense of an unpacked call; cuts are the rows of a packed
+    sequence in the call's q and k.
+    """
     heads, queries, keys = q.shape[1], q.shape[2], k.shape[2]
     offsets = diagonal_offsets(options, inputs, batches, queries, keys)
     maps, made = {}, {}
@@ -195,12 +200,16 @@ def make_block(options, inputs, batches, q, k, v, dense=None, cuts=(slice(None),
         allowed = allowed & dense.spread_matrix(inputs["keep"])
     if "bias" in inputs:
         bias = dense.spread_matrix(inputs["bias"])
+    alibi = inputs.get("alibi")
+    if alibi is not None:
+        alibi = alibi[batches] if alibi.ndim == 2 \
+            else np.broadcast_to(alibi, (len(batches), heads))
     i, j = np.arange(queries)[:, None], np.arange(keys)
     dropout = np.ones(allowed.shape)
     if options.dropout is not None:
         dropout = dropout_factors(*options.dropout, batches, np.arange(heads), i[:, 0], j)
-    block = Block(q=made["q"], k=made["k"], v=v, allowed=allowed, bias=bias, dropout=dropout,
-                  distance=abs(i + offsets - j),
+    block = Block(q=made["q"], k=made["k"], v=v, allowed=allowed, bias=bias, alibi=alibi,
+                  dropout=dropout, distance=abs(i + offsets - j),
                   **score_options(options, inputs, heads, q.shape[-1]))
     return MappedBlock(block, maps, {"q": q, "k": k})
 
@@ -213,7 +222,7 @@ class MappedBlock:
     rows: dict
 
     def backward(self, state, *incoming):
-        """The gradients of the block, with those of q, k and the gains before the maps."""
+        """The gradients of the block and the gains; those of q and k are of the original rows."""
         grads = backward(self.block, state, *incoming)
         for side, axis in (("q", 3), ("k", 2)):
             used = state.live.any(axis=axis)
@@ -223,7 +232,7 @@ class MappedBlock:
 
 
 def gather_gains(grads, inputs, key_heads):
-    """Gains of keys have a head for each key head."""
+    """Sums the gains' gradients [H,D] to the shapes of the gains: norm_k has key heads."""
     for name, x in ((name, inputs[name]) for name in GAINS if name in inputs):
         per_head = grads[name]
         if name == "norm_k":
@@ -307,7 +316,7 @@ class PackedCall:
         return np.repeat(x, self.heads // x.shape[1], axis=1).transpose(1, 0, 2)[None]
 
     def gather(self, parts, heads):
-        """The gradient of spread, all sequences in a row."""
+        """The gradient of spread: [1,H,T,C] of each sequence -> [sum T,heads,C]."""
         group = self.heads // heads
         folded = [part[0].reshape(heads, group, *part.shape[2:]).sum(axis=1) for part in parts]
         return np.concatenate(folded, axis=1).transpose(1, 0, 2)
@@ -340,7 +349,9 @@ class PackedCall:
             parts.append(block.backward(state, inputs["dout"][here].transpose(1, 0, 2)[None],
                                         dlse, np.zeros(state.weights.shape)))
         grads = {name: sum(part[name] for part in parts) for name in parts[0]
-                 if name not in ("q", "k", "v", "bias")}
+                 if name not in ("q", "k", "v", "bias", "alibi")}
+        if "alibi" in inputs:
+            grads["alibi"] = np.concatenate([part["alibi"] for part in parts])
         for name, heads in (("q", self.heads), ("k", self.key_heads), ("v", self.key_heads)):
             grads[name] = self.gather([part[name] for part in parts], heads)
         gather_gains(grads, inputs, self.key_heads)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ordinary cases: every pair of option levels at least once, then random combinations.
 
-Real inputs are multiples of 1/64 below 4 in size: exact in bfloat16 and float16 too, and plain dot
-products of them are exact in any order of summation.
+Real inputs are multiples of 1/64 up to 4 in size (parameters: divided by a power of two): exact in
+bfloat16 and float16 too. Dot products of rows of q and k are exact in any order of summation.
 """
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
@@ -21,7 +21,7 @@ FACTORS = {
     "softcap": ("off", "on"),
     "mods": ("none", "decay", "quad", "decay+leaky"),
     "bias": ("none", "matrix", "head", "full", "some_inf"),
-    "alibi": ("off", "on"),
+    "alibi": ("off", "heads", "each"),
     "causal": ("off", "on"),
     "diagonal": ("default", "top_left", "number", "per_batch"),
     "window": ("none", "2,1", "-1,2", "0,-1"),
@@ -37,14 +37,15 @@ FACTORS = {
     "dweights": ("none", "all", "rows"),
 }
 
-# Packed calls reject keep and bias; padding, lengths per query and gradients into returned
-# matrices need a [B,..,Tq,Tk] form that packed sequences do not have.
+# Packed calls reject keep and bias; padding, lengths per query, positions per batch entry and
+# gradients of returned matrices need axes [B,..,Tq,Tk], which packed sequences do not have.
 NOT_PACKED = {"bias": ("matrix", "head", "full", "some_inf"), "keep": ("matrix", "full"),
               "padding": ("on",), "rotary": ("given_each",), "key_lengths": ("query",), "dweights": ("all", "rows")}
 IMPOSSIBLE = {frozenset({("shape", "packed"), (name, level)})
               for name, levels in NOT_PACKED.items() for level in levels}
 
-# A mixed-rank call: shapes of q, k, v without T and width; B, A batch axes, H query, G key heads.
+# The leading axes of q, k and v in mixed-rank calls: A and B are batch axes, H query heads, G key
+# heads, 1 an axis that is broadcast.
 MIXED = (("H", "BH", "BH"), ("BH", "G", "G"), ("", "BG", "BG"), ("BH", "", ""), ("BH", "BG", ""),
          ("H", "", ""), ("ABH", "BG", "G"), ("B1", "G", "G"), ("", "G", "G"), ("BH", "", "G"))
 STRETCHED = ("", "B1")  # q without heads of its own: H is G
@@ -98,8 +99,8 @@ def covering_levels(rng):
 
 
 def random_levels(rng):
-    """A combination with about half of the options at their first level, as all that packed
-    calls refuse are."""
+    """A combination with about half of the options at their first level; in packed calls, so are
+    the options at levels that packed calls refuse."""
     levels = {}
     for name, choices in FACTORS.items():
         plain = name not in ("score", "shape", "width", "dlse", "dweights") and rng.rand() < 0.5
@@ -119,7 +120,7 @@ def reals(rng, *shape):
 
 
 def matrices(rng, *shape):
-    """reals divided by the power of two next above sqrt(width): projections keep their size."""
+    """reals divided by the least power of two >= sqrt(width): projections keep their size."""
     return reals(rng, *shape) / 2.0 ** np.ceil(np.log2(shape[-1]) / 2)
 
 
@@ -128,7 +129,7 @@ def pick(rng, *choices):
 
 
 def lengths_of_sequences(rng, count):
-    """Ends of packed sequences, [B+1]; now and then one is empty."""
+    """0 and the ends of packed sequences, [B+1]; about one sequence in ten is empty."""
     sizes = [0 if rng.rand() < 0.1 else rng.randint(1, 7) for _ in range(count)]
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
@@ -187,7 +188,7 @@ def sizes_of(rng, shape):
 
 
 def stretch_some(rng, leads, axes):
-    """In one case out of three, the batch axes of one array become 1."""
+    """In one case out of three, one batch axis of one array becomes 1."""
     leads = list(leads)
     if rng.rand() < 1 / 3:
         n, axis = rng.randint(3), rng.randint(axes)
@@ -319,8 +320,9 @@ def draw(rng, levels):
     inputs.update(row_inputs(rng, levels, rows, inputs, batch, {"q": heads, "k": key_heads}))
     score, params = score_inputs(rng, levels["score"], heads, q_width, k_width)
     inputs.update(params)
-    if levels["alibi"] == "on":
-        inputs["alibi"] = abs(reals(rng, heads)) + 1 / 64
+    if levels["alibi"] != "off":
+        lead = (batch,) if levels["alibi"] == "each" else ()
+        inputs["alibi"] = abs(reals(rng, *lead, heads)) + 1 / 64
     if levels["sinks"] == "on":
         inputs["sinks"] = reals(rng, heads)
     if levels["diagonal"] == "per_batch":
@@ -329,7 +331,7 @@ def draw(rng, levels):
 
 
 def finish(rng, name, options, inputs, dlse=True, backward=True):
-    """Adds the incoming gradients and the results."""
+    """The case with incoming gradients and results; without `top` if rounding could reorder it."""
     if options.top and not order_is_certain(options, inputs):
         options = replace(options, top=0)
     case = Case(name, options, inputs, evaluate(options, inputs))
@@ -342,7 +344,7 @@ def finish(rng, name, options, inputs, dlse=True, backward=True):
 
 
 def case_of_levels(rng, name, levels):
-    """Draws until the masks leave some pairs live."""
+    """A case of the levels, drawn again until at least 15 % of its pairs are live."""
     for _ in range(50):
         options, inputs = draw(rng, levels)
         if live_share(options, inputs) >= 0.15:

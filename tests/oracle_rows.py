@@ -26,7 +26,10 @@ def scale_of(maps, x):
 
 
 def rotated(maps, x, direction):
-    """Rows as complex numbers, one per pair, times e^(i angle)."""
+    """Rows as complex numbers, one per pair of channels, times e^(i angle direction).
+
+    direction: 1, or -1 for the inverse.
+    """
     pairs = maps.angles.shape[-1]
     first = np.arange(pairs) if maps.halves else 2 * np.arange(pairs)
     second = first + pairs if maps.halves else first + 1

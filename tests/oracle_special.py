@@ -91,7 +91,7 @@ def add_odd_sizes(m):
 
 
 def add_chunk_edges(m):
-    """Many keys or many queries with tiny widths."""
+    """Sizes around chunks of 512 keys and blocks of 128 queries, with tiny widths."""
     scores = ("scaled_dot", "bilinear_shared", "additive_b", "dot")
     for n, tk in enumerate((511, 512, 513, 1025)):
         small = {"b": 1, "h": 1, "d": 2, "e": 1}
@@ -229,7 +229,7 @@ def add_live_poison(m):
     @contextmanager
     def poisoned(name, score="scaled_dot", backward=True, **settings):
         chosen, inputs = m.draw(score=score)
-        inputs["q"] = np.where(inputs["q"] == 0, 0.5, inputs["q"])
+        inputs["q"] = np.where(inputs["q"] == 0, 0.5, inputs["q"])  # as 0 * inf is NaN
         yield inputs
         m.add(f"live_{name}", {"top": 2, **chosen, **settings}, inputs, backward)
 
@@ -268,7 +268,7 @@ def add_live_poison(m):
 
 
 def add_broadcasts(m):
-    """Masks and biases of every rank, and ranks mixed as in the text."""
+    """Masks and biases of every rank; ranks mixed as in seed 000, and the other way round."""
     for n, shape in enumerate(((5,), (1, 5), (4, 1), (2, 1, 5), (2, 4, 1), (3, 1, 1, 5),
                                (3, 1, 4, 1), (1, 2, 1, 5), (1, 1, 1, 1), (3, 2, 4, 5))):
         label = "x".join(map(str, shape))

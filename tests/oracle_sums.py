@@ -5,7 +5,7 @@ sums_of(state, v, rows) -> results by name; v [B,H,Tk,E]; rows: listed queries, 
 """
 import numpy as np
 
-POOLED = (3, 4)  # cells of each case
+POOLED = (3, 4)  # m, n of `pooled` in each case
 
 
 def entropy(weights):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes how far a result may be from the oracle, from the problem itself.
+"""Computes from a problem how far its results may be from the oracle's.
 
 The *naive* composition holds sums in float32 and rounds once to the input type after
 scores, weights and out (in the backward pass, after their gradients). A result may have twice its
-error (gradients three times) plus 4 units in the last place; float64, 1e-11 of the largest terms.
-Where terms cancel, "largest" refers to the terms that are added, not to their sum.
+error (gradients three times) plus 4 units in the last place; in float64, an error of 1e-11 of the
+largest terms. Where terms cancel, "largest" refers to the terms that are added, not to their sum.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from oracle_torch import (
     projections,
     scale_of,
     scores,
+    slopes_of,
     softmax,
     sums,
 )
 
 FLOAT64 = 1e-11
+# The unit in the last place of numbers from 1 to 2, and the smallest positive number, by dtype.
 UNIT = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LEAST = {"float64": 0.0, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
 # The number of rounding errors of the accumulator, each relative to the terms added, that a sum may
@@ -102,7 +104,7 @@ class Pass:
         return found if self.out is None else {"out": self.out, **found}
 
     def score_gradient(self, into: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Returns ds, the sum of the magnitudes of its terms, and the magnitude of delta.
+        """Returns ds, the sum of the magnitudes of its terms, and (delta, its magnitude).
 
         delta = dout . out + sum_j w_j dweights_j - dlse,  ds_j = w_j (dw_j - delta).
         """
@@ -142,7 +144,7 @@ def _surrogate(p: Problem) -> Any:
     if p.bias is not None:
         s = s + p.bias.abs()
     if call.alibi_slopes is not None:
-        s = s + call.alibi_slopes.abs()[None, :, None, None] * p.distance
+        s = s + slopes_of(p).abs() * p.distance
     return s
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's interface for C, qkv/c.h, by ctypes."""
+"""The library's interface for C, qkv/c.h, through ctypes: its structs and functions."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class Library:
             getattr(self.c, name).argtypes = [c_void_p]
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Calls a function that returns a status; raises Failed."""
+        """Calls a function that returns a status; raises Failed unless it is QKV_OK."""
         status = getattr(self.c, function)(*arguments)
         if status != 0:
             name = self.c.qkv_status_name(status).decode()

@@ -3,16 +3,16 @@
 
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from patience import PATIENCE
 
 
 @contextmanager
 def ctrl_c_after(seconds):
-    """In this context Ctrl-C comes so many seconds after the start, once.
+    """A context in which SIGINT is raised once, `seconds` after it is entered, if it lasts so long.
 
-    Shells start what runs in the background with the signal ignored, so Python's handler is set.
+    Python's handler is set, because shells start background processes with the signal ignored.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(seconds, signal.raise_signal, [signal.SIGINT])
@@ -20,5 +20,7 @@ def ctrl_c_after(seconds):
     try:
         yield
     finally:
-        timer.join(PATIENCE)
+        with suppress(KeyboardInterrupt):  # raised between the end of the context and cancel()
+            timer.cancel()
+            timer.join(PATIENCE)
         signal.signal(signal.SIGINT, before)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of qkv.torch.attention that the CUDA kernels take, and how near their results are.
+"""Calls of qkv.torch.attention that the CUDA kernels take, and how near results must be.
 
-They run on a GPU (test_torch_cuda.py), and with a fake driver that runs the kernels in an emulator
-(emulated_torch_cuda.py).
+The calls run on a GPU (test_torch_cuda.py), and with a fake driver that runs the kernels in an
+emulator (emulated_torch_cuda.py).
 """
 
 import torch
+
+# The error that one rounding may make; float32's is larger, for sums in another order.
+UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}
 
 
 def _normal(*shape, dtype=torch.float32, seed=0):
@@ -51,8 +54,8 @@ def _cases():
     yield ("strided", *(_turned(x).transpose(1, 2) for x in plain), {"causal": True})
     yield ("side by side", *(_turned(x).flatten(2) for x in plain), {"heads": (4, 2)})
     packed = [_turned(x)[0] for x in inputs(B=1)]
-    starts = {"cu_seqlens_q": torch.tensor([0, 20, 20, 70]), "cu_seqlens_k": [0, 30, 40, 90]}
-    starts["cu_seqlens_k"] = torch.tensor(starts["cu_seqlens_k"])
+    starts = {"cu_seqlens_q": torch.tensor([0, 20, 20, 70]),
+              "cu_seqlens_k": torch.tensor([0, 30, 40, 90])}  # fmt: skip
     yield ("packed", *packed, {**starts, "causal": True})
     yield ("no values", *plain[:2], None, {"return_lse": True})
     yield ("one query", *inputs(Tq=1, Tk=300), {"return_lse": True, "return_row_max": True})
@@ -135,7 +138,7 @@ def gradients(attention, name, to="cpu", needed="qkv"):
 
 
 def exact_gradients(attention, name):
-    """As gradients(), of the same numbers in float64."""
+    """The gradients that gradients() gives, of the same numbers in float64."""
 
     return gradients_of(attention, *(wide(x) for x in CASES[name]), "qkv")
 
@@ -152,7 +155,7 @@ def gradients_of(attention, q, k, v, options, needed):
     given = {n: x.requires_grad_(n in needed) for n, x in zip("qkv", (q, k, v)) if x is not None}
     try:
         results = [x for x in results_of(attention(q, k, v, **options)) if x.requires_grad]
-        factors = [  # of 16 bits, whatever the results are
+        factors = [  # rounded to bfloat16, so that they are equal for every dtype of the results
             _normal(*x.shape, seed=20 + n).to(torch.bfloat16).to(x) for n, x in enumerate(results)
         ]
         torch.autograd.backward(results, factors)
@@ -163,8 +166,8 @@ def gradients_of(attention, q, k, v, options, needed):
 
 
 def assert_gradients_near(got, want, dtype):
-    """Those of 16 bits: weights and gradients of scores are rounded before they are multiplied."""
-    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}[dtype]
+    """For 16-bit calls, weights and gradients of scores are rounded before they are multiplied."""
+    unit = UNITS[dtype]
     assert got.keys() == want.keys()
     for name, x in got.items():
         y = want[name]
@@ -193,9 +196,9 @@ def results_of(got):
 
 
 def assert_near(got, want, dtype, v):
-    """Results of 16 bits are rounded, and so are weights before they multiply values."""
+    """In 16-bit calls, results are rounded, and so are weights before they multiply values."""
     assert type(got) is type(want)
-    unit = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-18}[dtype]
+    unit = UNITS[dtype]
     largest = 1 if v is None or v.numel() == 0 else float(v.abs().max())
     for x, y in zip(results_of(got), results_of(want)):
         assert x.shape == y.shape and x.dtype == y.dtype
@@ -204,7 +207,7 @@ def assert_near(got, want, dtype, v):
 
 
 def dropped_weights(attention, to="cpu"):
-    """The weights after dropout of a call, which are its result where values are the identity."""
+    """The weights of a call after dropout, which are its result, as v is the identity."""
     q, k, _ = inputs(Tk=64, dtype=torch.bfloat16)
     v = torch.eye(64).to(torch.bfloat16).expand(2, 2, 64, 64)
     q, k, v = (x.to(to) for x in (q, k, v))

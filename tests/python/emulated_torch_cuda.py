@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch's calls of CUDA tensors without a GPU: run by test_torch_cuda.py in another process.
+"""Tests qkv.torch's calls of CUDA tensors without a GPU; test_torch_cuda.py runs this file.
 
 The driver is tests/cuda/computing_driver.cc, for which memory of the host is memory of a GPU and
 which runs kernels in an emulator. Tensors are on the CPU, so calls enter qkv.torch below the place
-where the device of a tensor matters.
+where the device of a tensor matters, or use the fixture `taken`.
 """
 
 import ctypes
@@ -38,11 +38,13 @@ STREAM = 4242
 def driver():
     fake = ctypes.CDLL("libcuda.so.1")
     fake.fake_last_stream.restype = ctypes.c_uint64
+    # The memory of all tensors counts as memory of device 0.
     fake.fake_device_memory(ctypes.c_uint64(4096), ctypes.c_uint64(2**62))
     _cuda._stream_of = lambda device: STREAM
     make = _cuda._Call.result
 
-    def poisoned(call, *arguments):  # what is not written is NaN, but outside of packed sequences
+    # Results begin as NaN, so that missing writes show; those of packed sequences begin as zeros.
+    def poisoned(call, *arguments):
         made, address = make(call, *arguments)
         if call.given["cu_seqlens_q"] is None and made.is_floating_point():
             made.fill_(float("nan"))
@@ -88,7 +90,10 @@ def test_negated_tensors_are_their_values():
 
 @pytest.fixture
 def taken(monkeypatch):
-    """Makes qkv.torch.attention take tensors of the CPU for those of a GPU; counts the calls."""
+    """Makes qkv.torch.attention take tensors of the CPU for those of a GPU, except float64 ones.
+
+    Returns the list of the functions of _core called for them.
+    """
     calls = []
 
     def counted(function):
@@ -129,7 +134,7 @@ def test_only_gradients_that_are_needed_are_computed(exact, taken, monkeypatch):
     wanted = []
     run = _cuda._Call.run
 
-    def watched(call, function, *more):
+    def watched(call, function, *more):  # sees `wanted` of attention_backward(), else None
         wanted.append(more[0][6] if len(more[0]) == 8 else None)
         return run(call, function, *more)
 

@@ -58,6 +58,8 @@ NAMES = {
     "column_sums": "return_column_sums",
     "value_sums": "return_value_sums",
     "pooled": "return_pooled",
+    "mods": "score_mod",
+    "mods[0]": "score_mod",
     "window.left": "window[0]",
     "window.right": "window[1]",
     "column_sums.rows": "return_column_sums",
@@ -67,6 +69,7 @@ NAMES = {
     "masked_scores.rows": "rows",
     "output_gradients.weights.rows": "rows",
 }
+# Further names, of the arguments of one function.
 NAMES_OF = {
     "masked_softmax": {"lengths": "valid_len"},
 }
@@ -100,7 +103,8 @@ DTYPES = {
 
 # The reasons for which a row has no call in Python.
 NO_FUNCTION = "the function is one of C++ only"
-USERS_FUNCTION = "functions of the user on scores and masks are C++"
+EMPTY_FUNCTION = "score_mod and mask_mod are functions, which are never empty"
+PRECOMPUTED = "precomputed masks are C++"
 CONTEXT = "contexts are C++"
 RESULT = "results are made by the call"
 GRADIENT = "gradients are made by the call"
@@ -201,8 +205,10 @@ def reason_against(row: Row) -> Union[str, None]:
     arguments = row.arguments
     if row.function not in FUNCTIONS:
         return NO_FUNCTION
-    if {"mods", "mask_mod"} & set(arguments):
-        return USERS_FUNCTION
+    if any("empty" in arguments.get(name, "").split(",") for name in ("mods", "mask_mod")):
+        return EMPTY_FUNCTION
+    if "precomputed" in arguments:
+        return PRECOMPUTED
     if any(name.split(".")[0] == "context" for name in arguments):
         return CONTEXT
     if row.subject.split(".")[0] == "input_gradients":
@@ -224,6 +230,8 @@ def reason_against(row: Row) -> Union[str, None]:
 def value_of(name: str, text: str) -> Any:
     if "[" in text:
         return make_array(text)
+    if name in ("mods", "mask_mod"):
+        return {"identity": lambda s, at: s, "all": lambda at: True}[text]
     if name in ("transpose_a", "transpose_b", "causal"):
         return True
     if name in ("window", "shard"):

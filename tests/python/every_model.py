@@ -26,8 +26,8 @@ from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 NEW = 4  # tokens to generate
 NO_WEIGHTS = "no attentions"  # no known way makes the class return them
 LARGEST = 40_000_000  # the largest number of parameters that is tried
-# The largest differences allowed, relative to the largest number of a tensor. In float64, softmax
-# is widened to float64, but some norms are not.
+# The largest differences allowed, as difference() gives them. For float64, widen_all() makes the
+# softmax float64, but some norms stay float32.
 CLOSE = {torch.float64: 1e-5, torch.float32: 2e-4}
 
 
@@ -129,15 +129,17 @@ def difference(
 ) -> float:
     """The largest difference, relative to the largest number of its tensor.
 
-    Without `all_of`, weights may be missing: in a few models eager returns them without request.
+    Where numbers cancel to 0, as in gradients of the biases of keys or of a constant loss, only
+    their rounding is left: up to 100 units in the last place of the largest of all numbers, or of 1.
+    `real` is true for the positions that are compared, false for padding; None compares all.
+    Without `all_of`, `got` may lack weights: in a few models eager returns them without request.
     """
     worst = 0.0
     left, right = dict(tensors_in(got)), dict(tensors_in(want))
     if not all_of:
         right = {n: x for n, x in right.items() if n in left or "attentions" not in n}
-    # A gradient that cancels to about 0 is only as exact as the numbers that cancel.
     finite = [x[x.isfinite()] for x in right.values()]
-    least = max([1.0] + [1e-9 * x.abs().max().item() for x in finite if x.numel()])
+    largest = max([x.abs().max().item() for x in finite if x.numel()] + [1.0])
     if left.keys() != right.keys():
         return math.inf
     for name, a in left.items():
@@ -145,7 +147,8 @@ def difference(
         if a.shape != b.shape:
             return math.inf
         if real is not None and a.dim() > 1 and len(a) == len(real):
-            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real  # no first position
+            # Some results lack the first position.
+            rows = real[:, 1:] if a.shape[1] == real.shape[1] - 1 else real
             if a.shape[:2] == rows.shape:
                 a, b = a[rows], b[rows]
         if not a.numel():
@@ -153,10 +156,11 @@ def difference(
         finite = b.isfinite()  # eager gives NaN in rows without keys in a few models
         if not a[finite].isfinite().all():
             return math.inf
+        rounding = 100 * torch.finfo(b.dtype).eps * largest
         a, b = a[finite].double(), b[finite].double()
-        if a.numel():
-            scale = max(least, b.abs().max().item())
-            worst = max(worst, ((a - b).abs().max() / scale).item())
+        gap = (a - b).abs().max().item() if a.numel() else 0.0
+        if gap > rounding:
+            worst = max(worst, gap / b.abs().max().item() if b.any() else math.inf)
     return worst
 
 
@@ -332,7 +336,7 @@ def judge(name: str, cls: type) -> Result:
                 return result
             why.append(f"{way}: {result.text}")
             if not re.search("dtype|Double|double", result.text):
-                break
+                break  # float32 is tried only if the model fails because of float64
     return Result(name, cls.__name__, "not tried", " | ".join(dict.fromkeys(why)))
 
 

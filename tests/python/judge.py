@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by all tests that compare with PyTorch: the gate and the comparator.
+"""Shared by all tests that compare with PyTorch: the condition to run, and the comparisons.
 
-The judge is exactly PyTorch 2.13.0. Without it, each test of a file that has
+The judge is exactly PyTorch 2.13.0. Without this version, each test of a file that has
 `pytestmark = needs_torch` is collected and skipped with the reason, so that the skips are counted.
 """
 
@@ -38,32 +38,32 @@ def as_float64(x: Any) -> np.ndarray:
     return np.asarray(x).astype(np.float64)
 
 
-def worst(got: Any, want: Any) -> float:
-    """The largest absolute difference; equal infinities and two NaN differ by 0.
+def gaps(got: Any, want: Any) -> np.ndarray:
+    """The absolute differences; equal infinities and two NaN differ by 0.
 
     A NaN or an infinity against another value is an infinite difference.
     """
     a, b = as_float64(got), as_float64(want)
     assert a.shape == b.shape, f"shape {a.shape}, expected {b.shape}"
-    if a.size == 0:
-        return 0.0
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     with np.errstate(invalid="ignore"):
         gap = np.where(same, 0.0, np.abs(a - b))
-    return float(np.where(np.isnan(gap), np.inf, gap).max())
+    return np.where(np.isnan(gap), np.inf, gap)
+
+
+def worst(got: Any, want: Any) -> float:
+    """The largest of gaps()."""
+    return float(gaps(got, want).max(initial=0))
 
 
 def check(name: str, got: Any, want: Any, tolerance: float) -> Optional[str]:
     """None if every element of `got` is within `tolerance` of `want`; else one line of text."""
     try:
-        error = worst(got, want)
+        gap = gaps(got, want)
     except AssertionError as reason:
         return f"{name}: {reason}"
-    if error <= tolerance:
+    if gap.max(initial=0) <= tolerance:
         return None
-    a, b = as_float64(got).ravel(), as_float64(want).ravel()
-    with np.errstate(invalid="ignore"):
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    at = int(np.argmax(np.where(np.isnan(gap), np.inf, gap)))
-    place = tuple(int(n) for n in np.unravel_index(at, as_float64(got).shape))
-    return f"{name}{list(place)}: {a[at]!r}, expected {b[at]!r} within {tolerance:.3g}"
+    at = tuple(int(n) for n in np.unravel_index(np.argmax(gap), gap.shape))
+    a, b = as_float64(got)[at], as_float64(want)[at]
+    return f"{name}{list(at)}: {a!r}, expected {b!r} within {tolerance:.3g}"

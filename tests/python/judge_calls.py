@@ -99,7 +99,7 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
     call = case.call
     kept = 1 - call.dropout
     s = max(1.0, score_size(call))
-    # Column sums add up to 128 queries' positive terms in one sum (docs: "The order of summation").
+    # Column sums and `pooled` add up to 128 positive terms in one sum (docs/mechanisms/sums.md).
     drift = max(1.0, min(128, want["lse"].shape[-1]) / TERMS)
     scales = {
         "weights": 1.0,
@@ -120,7 +120,7 @@ def output_scales(case: Case, want: dict[str, Any]) -> dict[str, float]:
 
 
 def gap(want: Any, near: Any) -> float:
-    """The naive composition's largest error, which may be small by chance, see `draws`."""
+    """The naive composition's largest error; it may be small by chance: see `draws`."""
     x = torch.where(want == near, 0, (want - near.to(torch.float64)).abs())
     x = x[torch.isfinite(x)]
     return float(x.max()) if x.numel() else 0.0
@@ -144,21 +144,20 @@ def forward(case: Case, given: Optional[dict[str, Any]] = None) -> dict[str, Any
 
 
 def judge_outputs(case: Case, given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Runs the forward pass. Returns complaints, and the results including lse."""
+    """Runs the forward pass, and draws `case.into`. Returns complaints, and results with lse."""
     found = forward(case, given)
     want = evaluate(case.call)
-    exact = {} if case.dtype == "float64" else naive(case.call, {}, "float32")[0]
+    near = {} if case.dtype == "float64" else naive(case.call, {}, "float32")[0]
     if "pooled" in found:
-        for of in [want, exact] if exact else [want]:
+        for of in [want, near] if near else [want]:
             of["pooled"] = pooled(of["weights"], case.returns["return_pooled"])
-    near = exact
     if case.dtype in ("bfloat16", "float16") and case.call.v is not None:
-        near = {**exact, "out": naive(case.call, {}, case.dtype)[0]["out"]}
+        near["out"] = naive(case.call, {}, case.dtype)[0]["out"]
     scales = output_scales(case, want)
     wrong: list[Any] = []
     for name, x in found.items():
         if name == "top":
-            wrong += judge_top(case, x, want, top_limit(case, want, exact))
+            wrong += judge_top(case, x, want, top_limit(case, want, near))
             continue
         dtype = case.dtype if name == "out" else case.accumulator
         wrong += looks(case, name, x, dtype)
@@ -309,7 +308,7 @@ def draws(case: Case) -> range:
 
 
 def judge(case: Case) -> list[str]:
-    """All complaints about one case, each one line."""
+    """All complaints about one case: two lines each, the case and what is wrong."""
     given = arguments(case)
     before = contents(given)
     wrong, results = judge_outputs(case, given)

@@ -102,14 +102,14 @@ class Maker:
         family = str(self.rng.choice(FAMILIES, p=FAMILY_ODDS))
         self.lengths()
         call = self.arrays(family)
-        if self.chance(0.04) and family != "mixed":  # there q and k may have one rank
+        if self.chance(0.04) and family != "mixed":  # its q and k alone may have equal ranks
             call.v = None
         case = Case(self.seed, dtype, call, family=family)
         case.dtypes = {"q": dtype, "k": key_dtype, "v": key_dtype}
         self.score(call)
         self.numbers(call)
         if family == "packed":
-            self.sequence_masks(call, len(call.cu_seqlens_k) - 1, call.cu_seqlens_k.diff())
+            self.sequence_masks(call, self.entries(call), call.cu_seqlens_k.diff())
         else:
             self.broadcast_masks(call)
         self.presentation(case)
@@ -125,7 +125,7 @@ class Maker:
         return dtype, dtype
 
     def lengths(self) -> None:
-        """Draws Tq and Tk: small, across panels of 64, or across the chunk of 512 keys."""
+        """Draws Tq and Tk: small, across panels of 64, blocks of 128 or a chunk of 512."""
         kind = self.rng.random()
         self.small = kind >= 0.14
         if kind < 0.04:
@@ -238,6 +238,13 @@ class Maker:
         ranks = {x.ndim for x in (call.q, call.k, call.v) if x is not None}
         return lead[-1] if max(ranks) > 3 or len(ranks) > 1 else 1
 
+    def entries(self, call: Call) -> int:
+        """B, or the number of packed sequences."""
+        if call.cu_seqlens_k is not None:
+            return len(call.cu_seqlens_k) - 1
+        lead, heads = lead_of(call), self.query_heads(call)
+        return int(np.prod(lead)) // heads if heads else int(np.prod(lead[:-1]))
+
     def score(self, call: Call) -> None:
         """Draws the score and its parameters, each with or without a head axis."""
         heads = self.query_heads(call)
@@ -269,6 +276,9 @@ class Maker:
             call.causal = self.pick(True, True, "bottom_right", "top_left")
         if self.chance(0.2):
             call.alibi_slopes = self.normal(heads).abs() * 0.3
+            if self.seed % 2:  # [B,H]
+                factors = torch.linspace(0.5, 1.5, self.entries(call), dtype=torch.float64)
+                call.alibi_slopes = factors[:, None] * call.alibi_slopes
         if self.chance(0.25):
             call.sinks = self.normal(heads) * 2
             if heads and self.chance(0.1):
@@ -278,7 +288,7 @@ class Maker:
             call.seed = int(self.rng.integers(0, 2**63, dtype=np.uint64)) * self.pick(1, 2)
 
     def sequence_masks(self, call: Call, batch: int, limits: Any) -> None:
-        """Draws options per batch entry: lengths [B] below `limits` [B], and offsets."""
+        """Draws options per batch entry: lengths [B] up to `limits` [B], and offsets."""
         if self.chance(0.3):
             drawn = self.rng.integers(0, limits.numpy() + 1, batch)
             call.key_lengths = torch.from_numpy(drawn)
@@ -287,9 +297,7 @@ class Maker:
             call.causal_offset = offset if self.chance(0.5) else int(self.rng.integers(-3, 6))
 
     def broadcast_masks(self, call: Call) -> None:
-        lead = lead_of(call)
-        heads = self.query_heads(call)
-        batch = int(np.prod(lead)) // heads if heads else int(np.prod(lead[:-1]))
+        lead, batch = lead_of(call), self.entries(call)
         self.sequence_masks(call, batch, torch.full((batch,), self.tk))
         if call.key_lengths is not None and self.chance(0.4):
             drawn = self.rng.integers(0, self.tk + 1, (batch, self.tq))
@@ -323,7 +331,8 @@ class Maker:
                 case.styles[name] = "sliced"  # repeated lengths might be invalid
             if case.styles[name] == "repeated":
                 axis = int(self.rng.integers(x.ndim))
-                x = x.narrow(axis, 0, min(1, x.shape[axis])).expand(x.shape)
+                for n in {axis, (axis + self.seed % 3) % x.ndim}:  # one axis, or two
+                    x = x.narrow(n, 0, min(1, x.shape[n])).expand(x.shape)
             if not x.is_floating_point():
                 yes_no = x.dtype == torch.bool
                 case.dtypes[name] = self.pick("bool", self.whole_dtype(x))

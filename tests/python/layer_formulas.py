@@ -55,7 +55,10 @@ def of_inputs(gradients: Any) -> List[Any]:
 def multi_head(
     names: List[str], heads: int, key_heads: int = 0, zero: bool = False
 ) -> Callable[..., Tuple[np.ndarray, np.ndarray]]:
-    """Multi-head attention; `names` are the four projections'. Each head has its own channels."""
+    """Multi-head attention; `names` are those of the projections of q, k, v and the output.
+
+    A learned key is part of the returned weights; a key of zeros and a sink are not.
+    """
     key_heads = key_heads or heads
 
     def project(p: Dict[str, np.ndarray], name: str, x: np.ndarray) -> np.ndarray:
@@ -92,7 +95,7 @@ def multi_head(
 
 
 class Case(NamedTuple):
-    make: Callable[..., Any]  # makes a float64 layer; takes dropout= if the layer has it
+    make: Callable[..., Any]  # makes a layer for float64; takes dropout= if the layer has it
     widths: Tuple[int, ...]  # the widths of q, k and v, or of x
     formula: Callable[..., Tuple[np.ndarray, np.ndarray]]
 
@@ -116,7 +119,9 @@ CASES = {
         (3, 4, 2),
         by_scores(bilinear_scores),
     ),
-    "self": Case(lambda **p: qkv.SelfAttention(4, dtype="float64", seed=3), (4,), self_attention),
+    "self": Case(
+        lambda **p: qkv.SelfAttention(4, dtype="float64", seed=3, **p), (4,), self_attention
+    ),
     "split": Case(
         lambda **p: qkv.MultiHeadAttention(6, 3, dtype="float64", seed=4, **p),
         (6, 6, 6),

@@ -17,10 +17,11 @@ STYLE_ODDS = (0.34, 0.18, 0.12, 0.1, 0.08, 0.06, 0.06, 0.06)
 
 
 def styled(x: Any, style: str) -> Any:
-    """A NumPy array or torch tensor laid out in a style; tensors have only the first three styles.
+    """A NumPy array or torch tensor laid out in a style, or unchanged if it cannot have the style.
 
-    "repeated": every axis along which the numbers do not change has stride 0. "odd": the memory has
-    an odd address. "swapped": the other byte order, which bfloat16 does not have.
+    Tensors can be "plain", "permuted", "sliced" or "repeated". "repeated": axes along which
+    the numbers do not change have stride 0. "odd": the memory has an odd address. "swapped": the
+    other byte order, which bfloat16 does not have.
     """
     numpy = isinstance(x, np.ndarray)
     if style == "repeated":
@@ -58,9 +59,11 @@ def _in_other_bytes(x: np.ndarray, style: str) -> np.ndarray:
 
 
 def _repeated(x: Any, numpy: bool) -> Any:
+    one = x
     for axis in range(x.ndim):
-        if x.shape[axis] > 1:
-            first = x[(slice(None),) * axis + (slice(0, 1),)]
-            if bool((first == x).all()):
-                return np.broadcast_to(first, x.shape) if numpy else first.expand(x.shape)
-    return x
+        first = one[(slice(None),) * axis + (slice(0, 1),)]
+        if one.shape[axis] > 1 and bool((first == one).all()):
+            one = first
+    if one is x:
+        return x
+    return np.broadcast_to(one, x.shape) if numpy else one.expand(x.shape)

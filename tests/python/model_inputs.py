@@ -20,19 +20,23 @@ def _draw(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(3))
 
 
+def _whole(low: int, high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(low, high, shape, generator=torch.Generator().manual_seed(3))
+
+
 def _words(length: int = LENGTH) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(3)
-    return torch.randint(5, ORDINARY, (BATCH, length), generator=generator)
+    return _whole(5, ORDINARY, BATCH, length)
 
 
 def attended(on_the_left: bool, length: int = LENGTH) -> torch.Tensor:
+    # An attention mask, 0 at PADDED tokens at one end of the second sequence.
     mask = torch.ones(BATCH, length, dtype=torch.long)
     mask[1, slice(0, PADDED) if on_the_left else slice(-PADDED, None)] = 0
     return mask
 
 
 def _field(config: PreTrainedConfig, names: Tuple[str, ...], default: int) -> int:
-    """The first of these fields that a configuration or a part of it has."""
+    """The first positive integer in these fields of a configuration, then of each of its parts."""
     parts = [config] + [v for v in vars(config).values() if isinstance(v, PreTrainedConfig)]
     for part in parts:
         for name in names:
@@ -88,7 +92,7 @@ def _grid(_: PreTrainedConfig) -> List[torch.Tensor]:
 
 
 def _boxes(_: PreTrainedConfig) -> List[torch.Tensor]:
-    return [torch.randint(0, 40, (BATCH, LENGTH, 4)).sort(-1).values[..., [0, 1, 2, 3]]]
+    return [_whole(0, 40, BATCH, LENGTH, 4).sort(-1).values]
 
 
 def _states(config: PreTrainedConfig) -> List[torch.Tensor]:
@@ -110,9 +114,9 @@ def _ids(config: PreTrainedConfig) -> List[torch.Tensor]:
     books = _field(config, ("num_codebooks", "num_channels", "num_quantizers", "n_codes_total"), 4)
     return [
         _words(),
-        torch.randint(5, 20, (BATCH, LENGTH, books)),
-        torch.randint(5, 20, (BATCH, books, LENGTH)),
-        torch.randint(5, 20, (BATCH * books, LENGTH)),
+        _whole(5, 20, BATCH, LENGTH, books),
+        _whole(5, 20, BATCH, books, LENGTH),
+        _whole(5, 20, BATCH * books, LENGTH),
         _words(2),
     ]
 

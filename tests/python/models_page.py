@@ -3,9 +3,9 @@
 
     python tests/python/models_page.py RESULTS [NAME...]
 
-It judges all configurations, or those named, and writes the page. RESULTS has one line of JSON for
-each class, and a class in it is not judged again. test_every_model.py compares the page with what
-it finds.
+It judges all configurations, or those named, adds a line of JSON for each class to RESULTS, and
+writes the page unless a class is "different". Configurations in RESULTS are not judged again.
+test_every_model.py compares the page with what it finds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _SECTIONS = {
         "Equal",
         "Outputs, gradients, weights and generated text differ from `eager`'s, where it has them "
         f"and they are finite, by at most {_bound(torch.float64)} (float32: "
-        f"{_bound(torch.float32)}) of max(1, the tensor's largest number); rows of padding are not "
-        "compared.",
+        f"{_bound(torch.float32)}) of the tensor's largest number, or by rounding where numbers "
+        "cancel to 0; rows of padding are not compared.",
     ),
     "refused": (
         "Refused",
@@ -120,7 +120,7 @@ def reason(result: Result) -> str:
 
 
 def entries(results: List[Result]) -> Dict[str, Dict[str, Set[str]]]:
-    """For each state and reason, the names of configurations, or of classes that stand out."""
+    """For each state and reason, configurations, with the class where their classes differ."""
     kept: Dict[str, Dict[str, Set[str]]] = collections.defaultdict(
         lambda: collections.defaultdict(set)
     )

@@ -71,7 +71,7 @@ class Problem:
     allowed: Any  # bool [B,H,Tq,Tk]: allowed by all masks, without the bias
     distance: Any  # int [B,1,Tq,Tk]: |i + o - j|
     bias: Any  # [B,H,Tq,Tk] or None
-    first_b: int = 0
+    first_b: int = 0  # the index in the call of the first batch entry
 
 
 def lay_out(call: Call) -> list[Problem]:
@@ -121,7 +121,7 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
     given = [x for x in (q, k, v) if x is not None]
     widest = max(x.ndim for x in given)
     mixed = len({x.ndim for x in given}) > 1
-    own_heads = widest > 3 or mixed  # without them there is one head and no head axis
+    own_heads = widest > 3 or mixed  # if not, there is one head and no head axis
     if mixed:
         q, k, v = _stretch(q, k, v, widest)
     elif not own_heads:
@@ -134,7 +134,7 @@ def _heads(q: Any, k: Any, v: Any) -> tuple[tuple[int, ...], Any, Any, Any]:
 
 
 def _stretch(q: Any, k: Any, v: Any, widest: int) -> tuple[Any, Any, Any]:
-    """Equalises ranks: missing axes become 1, and a head axis of 1 gets the others' heads."""
+    """Equalises ranks: missing axes become 1, and a head axis of 1 gets the heads of k and v."""
 
     def widen(x: Any, heads: int) -> Any:
         if x is None:

@@ -23,7 +23,10 @@ MATRICES = ("weights", "dropped", "raw", "capped", "masked")
 
 @dataclass
 class Arithmetic:
-    """The arithmetic of a composition: how results are rounded, and which tanh is used."""
+    """The arithmetic of a composition: how results are rounded, and the additive score's tanh.
+
+    `tanh` takes its argument and the parameter v, on which the sign of an error may depend.
+    """
 
     rounded: Callable[[Any], Any] = lambda x: x
     tanh: Callable[[Any, Any], Any] = lambda x, v: torch.tanh(x)
@@ -35,6 +38,13 @@ EXACT = Arithmetic()
 def per_head(x: Any, own_rank: int) -> Any:
     """A parameter, with or without a head axis, as [1 or H, ...]."""
     return x[None] if x.ndim == own_rank else x
+
+
+def slopes_of(p: Problem) -> Any:
+    """ALiBi's slopes, with or without an axis of batch entries, as [1 or B,H,1,1]."""
+    slopes = p.call.alibi_slopes
+    slopes = slopes[None] if slopes.ndim == 1 else slopes[p.first_b : p.first_b + p.q.shape[0]]
+    return slopes[..., None, None]
 
 
 def scale_of(call: Call) -> float:
@@ -94,7 +104,7 @@ def scores(p: Problem, how: Arithmetic = EXACT) -> Scores:
         masks = p.bias == -math.inf
         s, live = s + p.bias.masked_fill(masks, 0), live & ~masks
     if call.alibi_slopes is not None:
-        s = s - call.alibi_slopes[None, :, None, None] * p.distance
+        s = s - slopes_of(p) * p.distance
     return Scores(raw, capped, torch.where(live, s, 0), live)
 
 
@@ -158,7 +168,10 @@ def pooled(weights: Any, cells: tuple[int, int]) -> Any:
 
 
 def evaluate(call: Call) -> dict[str, Any]:
-    """Every output by name, in the caller's shapes, and "live": bool, true for unmasked pairs."""
+    """The outputs but top and pooled, in the caller's shapes, and "live", true for unmasked pairs.
+
+    Packed calls have no matrices, but lists "weights of each" and "live of each" sequence.
+    """
     parts: dict[str, list[Any]] = {}
     for p in lay_out(call):
         s = scores(p)

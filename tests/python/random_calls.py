@@ -24,7 +24,7 @@ try:
 except ImportError:  # without torch no tensors are drawn, and their tests are skipped
     torch = None
 
-# Hypothesis writes constants that it finds in sources to a file, kept outside the source tree.
+# Hypothesis stores constants that it finds in sources; the build folder is ignored by git.
 ROOT = Path(__file__).resolve().parents[2]
 os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(ROOT / "build" / "hypothesis"))
 
@@ -93,7 +93,7 @@ def new_random(draw: Any) -> Random:
 
 @st.composite
 def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[str, Any]:
-    """Valid arguments of qkv.`function`, with arrays of this kind; for attention from the judge."""
+    """Valid arguments of qkv.`function`; those of attention are the judge's, of this kind."""
     if function.startswith("attention"):
         return right_arguments(function, draw(st.integers(0, 2**32 - 1)), kind)
     r = new_random(draw)
@@ -108,7 +108,7 @@ def right_calls(draw: Any, function: str, kind: Optional[str] = None) -> dict[st
 
 # ---- anything ------------------------------------------------------------------------------------
 
-# Integers that are small, or so large that no machine has memory for so many results.
+# The integers are small, or so large that no machine has memory for as many results.
 NUMBERS = [0, 1, -1, 2, 3, 2**53 + 1, 2**63 - 1, -(2**63), 2**64, 2**70, -(2**70)]
 NUMBERS += [0.0, -0.0, 0.5, 1.0, 1e-320, 1e39, -1e308, float("nan"), float("inf"), -float("inf")]
 NUMBERS += [1j, True, False, np.int64(2), np.float32(0.5), np.bool_(True), np.uint64(2**64 - 1)]
@@ -123,7 +123,7 @@ DTYPES += ["G", "O", "S3", "U2", "M8[s]", "m8[ns]", "V4", "i4,f4", "f4,", "(2,)f
 
 
 def strange_objects() -> list[Any]:
-    """The objects are made anew by each call, since some keep state."""
+    """Objects that misbehave, made anew by each call, since some keep state."""
     objects = [strange.RaisingDlpack(), strange.RaisingDevice(), strange.OnGpu()]
     objects += [strange.NoCapsule(None), strange.NoCapsule(3), strange.NoCapsule("capsule")]
     objects += [strange.RaisingAttributes(), strange.EveryAttribute(), strange.WrongArray()]

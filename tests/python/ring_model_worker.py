@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a group that divides a model's sequence: `ring_model_worker.py RANK FILE RESULTS`.
+"""One process of a group that divides a model's sequence.
 
-It runs every model of `CASES` and saves {case: results} with torch.save.
+    ring_model_worker.py RANK FILE RESULTS [CASE...]
+
+The processes meet by FILE. It runs the cases, or all of `CASES`, and saves {case: results} and
+"faults" to RESULTS with torch.save.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def make(kind: str, implementation: str = "qkv", seed: int = 1, **more: Any) -> 
 
 
 def words(length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two sequences, and the next token of each row."""
+    """Two sequences, and the token after each, -100 (which has no loss) after the last."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(2, VOCABULARY, (2, length), generator=generator)
     return ids, torch.cat([ids[:, 1:], torch.full((2, 1), -100)], 1)
@@ -106,7 +109,7 @@ def message_of(model: Any, **given: Any) -> str:
 
 
 def faults(rank: int) -> dict[str, str]:
-    """What two processes are told about wrong calls, after which the model still works."""
+    """The message of each call: most are wrong, and the model still works after them."""
     model = make("llama").eval()
     qkv.torch.ring_model(model)
     ids = words(1300)[0]

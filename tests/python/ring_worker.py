@@ -16,13 +16,13 @@ import qkv.torch
 
 B, H, G, D, E = 2, 4, 2, 16, 8
 
-# {number of ranks: {name: (sharding, rows of each rank, options)}}
 PLAIN: dict[str, Any] = {}
 CAUSAL = {"causal": True}
 EVERYTHING = {
     "causal": True, "window": (900, 0), "softcap": 20.0, "key_lengths": [2000, 700],
     "dropout": 0.2, "seed": 7,
 }  # fmt: skip
+# {number of ranks: {name: (sharding, rows of each rank, options)}}
 CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
     1: {"alone": ("zigzag", [1024], CAUSAL)},
     2: {
@@ -49,7 +49,8 @@ CASES: dict[int, dict[str, tuple[Any, list[int], dict[str, Any]]]] = {
         "zigzag": ("zigzag", [1024, 1024, 1024], CAUSAL),
     },
 }  # fmt: skip
-# Cases in which some gradients differ from those of one call. One process has them, too.
+# Cases in which some gradients differ from those of one call by rounding, but not with the number
+# of ranks: one rank runs them, too.
 ROUNDED = ("additive", "learned", "maps", "table")
 for _name in ROUNDED:
     _, _rows, _options = CASES[2][_name]
@@ -126,13 +127,13 @@ def results_of(
 
 
 def local_options(given: dict[str, Any], mine: torch.Tensor) -> dict[str, Any]:
-    """The options with a rank's rows of queries."""
+    """The options, with a rank's rows of the bias and the mask."""
     return {name: x.index_select(1, mine) if name in ("bias", "mask") else x
             for name, x in given.items()}  # fmt: skip
 
 
 def message_of(**options: Any) -> str:
-    """The error of a call whose arguments are wrong on this rank, or on another one."""
+    """The error of a call whose arguments are wrong on some rank; "none" if it raises none."""
     x = torch.zeros(B, H, 512, D, dtype=options.pop("dtype", torch.float32))
     try:
         qkv.torch.ring_attention(x, x, x, **options)
@@ -142,7 +143,7 @@ def message_of(**options: Any) -> str:
 
 
 def faults(rank: int) -> dict[str, Any]:
-    """What two ranks are told about wrong calls, after which the group still works."""
+    """The errors of wrong calls, and whether right calls after them give the right gradients."""
     first = rank == 0
     found: dict[str, Any] = {
         "seed": message_of(dropout=0.1),
@@ -157,9 +158,9 @@ def faults(rank: int) -> dict[str, Any]:
     calls = [qkv.torch.ring_attention(x, k, v, causal=True) for x in (q, q * 2)]
     want = [torch.autograd.grad(x.sum(), (q, k, v), retain_graph=True) for x in calls]
     outs = [qkv.torch.ring_attention(x, k, v, causal=True) for x in (q, q * 2)]
-    got = {n: torch.autograd.grad(outs[n].sum(), (q, k, v)) for n in (0, 1)}
+    got = {n: torch.autograd.grad(outs[n].sum(), (q, k, v)) for n in (1, 0)}
     found["again"] = all(torch.equal(x, y) for n in (0, 1) for x, y in zip(want[n], got[n]))
-    # Columns of a transposed array are not contiguous.
+    # The channels of a row of `turned` are not contiguous.
     turned = q.detach().transpose(2, 3).contiguous().transpose(2, 3).requires_grad_()
     grad = torch.autograd.grad(qkv.torch.ring_attention(turned, k, v, causal=True).sum(), turned)
     found["strides"] = torch.equal(grad[0], want[0][0])

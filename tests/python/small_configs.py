@@ -70,11 +70,12 @@ def _match(rules: List[Tuple[str, int]], field: str) -> int | None:
 
 
 def _shorter(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Reduces to two layers, or one of each type; lists with a value per layer are cut too."""
+    """The fields for two layers, or one of each type, up to four; lists per layer are cut, too."""
     more: Dict[str, Any] = {}
     kinds = values.get("layer_types") or values.get("layers_block_type")
     picked = [0, 1]
-    if "num_kv_shared_layers" in values and kinds:  # the last layers share the others' keys
+    if "num_kv_shared_layers" in values and kinds:
+        # The last layers take the keys of an earlier layer of their type: two of each are left.
         firsts = [kinds.index(kind) for kind in dict.fromkeys(kinds)]
         picked = firsts * 2
         more["num_kv_shared_layers"] = len(firsts)
@@ -96,7 +97,7 @@ def _shorter(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _small(config: PreTrainedConfig, narrow: bool, taken: List[int]) -> Dict[str, Any]:
-    """The arguments for a small configuration of this class."""
+    """The arguments for a small configuration; `taken` counts the token ids that were replaced."""
     values = {k: v for k, v in vars(config).items() if not k.startswith("_")}
     more = _shorter(values)
     for field, value in values.items():

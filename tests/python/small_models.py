@@ -108,7 +108,7 @@ def widen(monkeypatch):
 
 
 def inputs_for(name):
-    """Two sequences, the second padded: on the left for generating models, else on the right."""
+    """Two sequences, the second padded: on the left for decoders, on the right for encoders."""
     generator = torch.Generator().manual_seed(3)
     words = torch.randint(2, VOCABULARY, (2, LENGTH), generator=generator)
     attended = torch.ones(2, LENGTH, dtype=torch.long)

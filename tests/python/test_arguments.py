@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a list, a NumPy scalar and an array of one value give equal results.
+"""Tests that arguments give equal results as lists, NumPy scalars and arrays, or are refused.
 
 The last tests check that every argument reaches the extension at its place.
 """
@@ -61,6 +61,7 @@ def test_an_integer_mask_has_zeros_and_ones(mask):
 
 
 def test_an_empty_list_has_integers():
+    # NumPy makes a float64 array of an empty list, but lengths must be integers.
     empty = np.zeros((0, 3, 4), np.float32)
     assert qkv.attention(empty, empty, empty, key_lengths=[]).shape == (0, 3, 4)
 
@@ -82,7 +83,7 @@ def test_softmax_of_an_axis_is_that_of_the_last_one(dim):
 
 
 class WithArray:
-    """An object that only NumPy's conversion makes an array of."""
+    """An object with `__array__` but without DLPack."""
 
     def __array__(self, dtype=None, copy=None):
         return np.array([4, 2], np.float32)
@@ -185,14 +186,14 @@ def test_errors_say_when_their_shapes_are_not_the_callers():
         qkv.attention(q, v, v, layout="bthd", scale=float("nan"))
 
 
-# ---- the lists ----------------------------------------------------------------------------------
+# ---- the order of arguments ---------------------------------------------------------------------
 
 OPTIONS, REQUESTS = _core.OPTIONS, _core.REQUESTS
 
 
 def expect_passed_on(monkeypatch, owner, callee, call, place, names):
     """Each argument of `call` stands at its place in the tuple that `callee` of `owner` takes."""
-    tuples = []
+    tuples = []  # attention_backward unpacks what `callee` returns, seven gradients
     monkeypatch.setattr(
         owner, callee, lambda *arguments: tuples.append(arguments[place]) or [None] * 7
     )

@@ -64,7 +64,7 @@ def inputs_of(library: c.Library, q: Any, k: Any, v: Any, options: dict[str, Any
 
 
 def set_rows(to: Any, options: dict[str, Any]) -> None:
-    """The options that act on rows of q and k before the score, and the parameters."""
+    """Sets the options that act on rows of q and k before the score, and the parameters."""
     params = options.get("params", {})
     if "qk_norm" in options:
         gains = (c.tensor(params.get(name)) for name in ("norm_q", "norm_k"))
@@ -139,7 +139,7 @@ class Forward:
                 setattr(self.outputs, name, c.tensor(self.buffer(name, want)))
 
     def buffer(self, name: str, like: Any) -> Any:
-        self.got[name] = np.full(like.shape, 77, like.dtype)
+        self.got[name] = np.full(like.shape, 77, like.dtype)  # no result is 77
         return self.got[name]
 
     def check(self) -> None:
@@ -219,7 +219,7 @@ def test_bits_of_dtypes(library: c.Library, dtype: Any) -> None:
 
 
 def test_bits_of_any_strides(library: c.Library) -> None:
-    # [B,T,heads,D] in memory, and keys in descending order.
+    # q is [B,T,H,D] in memory; k has a negative stride along keys, v along heads.
     q = np.ascontiguousarray(Q.swapaxes(1, 2)).swapaxes(1, 2)
     check_both(library, q, K[:, :, ::-1], V[:, ::-1], {"causal": True})
 
@@ -262,6 +262,7 @@ def test_version(library: c.Library) -> None:
 
 @pytest.mark.parametrize("kind", c.SIZED)
 def test_structs_have_the_size_of_the_header(library: c.Library, kind: Any) -> None:
+    # The error for a wrong size says the size that the library was compiled with.
     with pytest.raises(c.Failed, match=f"here {sizeof(kind)}, a multiple of 8") as failed:
         library.call(c.SIZED[kind], byref(kind()), 8)
     assert failed.value.status == "QKV_INVALID_ARGUMENT"

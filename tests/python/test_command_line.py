@@ -53,7 +53,7 @@ def test_exit_status_is_the_programs(command, arguments, status, tmp_path):
 
 
 def run_main(program, *arguments):
-    """Runs `main` of qkv.__main__ with a different file as the executable."""
+    """Runs `main` of qkv.__main__ with `program` as the executable."""
     code = (f"import sys, pathlib, qkv.__main__ as m; m.PROGRAM = pathlib.Path({str(program)!r}); "
             f"sys.argv = ['qkv', *{arguments!r}]; sys.exit(m.main())")  # fmt: skip
     return run([sys.executable, "-c", code])
@@ -66,5 +66,6 @@ def test_without_program(tmp_path):
 
 
 def test_program_inherits_no_ignored_signal():
+    # Python ignores SIGPIPE and SIGXFSZ; subprocess.run undoes this for its child, as main must.
     wanted = run(["/bin/grep", "SigIgn", "/proc/self/status"])
     assert run_main("/bin/grep", "SigIgn", "/proc/self/status").stdout == wanted.stdout

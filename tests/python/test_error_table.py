@@ -19,11 +19,12 @@ ROWS = error_rows.read_table()
 TRIED = [row for row in ROWS if error_rows.reason_against(row) is None]
 
 COUNTS = {
-    "tried": 230,
+    "tried": 232,
     error_rows.NO_FUNCTION: 94,
     error_rows.RESULT: 70,
     error_rows.GRADIENT: 23,
-    error_rows.USERS_FUNCTION: 13,
+    error_rows.EMPTY_FUNCTION: 3,
+    error_rows.PRECOMPUTED: 8,
     error_rows.NONE_IS_DEFAULT: 4,
     error_rows.CONTEXT: 4,
     error_rows.PAGES: 1,
@@ -38,6 +39,7 @@ OTHERWISE = {
     # Python appends what may have been meant.
     "bias_two_heads": "attention: bias must broadcast to [B,H,Tq,Tk] = [2,4,3,5], got float32 "
     "[2,3,5]; for one matrix for each batch entry write bias[:, None]",
+    # Python checks rows before the arrays.
     "dweights_rows_alone": "attention_backward: rows is given but dweights is not",
     # In Python 0 means no largest weights.
     "top_count_negative": "attention: return_top must be 0 (off) or more, got int -1",

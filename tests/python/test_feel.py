@@ -129,7 +129,7 @@ needs_torch = pytest.mark.skipif(
         ("qkv.softmax(x)", "2000, 50_000", ""),
         # The numbers are 16 bytes apart, so that each is read separately.
         ("qkv.masked_softmax(x[..., ::4])", "4000, 32_000", ""),
-        # On PyTorch's workers a call of this size would not poll for signals.
+        # A call of this size runs on qkv's workers: on PyTorch's it could not poll for signals.
         pytest.param("qkv.softmax(x)", "4000, 50_000", TORCH, marks=needs_torch),
         ("qkv.quantize_q8(x)", "1000, 51_200", ""),
         ("qkv.dequantize_q8(x.view(qkv.q8))", "500, 34_000", ""),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qkv.torch.flex_attention with the functions that people write for PyTorch's, against it."""
+"""Tests qkv.torch.flex_attention against PyTorch's, with functions that users write for it."""
 
 import functools
 import math
@@ -79,7 +79,7 @@ def of_exponentials(x):
 
 
 def interleaved(x):
-    """The even bits of x, together."""
+    """The number that the even bits of x make, a coordinate of a Morton code."""
     x = x & 0x55
     x = (x | (x >> 1)) & 0x33
     return (x | (x >> 2)) & 0x0F
@@ -193,6 +193,7 @@ def test_both_and_block_masks_of_any_size(size, heads):
 
 @pytest.mark.parametrize("name", MASKS)
 def test_windows_hold_the_listed_blocks(name):
+    # The window that a block mask is converted to excludes no pair that the mask allows.
     place = [
         torch.arange(n).reshape([-1] + [1] * (3 - axis)) for axis, n in enumerate((B, H, TK, TK))
     ]
@@ -321,7 +322,7 @@ class Holder:
     tensor = torch.ones(4)
 
 
-# {a function, the text of its error}. The advice is PyTorch's, and functions get indices, not `at`.
+# (a function, a pattern of its error). Advice names functions of PyTorch, and indices but not `at`.
 ADVICE = [
     (lambda s, b, h, i, j: s if i >= j else -math.inf, r"Write torch.where\(c, a, b\) for if, .*"),
     (lambda s, b, h, i, j: s - math.exp(i), r"Write x.float\(\), or torch.exp\(x\) for math.exp"),

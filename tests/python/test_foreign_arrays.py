@@ -81,14 +81,14 @@ def test_a_package_may_copy_what_it_is_given(name):
 
 
 def test_pytorch_may_keep_a_sign_beside_the_memory():
-    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    torch = pytest.importorskip("torch")
     x = torch.tensor([[1 + 2j, 3 + 5j]]).conj().imag
     assert x.is_neg()
     assert torch.equal(qkv.softmax(x), qkv.softmax(x.resolve_neg()))
 
 
 def test_a_class_derived_from_a_tensor_is_one():
-    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    torch = pytest.importorskip("torch")
 
     class Mine(torch.Tensor):
         pass
@@ -98,7 +98,7 @@ def test_a_class_derived_from_a_tensor_is_one():
 
 
 def test_who_wants_gradients_is_sent_to_autograd():
-    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="; under autograd call qkv.torch.attention$"):
         qkv.softmax(torch.ones(2, requires_grad=True))
 
@@ -114,7 +114,7 @@ class Itself(np.ndarray):
 
 @pytest.mark.parametrize("kind", ["in place", "not aligned", "swapped", "bfloat16"])
 def test_methods_of_a_subclass_are_not_called(kind):
-    """Arrays that no view can describe are copied by NumPy's own methods."""
+    """Arrays that must be copied are copied by methods of np.ndarray, not of the subclass."""
     dtype = pytest.importorskip("ml_dtypes").bfloat16 if kind == "bfloat16" else np.float32
     plain = Q.astype(dtype)
     x = plain
@@ -152,6 +152,7 @@ print(out.tolist(), lse.tolist(), hidden.tolist())
 
 @needs_torch
 def test_a_pytorch_without_exchange_functions():
+    # An older PyTorch, whose DLPack has no bool either, gives equal results.
     if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         pytest.skip("this PyTorch has no exchange functions of DLPack: it is the older one")
     x = torch.arange(12.0).reshape(1, 2, 6)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests each public function with random arguments, nearly valid or of any kind.
 
-Valid calls are judged in test_judge.py and test_judge_functions.py. A call must give a
-result or one of the kinds of errors below.
-QKV_EXAMPLES=20000 tries that many examples, which are new ones in each run.
+Valid calls are judged in test_judge.py and test_judge_functions.py. A call must give a result or
+raise one of ERRORS. QKV_EXAMPLES=20000 tries that many examples, which are new ones in each run.
 """
 
 from __future__ import annotations
@@ -59,8 +58,10 @@ def counts(arrays: list[Any]) -> list[int]:
 
 
 def attempt(function: Any, *positional: Any, **arguments: Any) -> Any:
-    """The call's result or error, one of ERRORS; neither may keep an argument alive. Results are a
-    plain tuple, without the masks that pictures of them hatch."""
+    """The call's result or error, one of ERRORS; neither may keep an argument alive.
+
+    A named tuple becomes a plain one, since it keeps the call's masks, to show them in pictures.
+    """
     arrays = [leaf for value in [*positional, *arguments.values()] for leaf in leaves(value)]
     before = counts(arrays)
     result = None
@@ -145,7 +146,7 @@ def resident_bytes():
 
 
 def test_failing_calls_leak_nothing():
-    """After warming up, 3,000 failing calls of each kind do not increase the memory in use."""
+    """After warming up, 3,000 failing calls of each kind add less than 4 MiB to memory in use."""
     q = np.ones((2, 3, 4), np.float32)
     k = np.ones((2, 5, 4), np.float32)
     odd = strange.Exporter((2, 5, 4), dtype=(strange.COMPLEX, 64, 1))

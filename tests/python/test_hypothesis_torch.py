@@ -132,7 +132,7 @@ def outcome(function: Any, *positional: Any, **words: Any) -> Any:
 @random_settings
 @given(data=st.data())
 def test_drop_in(data):
-    """qkv's function gives a result if PyTorch's does, and raises the errors of PyTorch's."""
+    """qkv's function gives a result if PyTorch's does, else it raises the same type of error."""
     right = [torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.ones(2, 5, 6)]
     for place in data.draw(st.lists(st.integers(0, 2), max_size=2)):
         right[place] = data.draw(random_calls.anything())

@@ -35,18 +35,19 @@ def test_random_calls(block: int) -> None:
 
 # {feature: at least this many of the first thousand cases have it}.
 AT_LEAST = {
-    **{f"score {name}": 80 for name in ("dot", "scaled_dot", "bilinear", "additive")},
+    **{f"score {name}": 80 for name in ("dot", "scaled_dot", "cosine", "bilinear", "additive")},
     **{f"dtype {name}": 100 for name in ("float64", "float32", "bfloat16", "float16")},
     **{f"family {name}": 60 for name in ("two", "three", "four", "five", "mixed", "packed")},
     **{f"style {name}": 300 for name in ("plain", "permuted", "sliced", "reversed", "repeated")},
     **{f"style {name}": 100 for name in ("read-only", "odd", "swapped")},
     **{f"dtype of integers {name}": 30 for name in INTEGERS},
     **{f"return_{name}": 150 for name in ("entropy", "value_sums", "pooled", "top", "weights")},
+    **{f"return_{name}": 150 for name in ("row_max", "column_sums", "scores")},
     **{f"kind {name}": 300 for name in ("numpy", "torch")},
     **{name: 150 for name in ("causal", "bias", "key_lengths", "sinks", "softcap", "scale")},
     **{name: 100 for name in ("mask", "padding_mask", "window", "alibi_slopes", "dropout")},
     **{name: 60 for name in ("causal_offset", "family bthd", "float32 queries", "grouped heads")},
-    **{name: 30 for name in ("past a chunk of keys", "kind list", "no v")},
+    **{name: 30 for name in ("past a chunk of keys", "kind list", "no v", "slopes of entries")},
     **{f"no {name}": 5 for name in ("queries", "keys", "heads", "batch")},
 }
 
@@ -63,7 +64,9 @@ def traits(case: Any) -> list[str]:
         if value is not None and (isinstance(value, torch.Tensor) or value):
             found.append(name)
     keys = call.k.shape[1 if case.family == "bthd" else 0 if case.family == "packed" else -2]
+    slopes = call.alibi_slopes
     facts = {
+        "slopes of entries": slopes is not None and slopes.ndim == 2 and slopes.shape[0] > 1,
         "float32 queries": case.dtype != case.dtypes["k"],
         "grouped heads": case.family == "four" and call.q.shape[1] != call.k.shape[1],
         "past a chunk of keys": keys > 512,

@@ -21,8 +21,9 @@ if torch is not None:
 
 pytestmark = needs_torch
 ODD = (np.nan, np.inf, -np.inf)
-# Results without values of masked pairs; raw and capped scores have them.
-STAYS = ("out", "weights", "dropped", "masked", "lse", "row_max", "column_sums")
+# The results compared here. Raw and capped scores are not, as they have values of masked pairs.
+STAYS = ("out", "weights", "dropped", "masked", "lse", "row_max", "column_sums", "entropy",
+         "value_sums", "pooled")  # fmt: skip
 
 
 def uses(call: Call, name: str, mark: Any) -> Any:
@@ -82,7 +83,7 @@ def differences(clean: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 
 def results_of(case: Case) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The outputs, except raw and capped scores, and the gradients."""
+    """The outputs named in STAYS, the largest weights and their keys, and the gradients."""
     found = forward(case)
     if "out" not in case.into:
         draw_into(case, found)
@@ -141,7 +142,10 @@ def test_a_live_nan_makes_its_rows_nan_and_no_other(name: str, block: int) -> No
 
 @pytest.mark.parametrize("block", range(8))
 def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
-    """A dropped weight keeps the NaN, as 0 * NaN is NaN. Weights and dv do not depend on v."""
+    """A dropped weight keeps the NaN, as 0 * NaN is NaN.
+
+    Its key's value sum is NaN, too. Weights and dv do not depend on v.
+    """
     wrong = []
     for seed in some(range(40_000 + block * 10, 40_000 + (block + 1) * 10)):
         case = make_case(seed)
@@ -154,17 +158,25 @@ def test_a_live_value_of_nan_stays_in_its_channel(block: int) -> None:
         v.view(-1)[place], marker.view(-1)[place] = np.nan, 1.0
         outputs, gradients = results_of(replace(case, call=replace(case.call, v=v)))
         marked = lay_out(replace(finite(case.call), v=marker.double()))
-        hit = [live.double() @ p.v for live, p in zip(live_of(case), marked)]
-        nan = as_float64(gather(case.call, "out", hit)) > 0
-        out, old = as_float64(outputs.pop("out")), as_float64(clean.pop("out"))
-        same = np.array_equal(np.isnan(out), nan) and np.array_equal(out[~nan], old[~nan])
-        names = ([] if same else ["out"]) + differences(clean, outputs)
+        pairs = list(zip(live_of(case), marked))
+        hit = {
+            "out": [live.double() @ p.v for live, p in pairs],
+            "value_sums": [live.any(-2) * p.v.amax(-1) for live, p in pairs],
+        }
+        names = []
+        for name in hit.keys() & clean.keys():
+            nan = as_float64(gather(case.call, name, hit[name])) > 0
+            got, old = as_float64(outputs.pop(name)), as_float64(clean.pop(name))
+            if not np.array_equal(np.isnan(got), nan) or not np.array_equal(got[~nan], old[~nan]):
+                names.append(name)
+        names += differences(clean, outputs)
         names += differences({"v": clean_gradients["v"]}, gradients)
         wrong += [f"{case}\n    wrong: {names}"] if names else []
     assert not wrong, "\n" + "\n".join(wrong)
 
 
 def _spread(case: Case, clean: dict[str, Any], bad: Case, rows: list[Any]) -> list[str]:
+    # Complains unless NaN is where `rows` says, and lse and out of other rows are unchanged.
     outputs, gradients = results_of(bad)
     hit = as_float64(gather(case.call, "lse", rows)) > 0  # [..,Tq], as lse
     wrong = []
@@ -186,7 +198,7 @@ def _spread(case: Case, clean: dict[str, Any], bad: Case, rows: list[Any]) -> li
 
 
 def _spread_of_gradients(case: Case, gradients: dict[str, Any], rows: list[Any]) -> list[str]:
-    """Complaints unless dq is NaN in NaN rows only, dk and dv at their unmasked keys only."""
+    """Complaints unless dq is NaN in just the NaN rows, dk and dv at just their unmasked keys."""
     wrong = []
     for name in ("q", "k", "v"):
         expected = _expected_nan(case, name, rows)
@@ -306,5 +318,5 @@ def test_evaluate_knows_every_leaf_of_a_call() -> None:
     """The oracle has the arrays and results of a call by the package's names."""
     case = make_case(4)
     assert set(leaves(case.call)) >= {"q", "k", "v"}
-    assert set(evaluate(case.call)) >= set(STAYS) | {"raw", "capped"}
+    assert {*evaluate(case.call), "pooled"} >= {*STAYS, "raw", "capped"}
     assert shown(case, "q", case.call.q).shape == tuple(case.call.q.shape)

@@ -33,7 +33,7 @@ def filled(dtype, window):
 
 
 def state(cache):
-    """The visible state of a cache, with the exact bytes of its arrays."""
+    """The visible state of a cache, and the bytes of attention over its keys."""
     random = np.random.default_rng(3)
     kind = "float32" if cache.sizes["dtype"] in ("bfloat16", "q8") else cache.sizes["dtype"]
     q = random.standard_normal((3, H, 1, 32)).astype(kind)

@@ -49,7 +49,7 @@ def test_names_of_files_are_bytes(tmp_path, monkeypatch):
         layer.load(strange)
     monkeypatch.chdir(tmp_path)
     layer.save("-")  # "-" is an ordinary file name
-    assert os.path.getsize("-") > 48
+    assert os.path.getsize("-") > 48  # the bytes of three float32 matrices [2,2]
     layer.load("-")
 
 
@@ -78,8 +78,9 @@ def saved(tmp_path):
         import json
 
         header, data = {}, b""
+        # NumPy's bytes stand for I128, a type that the format does not have.
         for name, array in arrays.items():
-            letters = {"float32": "F32", "float64": "F64", "int32": "I32", "bytes16": "I128"}[
+            letters = {"float32": "F32", "float64": "F64", "int32": "I32", "bytes128": "I128"}[
                 array.dtype.name
             ]
             offsets = [len(data), len(data) + array.nbytes]
@@ -115,11 +116,11 @@ SQUARE = np.full((2, 2), 7, np.float32)
         ),
         ({}, "tensor W_q is missing"),
         (
-            {"W_q": SQUARE, "W_k": SQUARE.astype("S2"), "v": SQUARE[0]},
+            {"W_q": SQUARE, "W_k": SQUARE.astype("S16"), "v": SQUARE[0]},
             r"tensor W_k: expected float32 \[2,2\], got I128 \[2,2\] \(unsupported type\)",
         ),
         (
-            {"W_q": SQUARE, "W_k": SQUARE, "v": SQUARE[0], "b": SQUARE.astype("S2")},
+            {"W_q": SQUARE, "W_k": SQUARE, "v": SQUARE[0], "b": SQUARE.astype("S16")},
             'tensor "b" is not of this layer, which has W_q, W_k, v',
         ),
     ],

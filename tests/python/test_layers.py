@@ -127,7 +127,8 @@ def test_gradients_are_differences(name, train):
     for parameter, value in layer.parameters().items():
         want = differences(loss, value)
         np.testing.assert_allclose(parameters[parameter], want, rtol=0, atol=2e-8)
-        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"  # softmax cancels it
+        # The softmax cancels the bias of the keys.
+        assert np.abs(want).max() > 1e-6 or parameter == "fc_k.bias"
 
 
 def test_one_array_for_three_gives_three_gradients():

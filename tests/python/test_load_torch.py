@@ -404,7 +404,7 @@ def test_a_layers_own_names_will_do(name):
 def test_values_are_converted(dtype):
     layer = qkv.BilinearAttention(2, 3)
     value = draw(2, 3).to(dtype).T.contiguous().T
-    layer.load_torch({"W": nn.Parameter(value)})  # requires gradients and is not contiguous
+    layer.load_torch({"W": nn.Parameter(value)})  # a tensor with gradients, not contiguous
     np.testing.assert_array_equal(layer.parameters()["W"], value.float().numpy())
     if dtype != torch.bfloat16:
         layer.load_torch({"W": value.numpy()})

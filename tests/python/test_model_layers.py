@@ -201,7 +201,8 @@ def test_what_is_kept_lives_as_long_as_it_is_needed(copied):
     layer.forward(copied(x))
     logits = RNG.normal(size=(1000, 5))
     loss.forward(copied(logits), [1] * 1000)
-    held = [np.ones((1000, width)) for width in (3, 5) for _ in range(20)]  # reuses freed memory
+    # The new arrays would reuse the memory of inputs that had been freed.
+    held = [np.ones((1000, width)) for width in (3, 5) for _ in range(20)]
     assert held
     np.testing.assert_allclose(layer.backward(np.ones((1000, 4))).parameters["weight"], want)
     got = loss.backward(1.0)

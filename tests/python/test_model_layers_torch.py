@@ -192,8 +192,8 @@ def test_multihead_attention(bias, dtype):
         heads=3,
         bias=bias,
     )
-    q, k, v = (draw(dtype, 2, t, 12, seed=t).requires_grad_() for t in (4, 5, 6))
-    k, v = k, draw(dtype, 2, 5, 12, seed=9).requires_grad_()
+    sizes = ((4, 4), (5, 5), (9, 5))
+    q, k, v = (draw(dtype, 2, t, 12, seed=seed).requires_grad_() for seed, t in sizes)
     padding = torch.tensor([[False] * 5, [False, False, True, True, True]])
     want, want_weights = theirs(q, k, v, key_padding_mask=padding, average_attn_weights=False)
     dout = draw(dtype, *want.shape, seed=1)
@@ -226,8 +226,8 @@ def test_cross_entropy(classes, smoothing, integer, dtype):
     theirs = nn.CrossEntropyLoss(label_smoothing=smoothing, reduction="none", ignore_index=-7)
     loss = qkv.CrossEntropy(label_smoothing=smoothing, ignore_index=-7)
     logits = (3 * draw(dtype, 6, classes)).requires_grad_()
-    targets = torch.tensor([0, 5, -7, 12, 5, 999], dtype=integer) % max(classes, 1)
-    targets[2] = -7
+    targets = torch.tensor([0, 5, 0, 12, 5, 999], dtype=integer) % classes
+    targets[2] = -7  # ignored
     want = theirs(logits, targets.long())
     dlosses = draw(dtype, 6, seed=1)
     want.backward(dlosses)
@@ -238,7 +238,7 @@ def test_cross_entropy(classes, smoothing, integer, dtype):
     if classes > 1:
         assert_close(losses, want, "losses")
         assert_close(loss.backward(dlosses), logits.grad, "dlogits")
-    else:
+    else:  # the numbers are 0, to which no tolerance can be relative
         np.testing.assert_array_equal(losses, np.zeros(6))
         np.testing.assert_allclose(loss.backward(dlosses), np.zeros((6, 1)), atol=1e-7)
     rows = torch.log_softmax(logits, 1)[range(6), targets.long().clamp(0)]
@@ -302,6 +302,9 @@ def test_what_a_loss_refuses():
     assert repr(pickle.loads(pickle.dumps(loss))) == repr(loss)
     with pytest.raises(ValueError, match="logits must have V = 2, one for each class weight"):
         loss.forward(np.zeros((2, 3)), [0, 0])
+
+
+# ---- layers of a GRU, padding of an embedding ---------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

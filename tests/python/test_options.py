@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests options and results, each compared with a call without it."""
+"""Tests options and results, each against an equivalent call that does not use it."""
 
 import pickle
 import re
@@ -264,13 +264,15 @@ def test_heads_of_scores_with_parameters():
         (4.0, {}, "heads must be an integer, got float 4.0"),
         (4, {"layout": "bthd"}, r"heads is for heads side by side, \[B,T,H\*D\], but layout is"),
         (4, {"q": draw(4)}, r"q must be \[..,T,H\*D\] where heads is given, got float64 \[4\]"),
-        ((4, 3), {"k": draw(B, TK, 12)}, "H = 4, which is not a multiple of G = 3"),
+        (
+            (4, 3),
+            {"k": draw(B, TK, 12), "v": draw(B, TK, 12)},
+            "H = 4, which is not a multiple of G = 3",
+        ),
     ],
 )
 def test_wrong_heads(heads, change, text):
     call = {"q": merged(Q), "k": merged(K), "v": merged(V), **change}
-    if "3," in text:
-        call["v"] = draw(B, TK, 12)
     with pytest.raises((TypeError, ValueError), match=f"^attention: .*{text}"):
         qkv.attention(**call, heads=heads)
 
@@ -318,12 +320,12 @@ def test_only_wanted_gradients_are_computed(wanted):
         (("dparams.W",), "wanted names dparams.W, but the call has no params.W"),
         ("dq", "wanted must be a tuple or list of names, got str 'dq'"),
         ((1,), "wanted must be names, got int 1"),
-        ((), "input_gradients name no buffer|nothing to compute"),
+        ((), "wanted names no gradient, so there is nothing to compute$"),
     ],
 )
 def test_wrong_names_of_gradients(wanted, text):
     out, lse = saved()
-    with pytest.raises((TypeError, ValueError), match=f"^attention_backward: .*({text})"):
+    with pytest.raises((TypeError, ValueError), match=f"^attention_backward: {text}"):
         backward(out, lse, wanted=wanted)
 
 
@@ -391,11 +393,11 @@ def test_what_cannot_be_added_to():
             backward(out, lse, add_to=add_to)
     with pytest.raises(ValueError, match="wanted is given, but add_to already names the requested"):
         backward(out, lse, add_to=good, wanted=("dq",))
-    with pytest.raises(ValueError, match="must not overlap|share"):
+    with pytest.raises(ValueError, match=r"input_gradients\.q must not share memory with q \("):
         backward(out, lse, add_to=changed(dq=Q))
 
 
-# ---- words ---------------------------------------------------------------------------------------
+# ---- advice in errors ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def test_philox_known_answers_and_the_mask_of_dropout():
     def kept(seed, p, shape):
         return dropout_factors(p, seed, *map(np.arange, shape)) != 0
 
-    mask = kept(7, 0.5, (1, 1, 2, 8))[0, 0]  # the mask that the docs show
+    # docs/mechanisms/dropout.md shows the first four columns of this mask.
+    mask = kept(7, 0.5, (1, 1, 2, 8))[0, 0]
     assert mask.tolist() == [
         [True, True, False, False, False, True, False, True],
         [False, False, True, True, False, False, False, False],

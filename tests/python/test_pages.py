@@ -11,7 +11,7 @@ LENGTHS = [40, 0, 600]
 
 
 def arrays(queries, dtype=np.float32):
-    """q, k and v per entry, and the keys and values in shuffled pages."""
+    """q, k and v per entry, and the keys and values in shuffled pages, NaN beyond the lengths."""
     r = np.random.default_rng(5)
     q = r.normal(size=(B, H, queries, D)).astype(dtype)
     used = [-(-n // PAGE) for n in LENGTHS]

@@ -254,6 +254,7 @@ def test_scores(name):
 
 
 def test_numpys_functions_at_the_edges():
+    # From 2^23 = 8388608 on, all float32 numbers are integers, which rounding must keep.
     numbers = [8388609.0, 16777215.0, -8388609.0, 2.5, 3.5, -0.5, np.nan, np.inf, -np.inf, 0.3]
     table = np.array(numbers, np.float32)
 
@@ -269,6 +270,7 @@ def test_numpys_functions_at_the_edges():
     both = np.logaddexp(table, table)
     np.testing.assert_array_equal(of(lambda x: np.logaddexp(x, x))[6:9], both[6:9])
     rows = qkv.captured(np.arange(6.0).reshape(2, 3), "rows")
+    # The 0 of max(0) is an axis, not a number to compare with.
     assert "0.0" not in repr(qkv.score_mod(lambda s, at: s + rows[at.h].max(0)))
 
 

@@ -90,7 +90,7 @@ def test_arrays_are_kept_and_released():
         table = RANDOM.standard_normal(64)
 
         def f(s, at):
-            double = qkv.captured(table * 2, "double")  # a view of a view
+            double = qkv.captured(table * 2, "double")  # a view of a new array
             arrays.append(weakref.ref(double))
             return s + table[at.i] + double[at.j]
 
@@ -98,7 +98,7 @@ def test_arrays_are_kept_and_released():
         return qkv.score_mod(f)
 
     mod = made()
-    [np.zeros(64) for _ in range(100)]  # would take the memory of arrays that are gone
+    [np.zeros(64) for _ in range(100)]  # new arrays would reuse freed memory
     numbers = arrays[0]().copy()
     want = attended(lambda s, at: s + numbers[at.i] + 2 * numbers[at.j])
     np.testing.assert_allclose(attended(mod), want, rtol=1e-12)
@@ -150,7 +150,7 @@ def test_bfloat16_arrays():
 
 
 def test_tensors():
-    torch = pytest.importorskip("torch", reason="PyTorch 2.13.0 is not there")
+    torch = pytest.importorskip("torch")
     table, learned = torch.from_numpy(TABLE), torch.ones(H, requires_grad=True)
     mod = qkv.score_mod(lambda s, at: s + table[at.h, at.i - at.j + TK - 1])
     assert repr(mod) == "ScoreMod(s + table[h, i - j + 13 - 1])"

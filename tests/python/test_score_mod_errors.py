@@ -95,7 +95,7 @@ WRONG_SCORES = {
 }  # fmt: skip
 
 
-WIDE = np.ones((4, 257))
+WIDE = np.ones((4, 257))  # a row has one element more than expressions allow
 
 
 @pytest.mark.parametrize("name", WRONG_SCORES)

@@ -31,7 +31,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "mask_mod": lambda at: (at.i + at.j) % at.Tk < 200,
     },
 }
-CUTS = (0, 4, 128, 300)
+CUTS = (0, 4, 128, 300)  # parts of the keys; with dropout, they begin at multiples of 4
 
 
 def part(x: Any, begin: int, end: int) -> Any:

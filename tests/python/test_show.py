@@ -124,7 +124,7 @@ def test_results_without_heads_are_examples(tmp_path):
     layer = qkv.SelfAttention(4).forward(x.astype(np.float32), return_weights=True)
     got = arrays(qkv.show(layer, example=1), tmp_path)["attn"]
     np.testing.assert_array_equal(got[0], layer.weights[1])
-    # With mixed ranks the axis is that of the heads, as that of a plain array is.
+    # If q has one axis more than k, the first axis of the weights has heads, as in a plain array.
     mixed = qkv.attention(q, x[0], x[0], return_weights=True)
     for heads in (qkv.show(mixed), qkv.show(mixed.weights)):
         assert {"head 0", "head 3"} <= set(texts(heads.svg))
@@ -527,7 +527,7 @@ def test_a_wide_row_is_a_smaller_png(tmp_path):
     row = qkv.show.row(*[one] * 150)
     row.save(tmp_path / "row.png")
     width = int.from_bytes((tmp_path / "row.png").read_bytes()[16:20], "big")
-    assert 16384 < width <= 32767
+    assert 16384 < width <= 32767  # the most pixels of rsvg-convert, and more than half of them
 
 
 def test_refused_by_name():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests a trained Llama of 260,000 parameters in Transformers: its text and its heads.
 
-Its files, in llama2.c's format, are data and not part of the project: without them the test is
-skipped.
+The model's files, in llama2.c's format, are data and not part of the project; without them the
+tests are skipped.
 """
 
 import importlib.util
@@ -93,7 +93,7 @@ def test_a_batch_padded_on_the_left():
     assert got[1, 18:].tolist() == whole[:23].tolist()
 
 
-# ---- its heads ----------------------------------------------------------------------------------
+# ---- the model's heads --------------------------------------------------------------------------
 
 
 def test_every_head_is_eagers():

@@ -6,7 +6,7 @@ import pytest
 
 import qkv
 
-Q, K, E = 150, 530, 5  # Q exceeds a block of queries, K a chunk of keys
+Q, K, E = 150, 530, 5  # Q exceeds a block of 128 queries, K a chunk of 512 keys
 
 
 def arrays(dtype=np.float64):

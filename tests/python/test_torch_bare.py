@@ -87,6 +87,7 @@ class Own(torch.Tensor):
     pass
 
 
+# Returns -x, stored as x with PyTorch's negative bit (Tensor.is_neg).
 def with_the_sign_apart(x):
     return torch.complex(x, x).conj().imag
 

@@ -43,10 +43,7 @@ def test_are_those_of_the_composition():
     h = torch.arange(H)[:, None, None]
 
     def score(s, at):
-        return torch_or_np_tanh(s * gain[at.h]) * 3 + table[at.h, at.i - at.j + T - 1]
-
-    def torch_or_np_tanh(x):
-        return np.tanh(x)
+        return np.tanh(s * gain[at.h]) * 3 + table[at.h, at.i - at.j + T - 1]
 
     got = gradients(qkv.torch.attention(q, k, v, score_mod=score), q, k, v, gain, table)
     want = composition(
@@ -59,7 +56,7 @@ def test_are_those_of_the_composition():
 def test_reach_a_parameter_alone_and_what_it_was_made_from():
     q, k, v = (x.detach() for x in leaves())
     raw = normal(7, H).requires_grad_()
-    slope = raw.exp()  # part of a graph
+    slope = raw.exp()  # not a leaf, so the gradient goes on to raw
     distance = (torch.arange(T)[:, None] - torch.arange(T)).abs()
     mod = qkv.score_mod(lambda s, at: s - slope[at.h] * abs(at.i - at.j))
     out = qkv.torch.attention(q, k, v, score_mod=mod, causal=True)
@@ -118,6 +115,7 @@ def test_a_mod_made_once_sees_new_values_and_refuses_changed_ones():
 
 
 def test_are_not_lost_without_a_word():
+    # qkv.attention has no autograd, so it raises instead of losing a gradient.
     q, k, v = (x.detach() for x in leaves())
     table = torch.zeros(H, dtype=torch.float64, requires_grad=True)
     mod = qkv.score_mod(lambda s, at: s * table[at.h])
@@ -136,6 +134,7 @@ def test_are_not_lost_without_a_word():
     ],
 )
 def test_no_report_of_a_graph_that_is_alive_at_exit(call):
+    # Objects that a global variable holds at exit must not be reported as leaks.
     program = (
         "import torch, qkv, qkv.torch\n"
         "x, table = torch.ones(1, 1, 3, 4), torch.ones(1, requires_grad=True)\n"

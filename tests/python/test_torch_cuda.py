@@ -25,18 +25,16 @@ from cuda_calls import (  # noqa: E402
     results_of,
 )
 from patience import PATIENCE  # noqa: E402
+from torch_versions import needs_operator  # noqa: E402
 
 import qkv  # noqa: E402
 import qkv.torch  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
+# The folder of the fake driver libcuda.so.1, which runs kernels in an emulator.
 DRIVER = HERE.parents[1] / "build" / "release" / "tests" / "cuda" / "computing"
 NO_KERNELS = "this build has no CUDA kernels (QKV_CUDA)"
 
-# CUDA tensors without values, which need no GPU, came with PyTorch 2.0, and the operator with 2.5.
-has_operator = pytest.mark.skipif(
-    not qkv.torch._questions.AVAILABLE, reason="this PyTorch cannot register the operator"
-)
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU")
 
 
@@ -57,7 +55,7 @@ def test_in_the_emulator():
 
 
 def fakes(dtype=torch.bfloat16):
-    """q, k and v as CUDA tensors without values."""
+    """q, k and v as CUDA tensors without values, which need no GPU but PyTorch 2.0."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -67,7 +65,7 @@ def fakes(dtype=torch.bfloat16):
         return mode, tensors
 
 
-@has_operator
+@needs_operator
 def test_shapes_of_cuda_tensors_without_values():
     mode, (q, k, v) = fakes()
     with mode:
@@ -77,7 +75,7 @@ def test_shapes_of_cuda_tensors_without_values():
         assert got.lse.dtype == torch.float32
 
 
-@has_operator
+@needs_operator
 def test_mixed_devices_are_refused_by_name():
     mode, (q, k, v) = fakes()
     with mode:
@@ -91,10 +89,10 @@ def test_mixed_devices_are_refused_by_name():
             qkv.torch.attention(torch.empty(2, 4, 70, 64, dtype=torch.bfloat16), k, v)
 
 
-@has_operator
+@needs_operator
 def test_gradients_have_the_shapes_of_their_tensors():
     mode, (q, k, v) = fakes()
-    with mode:  # without autograd, which needs a GPU for tensors that say they are on one
+    with mode:  # no autograd, which would need a GPU even for fake CUDA tensors
         out, lse = qkv.torch.attention(q, k, v, return_lse=True)
         differentiate = torch.ops.qkv.attention_backward
         dq, dk, dv, *_ = differentiate(out, None, None, out, lse, q, k, v, wanted="k,v")
@@ -102,7 +100,7 @@ def test_gradients_have_the_shapes_of_their_tensors():
         assert dk.device == k.device and dk.dtype == k.dtype
 
 
-@has_operator
+@needs_operator
 def test_gradients_that_no_kernel_computes_are_refused_in_the_forward_call():
     mode, (q, k, v) = fakes(torch.float32)
     with mode:
@@ -113,14 +111,14 @@ def test_gradients_that_no_kernel_computes_are_refused_in_the_forward_call():
             assert qkv.torch.attention(q, k, v, sinks=sinks).shape == (2, 4, 70, 32)
 
 
-@has_operator
+@needs_operator
 def test_the_additive_module_takes_cuda_tensors(monkeypatch):
     Module = qkv.torch.nn.AdditiveAttention
-    monkeypatch.setattr(Module, "reset_parameters", lambda self: None)  # cannot draw without a GPU
+    monkeypatch.setattr(Module, "reset_parameters", lambda self: None)  # drawing needs a GPU
     mode, (q, k, v) = fakes(torch.float32)
     with mode:
         module = Module(64, 64, 40, device="cuda")
-        with torch.no_grad():  # as autograd needs a GPU
+        with torch.no_grad():  # autograd would need a GPU
             out, lse = module(q, k, v, return_lse=True)
         assert out.shape == (2, 4, 70, 32) and lse.shape == (2, 4, 70)
         assert out.device == q.device and out.dtype == torch.float32
@@ -128,7 +126,7 @@ def test_the_additive_module_takes_cuda_tensors(monkeypatch):
         assert module(q, k, v).shape == (2, 4, 70, 32)
 
 
-@has_operator
+@needs_operator
 def test_watchers_are_not_told():
     class Watcher:
         def take(self, *call):
@@ -147,7 +145,7 @@ def test_watchers_are_not_told():
 
 
 class OnCuda:
-    """An array of CuPy, or any other that only says where its memory on the GPU is."""
+    """A stand-in for an array of CuPy, which only says where its memory on the GPU is."""
 
     __cuda_array_interface__ = {
         "shape": (3, 8), "typestr": "<f4", "data": (1 << 60, False), "version": 3,
@@ -229,7 +227,7 @@ def test_the_additive_module():
 @on_gpu
 def test_calls_are_captured_and_replayed():
     q, k, v = (x.cuda() for x in inputs())
-    qkv.torch.attention(q, k, v, causal=True)  # loads the kernel
+    qkv.torch.attention(q, k, v, causal=True)  # loads the kernel before the capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = qkv.torch.attention(q, k, v, causal=True)
@@ -246,15 +244,15 @@ def test_calls_run_in_the_current_stream():
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
+        torch.cuda._sleep(50_000_000)  # cycles of the GPU, which delay the copy
         late.copy_(q)
-        out = qkv.torch.attention(late, k, v)  # must wait for the copy, in this stream
+        out = qkv.torch.attention(late, k, v)  # runs after the copy, in this stream
     stream.synchronize()
     assert torch.equal(out, want)
 
 
 @on_gpu
-@has_operator
+@needs_operator
 def test_compiled_calls():
     q, k, v = (x.cuda() for x in inputs())
     call = torch.compile(lambda q, k, v: qkv.torch.attention(q, k, v, causal=True) * 2)
@@ -263,7 +261,7 @@ def test_compiled_calls():
 
 
 @on_gpu
-@has_operator
+@needs_operator
 def test_autocast_chooses_the_dtype():
     q, k, v = (x.float().cuda() for x in inputs())
     with torch.autocast("cuda", torch.bfloat16):
@@ -277,7 +275,7 @@ def test_scaled_dot_product_attention():
     q, k, v = (x.cuda() for x in inputs(G=4))
     got = qkv.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
     assert torch.equal(got, qkv.torch.attention(q, k, v, causal="top_left"))
-    wide = [x.float() for x in (q, k, v)]  # PyTorch's function computes float32
+    wide = [x.float() for x in (q, k, v)]  # qkv leaves float32 on a GPU to PyTorch
     theirs = torch.nn.functional.scaled_dot_product_attention(*wide)
     assert torch.equal(qkv.torch.scaled_dot_product_attention(*wide), theirs)
 

@@ -10,6 +10,8 @@ requires(2, 5, "scaled_dot_product_attention and jagged tensors")
 
 from look_models import (  # noqa: E402
     ALL,
+    CLOSE,
+    F64,
     FUTURE,
     HEADS,
     PADDING,
@@ -27,9 +29,6 @@ from look_models import (  # noqa: E402
 
 import qkv.torch  # noqa: E402
 from qkv.torch import _look_record, _replaced  # noqa: E402
-
-F64 = torch.float64
-CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
 # ---- results ------------------------------------------------------------------------------------
 
@@ -273,6 +272,7 @@ def test_numbers_in_the_fast_path_are_booleans():
 
 
 def test_hints_of_causality_and_a_probe_that_ends_early(monkeypatch):
+    # attn_mask decides, not the hint is_causal; look ends its probe before PyTorch computes.
     torch.manual_seed(0)
     module = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64)
     x, near = draw(B, T, WIDTH), (torch.arange(T)[:, None] - torch.arange(T)).abs() > 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which calls qkv.torch.look records of threads and compiled code, and re-entering it."""
+"""Tests qkv.torch.look with threads and compiled code, and when it is entered again or left."""
 
 import threading
 
@@ -8,13 +8,11 @@ from torch_versions import requires, torch
 
 requires(2, 6, "scaled_dot_product_attention and torch.compiler.set_stance")
 import torch.nn.functional as F  # noqa: E402
-from look_models import HEADS, B, Calls, T, by_torch, draw, of_formula  # noqa: E402
+from look_models import CLOSE, HEADS, B, Calls, T, by_torch, draw, of_formula  # noqa: E402
 
 import qkv.torch  # noqa: E402
 from qkv.torch import _look  # noqa: E402
 from qkv.torch._watch import WATCHERS  # noqa: E402
-
-CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
 
 def test_threads_do_not_mix():
@@ -90,6 +88,7 @@ def test_entered_again():
         pass
     assert [len(layer.calls) for layer in (*first, *second)] == [3, 3, 1, 1]
     assert len(third) == 0
+    # PyTorch's own function is back.
     assert type(F.scaled_dot_product_attention).__name__ == "builtin_function_or_method"
 
 
@@ -154,7 +153,7 @@ def test_a_look_is_left_on_another_thread_while_a_module_is_entered():
     """The looks that remain still record the module."""
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
 
-    class Leaving:  # a watcher before the look, which leaves in its knows()
+    class Leaving:  # a watcher entered before the look; it leaves when asked about a layer
         def knows(self, module):
             if module is model.inner[1]:
                 _look._leave(self)

@@ -14,6 +14,7 @@ from torch_versions import requires, torch
 requires(2, 5, "scaled_dot_product_attention and torch._dynamo")
 import torch.nn.functional as F  # noqa: E402
 from look_models import (  # noqa: E402
+    CLOSE,
     HEADS,
     WIDTH,
     B,
@@ -27,8 +28,6 @@ from look_models import (  # noqa: E402
 )  # fmt: skip
 
 import qkv.torch  # noqa: E402
-
-CLOSE = {"rtol": 1e-12, "atol": 1e-13}
 
 # ---- layers and calls ---------------------------------------------------------------------------
 
@@ -77,17 +76,18 @@ def test_a_looker_that_was_not_entered():
 
 def test_layers_that_there_may_be():
     with qkv.torch.look(Calls(ours), layers=2) as seen:
-        pass  # no layer attended, so nothing is known about their number
+        pass  # no layer attended, so no index is too large
     assert len(seen) == 0
     with pytest.raises(ZeroDivisionError), qkv.torch.look(model := Calls(ours), layers=2):
         model(*[draw(B, HEADS, T, 8)] * 3)
-        raise ZeroDivisionError  # an error of the block is not replaced
+        raise ZeroDivisionError  # look's ValueError must not replace an error of the block
 
 
 def test_many_names_in_a_message():
     model = torch.nn.ModuleList([torch.nn.Identity() for _ in range(100)])
     with pytest.raises(ValueError, match=r"got '100'; it has '', '0', .* more$") as caught:
         qkv.torch.look(model, layers="100")
+    # A message has as many names as 220 characters hold.
     assert 200 < len(str(caught.value)) <= 220
 
 
@@ -159,21 +159,19 @@ def test_inside_and_around_replaced():
 
 def test_the_default_is_the_largest_weights_and_the_entropy():
     model, q = Calls(by_torch), draw(B, HEADS, T, 8)
-    results = {}
-    for asked in ("{}", "{'heads': [1]}", "{'entropy': False}", "{'top': 0}", "{'rows': [0]}"):
-        with qkv.torch.look(model, **eval(asked)) as seen:
+    for asked, results in (
+        ({}, ("top", "entropy")),
+        ({"heads": [1]}, ("top", "entropy")),
+        ({"entropy": False}, ("top",)),
+        ({"top": 0}, ("entropy",)),
+        ({"rows": [0]}, ("weights",)),
+    ):
+        with qkv.torch.look(model, **asked) as seen:
             model(q, q, q)
         assert seen.names == ("inner.0", "inner.1")
-        results[asked] = tuple(seen[0].calls[0].results)
-        if "top" in results[asked]:
+        assert tuple(seen[0].calls[0].results) == results
+        if "top" in results:
             assert seen[0].top.keys.shape[-1] == 8
-    assert results == {
-        "{}": ("top", "entropy"),
-        "{'heads': [1]}": ("top", "entropy"),
-        "{'entropy': False}": ("top",),
-        "{'top': 0}": ("entropy",),
-        "{'rows': [0]}": ("weights",),
-    }
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -305,6 +303,7 @@ def test_a_file_needs_rows_and_equal_sizes(tmp_path):
 
 
 def test_rows_of_a_file_are_the_same_queries(tmp_path):
+    # A file does not take layers that differ in Tq, even if their weights have equal shapes.
     torch.manual_seed(0)
     model = torch.nn.Transformer(WIDTH, HEADS, 1, 1, 32, batch_first=True).eval()
     layers = ["encoder.layers.0", "multihead_attn"]

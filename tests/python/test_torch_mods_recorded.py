@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""score_mod and mask_mod in graphs, under torch.func and autocast: the bits of plain calls."""
+"""Tests that calls with mods are bit-identical in graphs, under torch.func and autocast."""
 
 import io
 import operator
@@ -32,7 +32,7 @@ LISTED = torch.tensor([[0, 3], [1, 2], [2, 2], [3, 0]])
 
 
 def relative(q, k, v, table):
-    """Reads a table twice, what is computed from it, a global tensor and a NumPy array."""
+    """Reads a table twice, a tensor computed from it, a global tensor and a NumPy array."""
 
     def score(s, at):
         twice = table[at.h, at.i - at.j + T] * table[at.h][at.i]
@@ -53,7 +53,7 @@ def like_flex(q, k, v, table):
 
 
 def from_the_end(q, k, v, table):
-    """Reads arrays at computed indices that may be negative, and then count from the end."""
+    """Reads arrays at computed indices; negative ones count from the end."""
 
     def score(score, b, h, q_idx, kv_idx):
         later = table[h - 2, q_idx - kv_idx] * table[h, -1]
@@ -75,7 +75,7 @@ def leaves(*tensors):
 
 
 def results(call, *tensors):
-    """out and the gradients of all tensors."""
+    """out, and the gradients of the tensors that require one."""
     out = call(*tensors)
     wanted = [x for x in tensors if x.requires_grad]
     return (out, *torch.autograd.grad(out.float().square().sum(), wanted))
@@ -137,6 +137,7 @@ def test_block_masks(name):
     check([torch.vmap(lambda q: module(q, K, V, mask))(Q[None])[0][0]], want[:1])
 
 
+# Arithmetic, then six comparisons.
 BINARY = [
     *(getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod")),
     *(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne")),
@@ -144,7 +145,7 @@ BINARY = [
 
 
 def in_every_order(s, at, one, integer):
-    """Operators of a symbol with numbers and with tensors without axes, on both sides."""
+    """Applies operators to symbols with numbers and tensors without axes, in both orders."""
     total = s
     for function in BINARY:
         for x, y in (

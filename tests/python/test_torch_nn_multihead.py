@@ -140,7 +140,7 @@ def test_appended_keys_are_seen_with_the_causal_hint(kind):
 
 
 def test_the_hint_is_taken():
-    """is_causal replaces the mask where PyTorch does not read the mask either."""
+    """With need_weights=False, is_causal replaces the mask, which PyTorch does not read either."""
     _, ours = pair(batch_first=True)
     x = draw(N, L, WIDTH, seed=1)
     nothing = torch.zeros(L, L, dtype=torch.bool)
@@ -219,7 +219,7 @@ def test_state_dicts_of_the_numpy_layer_go_both_ways(kind, tmp_path):
     other = MultiheadAttention(WIDTH, HEADS, batch_first=True, dtype=F64, **options)
     other.load_state_dict(layer.to_torch())
     assert torch.equal(other(*inputs)[0], ours(*inputs)[0])
-    # The parameters go through a file of the package safetensors, and back.
+    # The layer loads the module's parameters from a file of the package safetensors.
     safetensors.save_file(ours.state_dict(), tmp_path / "torch")
     layer.initialise(1)
     layer.load_torch(safetensors.load_file(tmp_path / "torch"))
@@ -309,7 +309,7 @@ def test_nested_tensors_without_gradients(weights):
 @needs(2, 1, "nested tensors with gradients")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_gradients_of_nested_tensors():
-    """PyTorch has no gradients of nested tensors; they are compared with one call per sequence."""
+    """PyTorch has no gradients of nested tensors; calls of single sequences give those expected."""
     _, ours = pair(batch_first=True)
     x = of_lengths(3, 5, 1).requires_grad_()
     out, _ = ours(x, x, x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the modules with one score in qkv.torch.nn with formulas and with qkv's layers."""
+"""Compares dot, additive and bilinear modules of qkv.torch.nn with formulas and qkv's layers."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ def draw(*shape, seed):
 
 
 class Case:
-    """A module, the qkv layer with its parameters, the width of its keys, and its scores."""
+    """How to make a module and the qkv layer like it, the width of keys, and the score formula."""
 
     def __init__(self, module, layer, key_width, scores):
         self.module, self.layer, self.key_width, self.scores = module, layer, key_width, scores
@@ -168,6 +168,7 @@ def test_parameters_start_in_the_ranges_of_the_layers(make, fan_ins):
     module = make()
     assert module.state_dict().keys() == fan_ins.keys()
     before = copy.deepcopy(module.state_dict())
+    # Parameters are uniform in (-b, b) with b = 1/sqrt(fan-in).
     for name, fan_in in fan_ins.items():
         largest = before[name].abs().max() * fan_in**0.5
         assert 0.97 < largest <= 1, name

@@ -29,7 +29,7 @@ def draw(*shape, seed=0):
 
 X, ONE = draw(N, T, WIDTH), draw(1, HEADS, T, 4, seed=1)
 MASK = draw(N, 1, T, T, seed=2) > -0.5
-MASK[..., 0] = True
+MASK[..., 0] = True  # every query attends to a key
 NUMBERS = draw(N, HEADS, T, T, seed=3)
 LENGTHS = torch.tensor([3, 4, 2, 1, 5, 5])
 
@@ -46,7 +46,7 @@ def packed(x, chosen):
 
 
 def of_heads(function, **options):
-    """A call of the chosen entries; options may be functions of the chosen indices."""
+    """A function for CALLS; an option may be a function of the chosen indices."""
 
     def call(module, x, chosen):
         q = heads(x)
@@ -65,7 +65,7 @@ def multihead(**options):
 
 
 def again(chosen):
-    """Indices as many as `chosen`, with a size that the program cannot know to be equal."""
+    """The indices 0 to len(chosen) - 1; the program cannot know that there are as many."""
     return (chosen >= 0).nonzero().squeeze(1)
 
 
@@ -84,7 +84,7 @@ def other_keys(module, x, chosen):
     return ours(heads(x), keys, keys)
 
 
-# Calls of attention in the entries of x at the indices `chosen`; see Chosen.
+# {group: {name: function of a Chosen, the chosen entries of x and their indices}}.
 CALLS = {
     "attention": {
         "results": lambda *call: tuple(of_heads(attention, causal=True, **EVERYTHING)(*call)),
@@ -119,7 +119,7 @@ CALLS = {
 
 
 class Chosen(torch.nn.Module):
-    """Computes attention in the entries of x where keep is not 0; their number depends on data."""
+    """Computes attention of the entries of x where keep is not 0; the data determine how many."""
 
     def __init__(self, calls):
         super().__init__()
@@ -156,7 +156,7 @@ def test_entries_chosen_by_the_data(group, strict):
             want = module(X, torch.tensor(keep))
         for name in CALLS[group]:
             if name == "one entry" and not any(keep):
-                continue  # in eager mode PyTorch computes empty calls and keeps the entry
+                continue  # without a graph, PyTorch answers the empty call with ONE's entry
             torch.testing.assert_close(got[name], want[name], rtol=0, atol=0, msg=name)
 
 

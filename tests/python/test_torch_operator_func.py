@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests torch.func with torch.ops.qkv.attention itself, and inside compiled functions."""
+"""Tests torch.func with qkv.torch.attention and its operator, also inside compiled functions."""
 
 import pytest
 from torch_versions import OPERATOR, requires, torch
@@ -72,7 +72,7 @@ def test_vmap_of_the_operator_is_one_call(monkeypatch):
 
 @pytest.mark.parametrize("call", [by_operator, by_function])
 def test_other_derivatives_are_refused(call):
-    """The operator refuses too, because PyTorch would silently drop its tangents."""
+    """The operator itself also raises, because PyTorch would drop its tangents without an error."""
     loss = loss_of(call)
     with pytest.raises(RuntimeError, match="there is no second derivative"):
         torch.func.grad(lambda q: torch.func.grad(loss)(q).sum())(Q)

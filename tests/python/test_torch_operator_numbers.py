@@ -163,7 +163,7 @@ def test_real_numbers_are_no_tensors_in_a_graph(name):
 
     with pytest.raises(Exception, match=f"attention: {name} must be a number in a graph, got a te"):
         compiled(call)(Q, torch.tensor(0.5))
-    if name != "qk_norm":  # qk_norm tells None, True and a float apart, so that a tensor is invalid
+    if name != "qk_norm":  # qk_norm takes None, True or a float, but no tensor
         torch._dynamo.reset()
         broken = torch.compile(call, backend="aot_eager")(Q, torch.tensor(0.5))
         assert torch.equal(broken, call(Q, 0.5))

@@ -160,7 +160,7 @@ def test_jagged_tensors_are_packed_sequences():
     for function in (theirs, ours):
         q, k, v = (nested(x, s) for x, s in zip(leaves, (STARTS_Q, STARTS_K, STARTS_K)))
         out = function(q, k, v, scale=0.3)
-        assert out.shape[-1] == 3 and out.shape[2] == q.shape[2]  # one symbol of lengths
+        assert out.shape[-1] == 3 and out.shape[2] == q.shape[2]  # q's symbolic size
         values = out.transpose(1, 2).values()
         results.append((values, *torch.autograd.grad((values**2).sum(), leaves)))
     for got, want in zip(*results):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests models of Transformers whose sequence two processes divide against one process."""
+"""Compares models of Transformers on two processes, which divide a sequence, with one process."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_process_alone(tmp_path: Path) -> None:
         assert model.config._attn_implementation == "qkv"
         assert torch.equal(qkv.torch.ring_positions(4096, sharding=2), torch.arange(4096))
         qkv.torch.ring_model(model)
-        qkv.torch.ring_model(model)  # again
+        qkv.torch.ring_model(model)  # may be called again
         ids, positions = torch.full((1, 4), 3), torch.arange(4)
         got = model(ids, position_ids=positions[None]).logits
         model.set_attn_implementation("qkv")

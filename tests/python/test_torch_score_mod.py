@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests score_mod and mask_mod of qkv.torch.attention against the composition in PyTorch."""
+"""Compares score_mod and mask_mod of qkv.torch.attention with a composition of PyTorch calls."""
 
 import pytest
 from torch_versions import torch

@@ -30,7 +30,7 @@ def two_threads():
 
 
 def in_a_process(program):
-    """The lines that a new process prints; it starts without workers."""
+    """The words that a program prints in a new process, which starts without workers."""
     code = "import torch, qkv, qkv.torch, os\nimport numpy as np\n" + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120,
                           env={**os.environ, "OMP_NUM_THREADS": "2"})  # fmt: skip
@@ -83,6 +83,8 @@ def test_no_thread_is_started():
         qkv.torch.attention(q, q, q, threads=2)
         print(count() - before)
         """)
+    # threads=3 is not PyTorch's number, so qkv starts 2 threads beside the calling one. The last
+    # call, for another number of threads, starts 1 more.
     assert started == ["0", "0", "2", "3"]
 
 
@@ -133,7 +135,10 @@ def test_several_python_threads():
 
 
 def test_long_calls_end_by_signals():
-    """Long calls run on qkv's threads, so that the calling thread polls. This one takes hours."""
+    """Long calls run on qkv's own threads, so that the calling thread can poll for signals.
+
+    The call of this test would take hours.
+    """
     printed = in_a_process("""
         import signal
         signal.signal(signal.SIGALRM, signal.default_int_handler)

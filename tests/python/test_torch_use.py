@@ -90,6 +90,7 @@ def test_pictures_hatch_what_a_call_masked():
         qkv.torch.attention(x, x, x, **{**options, "bias": bias.requires_grad_()}),
     ):
         shown = qkv.show(found)
+        # The future and key 1 are masked.
         masked = {cell for cell in range(9) if cell not in (0, 3, 6, 8)}
         titles = re.findall("<title>(.) → (.): masked</title>", shown.svg)
         assert {3 * int(i) + int(j) for i, j in titles} == masked
@@ -265,7 +266,7 @@ def test_deterministic_algorithms():
 
 @needs_operator
 def test_the_default_device_is_for_new_tensors():
-    """A seed on another device than q would give a result without values."""
+    """A seed on a device other than q's would give a result without values."""
     module, every = nn.DotProductAttention(0.5), []
     for device in ("cpu", "meta"):
         with torch.device(device):
@@ -289,7 +290,8 @@ Y = torch.randn(3, 7, 8, generator=torch.Generator().manual_seed(2))
 
 
 @needs_operator
-@pytest.mark.filterwarnings("ignore")  # torch.jit warns that it is deprecated, and of sizes
+# torch.jit warns of its deprecation, and of the sizes that a trace makes constants.
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("name", MODULES)
 def test_traced_modules(name):
     module = made(name).eval()
@@ -307,7 +309,7 @@ def test_traced_modules(name):
 
 
 @needs_operator
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore:.*torch.jit", "ignore::torch.jit.TracerWarning")
 def test_traced_masks_and_results():
     class Masked(torch.nn.Module):
         def __init__(self):

@@ -52,15 +52,15 @@ def outputs_and_gradients(name, model, padded):
     real = inputs["attention_mask"].bool()
     if name == "t5":
         inputs["decoder_input_ids"] = inputs["input_ids"][:, 1:]
-        real = real[:, 1:] | True
+        real = real[:, 1:] | True  # the decoder gets no padding mask
     results = model(**inputs, output_attentions=True)
     logits = results.logits[real]
     weights = attentions_of(results)
     generator = torch.Generator().manual_seed(5)
     loss = (logits * torch.randn(logits.shape, dtype=F64, generator=generator)).sum()
     first = next(iter(weights.values()))[0]
-    queries = inputs["attention_mask"].bool()  # a padding row attends to no key
-    loss = loss + (first.transpose(1, 2)[queries] ** 2).sum()  # weights have a gradient
+    queries = inputs["attention_mask"].bool()  # in causal models, a padding row attends to no key
+    loss = loss + (first.transpose(1, 2)[queries] ** 2).sum()  # the weights get a gradient too
     model.zero_grad()
     loss.backward()
     got = {"logits": logits.detach()}
@@ -84,6 +84,7 @@ def test_outputs_and_gradients_are_eagers(name, padded, calls):
     assert calls == []
     model.set_attn_implementation("qkv")
     got = outputs_and_gradients(name, model, padded)
+    # Each model has 2 layers; t5 has 2 in the encoder and 2 with cross-attention in the decoder.
     assert len(calls) == (6 if name == "t5" else 2)
     assert got.keys() == want.keys()
     for part, value in want.items():
@@ -144,6 +145,7 @@ def test_block_masks_of_transformers_are_masks(name, calls):
         model(**{**inputs, "attention_mask": mask}).logits.square().sum().backward()
         grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     torch.testing.assert_close(grads[1], grads[0], **CLOSE)
+    # In each of 2 layers, qkv is called twice for each mask, and once for gradients.
     assert len(calls) == 2 * (2 * len(mask_functions()) + 1)
 
 
@@ -175,7 +177,7 @@ def test_block_masks_that_do_not_fit():
 
 
 def test_models_differ_by_what_they_are_for():
-    """The window, the soft-cap and the sinks change the results."""
+    """The window and the soft-cap change the results."""
     for name, more in (("gemma2", "attn_logit_softcapping"), ("gemma2", "sliding_window")):
         inputs = inputs_for(name)
         with_it = make(name, "qkv")(**inputs).logits
@@ -250,6 +252,7 @@ def test_generated_tokens_are_eagers(name, calls):
         by_eager = tokens("eager", cache, **written)
         steps_of_eager = by_eager.decoder_attentions if name == "t5" else by_eager.attentions
         assert len(steps) == len(steps_of_eager) == 12
+        # Step 0 has padding rows, whose weights differ.
         for mine, theirs in zip(steps[1:], steps_of_eager[1:]):
             assert len(mine) == len(theirs) == 2
             for layer, layer_of_eager in zip(mine, theirs):
@@ -331,7 +334,7 @@ def test_room_in_a_static_cache_is_not_seen():
     out, _ = CALLED(Module(), query[:, :, :5], key, value, None)
     want = by_formula(query[:, :, :5], key[:, :, :5], value[:, :, :5], only(TO <= FROM)[:5, :5])
     torch.testing.assert_close(out, want, **CLOSE)
-    one, _ = CALLED(Module(), query[:, :, :1], key, value, None)  # it attends to all keys
+    one, _ = CALLED(Module(), query[:, :, :1], key, value, None)  # a single query sees all keys
     torch.testing.assert_close(one, by_formula(query[:, :, :1], key, value, 0), **CLOSE)
 
 
@@ -426,7 +429,7 @@ def test_a_module_that_does_not_say_whether_it_is_causal():
         CALLED(Silent(), *inputs, None)
     out, _ = CALLED(Silent(), *inputs, None, is_causal=False)
     torch.testing.assert_close(out, by_formula(*inputs, 0), **CLOSE)
-    one, _ = CALLED(Silent(), inputs[0][:, :, :1], *inputs[1:], None)  # attends to all keys
+    one, _ = CALLED(Silent(), inputs[0][:, :, :1], *inputs[1:], None)  # one query sees all keys
     torch.testing.assert_close(one, by_formula(inputs[0][:, :, :1], *inputs[1:], 0), **CLOSE)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which classes of Transformers are made with or changed to "qkv", and their masks."""
+"""Tests which classes of Transformers can be made with or changed to "qkv", and its masks."""
 
 import importlib
 
@@ -156,7 +156,8 @@ def test_a_mask_that_sees_all_is_not_taken_for_a_causal_one(monkeypatch):
     for layer in model.encoder.layer:
         layer.attention.self.is_causal = True  # the module's attribute is wrong
     assert torch.equal(model(words)[0], want)
-    mask[0, 0, 0, 0] = False  # a change of the mask by the model has an effect
+    # All elements share one byte: this masks every pair. A mask that the model changes is obeyed.
+    mask[0, 0, 0, 0] = False
     called = transformers.AttentionInterface._global_mapping["qkv"]
     inputs = [torch.ones(1, 4, 9, 8)] * 3
     assert not called(model.encoder.layer[0].attention.self, *inputs, mask)[0].any()

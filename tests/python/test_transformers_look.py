@@ -31,7 +31,7 @@ def given_to(name):
 
 
 def attentions_of(results):
-    """The attentions of all layers, in the order in which a model with two stacks computes them."""
+    """The weights of all layers, in the order in which the model computes them."""
     found = {kind: results[kind] for kind in KINDS if results.get(kind)}
     layers = [*found.get("encoder_attentions", ()), *found.get("attentions", ())]
     for pair in zip(found.get("decoder_attentions", ()), found.get("cross_attentions", ())):
@@ -71,8 +71,9 @@ def test_named_rows_of_2048_tokens(implementation):
             model(words)
         model.set_attn_implementation("eager")
         eager = model(words, output_attentions=True).attentions
-    # In float32 another implementation of the first layer changes the input of later layers, and
-    # the rounding of scores, which depends on the CPU, a weight by some 1e-6.
+    # In float32, implementations round the first layer's output differently, so later layers have
+    # other inputs and are not compared. The rounding of scores, which depends on the CPU, changes a
+    # weight by some 1e-6.
     same = len(eager) if implementation == "eager" else 1
     for layer, weights in list(zip(seen, eager))[:same]:
         want = weights[:, [3, 0]]
@@ -95,7 +96,7 @@ def test_every_step_of_generate(name, cache, monkeypatch):
     model = make(name, "qkv")
     with qkv.torch.look(model, rows=[-1], layers=chosen) as seen:
         assert torch.equal(model.generate(**inputs, **options), eager.sequences)
-    layers = [layer for layer in seen if "EncDec" not in layer.name]
+    layers = [layer for layer in seen if "EncDec" not in layer.name]  # not T5's cross-attention
     assert [len(layer.calls) for layer in layers] == [len(steps)] * 2
     for n, layer in enumerate(layers):
         assert torch.equal(layer.weights, layer.calls[len(steps) - 1].weights)
@@ -172,6 +173,7 @@ def test_arguments_by_position_and_other_masks():
     message = "^look: masks of Masked must be tensors, got str: choose another attn_implementation$"
     with qkv.torch.look(model, rows=ALL), pytest.raises(TypeError, match=message):
         model(query, "a mask")
+    # Transformers' own get_interface is back.
     assert "get_interface" in vars(transformers.AttentionInterface)
     name = transformers.AttentionInterface.get_interface.__code__.co_filename
     assert name.endswith("modeling_utils.py")

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DATA = pathlib.Path(os.environ.get("QKV_DATA_DIR") or ROOT.parent / "shared" / "data")
 GLOVE = DATA / "glove.6B.50d.top5050.txt"
 
+# The second "cat" is ignored: a word's first vector counts.
 TEXT = "the 1 2\ncat 3 -4e-1\nmat 5 6\ncat 9 9\n"
 WORDS, NUMBERS = ["the", "cat", "mat"], np.array([[1, 2], [3, -0.4], [5, 6]], np.float32)
 

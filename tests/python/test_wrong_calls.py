@@ -39,7 +39,8 @@ def backward(**arguments):
     return qkv.attention_backward(**{**given, **arguments})
 
 
-# (arguments changed in a valid call of attention, error, its text after "attention: ").
+# Each case: the arguments that replace those of a valid call of attention, the error's class, and
+# its message after "attention: " (None: a message of NumPy or Python, which is not compared).
 WRONG = [
     # ---- types and ranks of arrays
     ({"q": np.ones((2, 3, 8), int)}, TypeError, f"q {FLOATS} int64 [2,3,8]"),
@@ -237,7 +238,7 @@ def check(call, error, message):
     with pytest.raises(error) as raised:
         call()
     assert type(raised.value) is error
-    if message is not None:  # None stands for a text of NumPy or Python
+    if message is not None:
         assert str(raised.value) == message
 
 
@@ -252,13 +253,20 @@ def test_attention(case):
     check(lambda: attend(**change), error, message and f"attention: {message}")
 
 
-# attention_backward reads options by the code of attention, so that a third of the cases suffices.
-@pytest.mark.parametrize("case", [case for case in WRONG[::3] if "v" not in case[0]], ids=name_of)
+def is_backward(case):
+    """Whether attention_backward refuses the case for the same reason.
+
+    It has no arguments return_..., and refuses an absent v because `out` is given.
+    """
+    change = case[0]
+    is_without_v = change.get("v", V) is None
+    return not is_without_v and not any(name.startswith("return_") for name in change)
+
+
+@pytest.mark.parametrize("case", [case for case in WRONG if is_backward(case)], ids=name_of)
 def test_attention_backward(case):
     change, error, message = case
-    if any(name.startswith("return_") for name in change):
-        error, message = TypeError, None  # attention_backward has no such argument
-    # Neither q8 nor CUDA tensors have gradients.
+    # attention_backward takes no q8, and its errors do not mention CUDA tensors.
     message = message and message.replace(FLOATS_OR_Q8, FLOATS).replace(ON_GPU, "")
     check(lambda: backward(**change), error, message and f"attention_backward: {message}")
 
@@ -274,6 +282,10 @@ def test_attention_backward(case):
          "attention_backward: lse is absent but the backward pass always needs it"),
         (lambda: backward(out=None), ValueError,
          "attention_backward: out is absent but dout is given"),
+        (lambda: backward(v=None), ValueError,
+         "attention_backward: out is given but v is absent"),
+        (lambda: backward(return_lse=True), TypeError,
+         "attention_backward() got an unexpected keyword argument 'return_lse'"),
         (lambda: backward(dout=[1.0]), TypeError,
          f"attention_backward: dout {ARRAY} list of length 1"),
         (lambda: backward(dweights=MATRIX[:1]), ValueError,
@@ -356,9 +368,17 @@ def test_errors_of_objects(change):
 
 
 def test_params_that_empty_themselves():
-    params = strange.ClearingParams(v=np.ones(4, F))
-    with pytest.raises((ValueError, TypeError, RuntimeError)):
-        attend(score="additive", params=params)
+    random = np.random.default_rng(1)
+    q, k, wk = (random.standard_normal(shape, F) for shape in [(2, 3, 3), (2, 5, 3), (3, 3)])
+    others = {"Wk": wk, "v": random.standard_normal(3, F)}
+    params = strange.ClearingParams(**others)
+
+    def lse_with(params):
+        return attend(q=q, k=k, score="additive", params=params, return_lse=True)[1]
+
+    found = lse_with(params)
+    assert params == {}
+    assert np.array_equal(found, lse_with({"Wq": np.zeros((3, 3), F), **others}))
 
 
 # ---- tensors of torch ----------------------------------------------------------------------------
@@ -400,7 +420,7 @@ def test_tensors(case):
 
 
 def odd_memory(array):
-    """A copy of the array at an address that is not aligned for float32."""
+    """A copy of the array at an odd address, unaligned unless an element is one byte."""
     memory = np.zeros(array.nbytes + 1, np.uint8)
     odd = np.frombuffer(memory.data, array.dtype, array.size, offset=1).reshape(array.shape)
     odd[...] = array
@@ -409,7 +429,7 @@ def odd_memory(array):
 
 
 def between_elements(array):
-    """The array in records of five bytes, so that strides are not multiples of an element."""
+    """The array as a field of records with one more byte, so that strides are odd for float32."""
     records = np.zeros(array.shape, np.dtype([("value", array.dtype), ("more", np.uint8)]))
     records["value"] = array
     return records["value"]
@@ -447,20 +467,32 @@ def repeated(*shape):
 HUGE = 2**50  # no machine has memory for that many results
 
 
+# Errors of NumPy's, except where a text names attention.
 @pytest.mark.parametrize(
-    "call",
+    ("call", "error", "message"),
     [
-        lambda: qkv.softmax(repeated(HUGE, 3)),
-        lambda: qkv.masked_softmax(repeated(HUGE, 3)),
-        lambda: qkv.batch_dot(repeated(HUGE, 3), repeated(3, 3)),
-        lambda: qkv.batch_dot(repeated(2**40, 1), repeated(1, 2**40)),
-        lambda: qkv.attention(repeated(HUGE, 4), repeated(5, 4), repeated(5, 4)),
-        lambda: qkv.attention(repeated(HUGE, 2, 3, 4), repeated(5, 4), repeated(5, 4)),
-        lambda: qkv.attention(repeated(HUGE, 4), repeated(HUGE, 4), None, return_weights=True),
-        lambda: qkv.attention(repeated(3, 4), repeated(5, 4), None, return_top=HUGE),
-        lambda: qkv.attention(repeated(3, 4), repeated(5, 4), None, return_top=2**63 - 1),
+        (lambda: qkv.softmax(repeated(HUGE, 3)), MemoryError, "Unable to allocate 12.0 PiB "),
+        (lambda: qkv.masked_softmax(repeated(HUGE, 3)), MemoryError,
+         "Unable to allocate 12.0 PiB "),
+        (lambda: qkv.batch_dot(repeated(HUGE, 3), repeated(3, 3)), MemoryError,
+         "Unable to allocate 12.0 PiB "),
+        (lambda: qkv.batch_dot(repeated(2**40, 1), repeated(1, 2**40)), ValueError,
+         "array is too big; "),
+        (lambda: qkv.attention(repeated(HUGE, 4), repeated(5, 4), repeated(5, 4)), MemoryError,
+         "Unable to allocate 16.0 PiB "),
+        (lambda: qkv.attention(repeated(HUGE, 2, 3, 4), repeated(5, 4), repeated(5, 4)),
+         MemoryError, "Unable to allocate 96.0 PiB "),
+        (lambda: qkv.attention(repeated(HUGE, 4), repeated(HUGE, 4), None, return_weights=True),
+         ValueError, "attention: return_weights may take at most 2^63 - 1 bytes, "
+         "got float32 [1125899906842624,1125899906842624]"),
+        (lambda: qkv.attention(repeated(3, 4), repeated(5, 4), None, return_top=HUGE), MemoryError,
+         "Unable to allocate 12.0 PiB "),
+        (lambda: qkv.attention(repeated(3, 4), repeated(5, 4), None, return_top=2**63 - 1),
+         ValueError, "attention: return_top may take at most 2^63 - 1 bytes, "
+         "got int64 [3,9223372036854775807]"),
     ],
-)
-def test_results_beyond_memory(call):
-    with pytest.raises((MemoryError, ValueError)):
+)  # fmt: skip
+def test_results_beyond_memory(call, error, message):
+    with pytest.raises(error) as raised:
         call()
+    assert str(raised.value).startswith(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports PyTorch, and marks tests that need a version of it, to be skipped with older ones."""
+"""Imports PyTorch, and skips files and tests that need a newer version of it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ OPERATOR = "torch.library.custom_op and register_vmap"
 
 
 def requires(major, minor, what):
-    """Skips all tests of a file if PyTorch is older; to be called at its top."""
+    """Skips the file that calls this at its top if PyTorch is older than this version."""
     if (major, minor) > VERSION:
         pytest.skip(f"needs PyTorch {major}.{minor}: {what}", allow_module_level=True)
 
