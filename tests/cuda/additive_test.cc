@@ -14,12 +14,13 @@
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/compare.h"
 
-// The forward kernels of the additive score in the emulator, compared with the reference, and the
-// precision of scores, also on a device.
+// Compares the forward kernels of the additive score in the emulator with the reference, and tests
+// the precision of scores in the emulator and on a device.
 namespace qkv::test {
 namespace {
 
 constexpr const char* kPath = "cuda";
+constexpr const char* kProgram = "test_cuda";
 
 class EmulatedAdditive : public testing::TestWithParam<int> {
  protected:
@@ -41,7 +42,7 @@ TEST_P(EmulatedAdditive, AgreesWithTheReference) {
           });
       if (difference.empty()) return;
       findings.tell(kPath, difference,
-                    replay_of(call.describe(), seed, index, "*EmulatedAdditive*0"));
+                    replay_of(call.describe(), seed, index, "*EmulatedAdditive*0", kProgram));
     });
   };
   if (!run_part(2, GetParam(), at_scale(7000, 400), findings, check)) return;
@@ -54,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(Part, EmulatedAdditive, testing::Range(0, kParts));
 
 // ---- precision --------------------------------------------------------------------------------
 
-// Normal numbers, or for D = 1 powers of two, whose products are exact.
+// Returns normal numbers, or for D = 1 powers of two, whose products are exact.
 Tensor rows(Index count, Index D, std::uint64_t seed) {
   Tensor x = normal({count, D}, seed);
   if (D > 1) return x;
@@ -66,7 +67,8 @@ Tensor rows(Index count, Index D, std::uint64_t seed) {
   return x;
 }
 
-// Scores of query i and key i, which its window alone allows: the largest of its row.
+// Returns the score of query i with key i for each i. The window masks all other keys, so that
+// row_max is this score.
 template <class Attention>
 std::vector<double> scores_of_pairs(DType dtype, const Tensor& q, const Tensor& k,
                                     const Additive& score, const Attention& run) {
@@ -81,7 +83,7 @@ std::vector<double> scores_of_pairs(DType dtype, const Tensor& q, const Tensor& 
 
 class AdditivePrecision : public testing::TestWithParam<Place> {};
 
-// The bound of docs/semantics.md, as AdditivePathPrecision tests it on the processor's paths.
+// The bound of docs/semantics.md, as AdditivePathPrecision tests it on the paths of CPUs.
 TEST_P(AdditivePrecision, ScoresAreWithinTheBoundOfTanh) {
   const std::string reason = why_not(GetParam());
   if (!reason.empty()) GTEST_SKIP() << reason;
@@ -96,7 +98,7 @@ TEST_P(AdditivePrecision, ScoresAreWithinTheBoundOfTanh) {
   for (const double deviation : {0.01, 0.1, 1.0, 5.0, 20.0, 100.0}) {
     for (const Index U : {1, 32, 256, 1000}) {
       if (!is_thorough() && U > 256) continue;
-      for (const Index D : {1, 16}) {  // width 1: projections are exact
+      for (const Index D : {1, 16}) {  // D = 1: projections are exact
         Tensor v = normal(Dims(U), 5);
         for (float& x : v.values<float>()) x = std::fabs(x);
         Tensor wq = normal({U, D}, 3), wk = normal({U, D}, 4);
@@ -114,7 +116,7 @@ TEST_P(AdditivePrecision, ScoresAreWithinTheBoundOfTanh) {
             largest_difference(scores_of_pairs(DType::kFloat32, q, k, score, by_reference), truth);
         const double error =
             largest_difference(scores_of_pairs(DType::kFloat32, q, k, score, by_kernel), truth);
-        EXPECT_LE(error, 2 * direct + 0x1p-22 * size)
+        EXPECT_LE(error, 2 * direct + kScoreError * size)
             << "deviation " << deviation << ", U " << U << ", D " << D << "; tanh directly "
             << direct;
       }

@@ -6,14 +6,14 @@
 #include <string>
 #include <string_view>
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "cuda/images.h"
+#include "tests/cuda/fake_calls.h"
 #include "tests/support/errors.h"
 
-// Calls on a fake driver (fake_driver.cc), whose device 0 has the memory from kMemory on, and
-// device 2 that from 2 kMemory on.
+// Tests calls on a fake driver (fake_driver.cc). Its device 0 has the memory from kMemory on, its
+// device 2 the memory from 2 kMemory on.
 namespace qkv::test {
 namespace {
 
@@ -26,16 +26,9 @@ View array(std::uintptr_t address, DType dtype, const Dims& shape) {
 
 class CudaCall : public testing::Test {
  protected:
-  static constexpr const char* kPath = QKV_FAKE_DRIVERS "/devices/libcuda.so.1";
-  CudaCall() : driver_(kPath, 13000) { calls(); }
+  CudaCall() : driver_(path_of("devices").c_str(), 13000) { calls(); }
 
-  static std::string calls() {
-    void* const library = ::dlopen(kPath, RTLD_NOW);
-    const auto taken = reinterpret_cast<const char* (*)()>(::dlsym(library, "fake_calls"));
-    std::string text = taken();
-    ::dlclose(library);
-    return text;
-  }
+  static std::string calls() { return fake_calls("devices"); }
 
   static Inputs inputs(DType dtype, std::uintptr_t q = kMemory) {
     return {array(q, dtype, {2, 8, 300, 64}), array(kMemory + (1U << 24U), dtype, {2, 4, 500, 64}),
@@ -105,7 +98,7 @@ TEST_F(CudaCall, ProjectsForAdditiveScoresInMemoryOfItsOwn) {
   EXPECT_LT(launch("launch 80 1 1 128 1 1 ", scored), place("free")) << text;
   EXPECT_NE(place("free"), std::string::npos) << text;
   EXPECT_TRUE(text.ends_with("pop\n")) << text;
-  // The keys of each query head.
+  // With a Wk for each head, keys are projected for each query head.
   const std::string heads = launched(AdditiveCall(300, true));
   EXPECT_NE(heads.find("allocate " + std::to_string(4 * 40 * (4800 + 8000)) + "\n"),
             std::string::npos)
@@ -250,8 +243,8 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   const auto place = [&](const std::string& line, std::size_t from) {
     return text.find(line, from);
   };
-  // 16 bytes for each query; 5 blocks of 64 queries for each of 16 heads, 8 blocks of 64 keys for
-  // each of 8 heads.
+  // Statistics take 16 bytes for each query of each head. There are 5 blocks of 64 queries for each
+  // of 2 x 8 heads, and 8 blocks of 64 keys for each of 2 x 4 key heads.
   const std::size_t allocated = place("allocate " + std::to_string(16 * 4800) + "\n", 0);
   const std::size_t prepared = place("function qkv_prepare_gradients_bfloat16_64\n", allocated);
   const std::size_t queries = place("function qkv_query_gradients_bfloat16_64\n", prepared);
@@ -269,7 +262,8 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   some.gradients.k = some.gradients.v = {};
   EXPECT_EQ(launched(some).find("key_gradients"), std::string::npos);
 
-  // Slopes take 4 bytes for each query, and their sums a block for each of 8 heads, as sinks do.
+  // Slopes take 4 more bytes for each query of each head. A block sums the gradient of each of 8
+  // slopes, and of each of 8 sinks.
   some.options.alibi = some.options.sinks = BackwardArrays::at(9, {8});
   some.gradients.alibi = BackwardArrays::at(10, {8});
   some.gradients.sinks = BackwardArrays::at(11, {8});
@@ -282,7 +276,8 @@ TEST_F(CudaBackward, LaunchesTheKernelsOfTheGradientsThatAreAsked) {
   }
 }
 
-// The kernels of calls that no call before has launched, in their order.
+// Returns the names of the kernels that were loaded, in order, without "qkv_". A kernel is loaded
+// once, so those that an earlier call launched are missing.
 std::string functions_in(const std::string& calls) {
   std::string names;
   constexpr std::string_view kStart = "function qkv_";

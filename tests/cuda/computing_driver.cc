@@ -16,10 +16,11 @@ namespace {
 constexpr int kInvalid = 1;
 
 std::mutex mutex;
+std::mutex launch_mutex;                        // the emulator runs one kernel at a time
 std::map<std::uint64_t, std::uint64_t> memory;  // first byte and byte after the last
 std::uint64_t last_stream = 0;
 
-// Ranges may lie within others: that of an allocation within one that a test has declared.
+// A range may lie within another, as an allocation's within one that a test has declared.
 bool is_device_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
   return std::any_of(memory.begin(), memory.upper_bound(address),
@@ -30,7 +31,7 @@ bool is_device_memory(std::uint64_t address) {
 
 extern "C" {
 
-// From now on these bytes of the host's memory count as memory of device 0.
+// Makes these bytes of the host's memory count as memory of device 0.
 void fake_device_memory(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard lock(mutex);
   memory[address] = address + bytes;
@@ -72,6 +73,7 @@ int cuStreamSynchronize(void*) { return 0; }
 
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
                            std::uint64_t address) {
+  // Attribute 2 is the type of memory (2: a device's), 9 the device's number, -2 for other memory.
   const bool device = is_device_memory(address);
   for (unsigned n = 0; n < count; ++n) {
     const int value = attributes[n] == 2              ? (device ? 2 : 0)
@@ -82,7 +84,7 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
   return 0;
 }
 
-// The stream of the last launch, as a number.
+// Returns the handle of the last launch's stream.
 std::uint64_t fake_last_stream() {
   const std::lock_guard lock(mutex);
   return last_stream;
@@ -95,6 +97,7 @@ int cuLaunchKernel(void* name, unsigned grid, unsigned, unsigned, unsigned threa
       const std::lock_guard lock(mutex);
       last_stream = reinterpret_cast<std::uintptr_t>(stream);
     }
+    const std::lock_guard lock(launch_mutex);
     qkv::test::emulate_kernel(static_cast<const char*>(name), grid, static_cast<int>(threads),
                               shared_bytes, values[0]);
   } catch (const std::exception&) {

@@ -17,7 +17,7 @@
 namespace qkv::test {
 namespace {
 
-// The first device that is new enough, or -1.
+// Returns the number of the first device that is new enough, or -1.
 int usable_device() {
   for (const cuda::Device& device : cuda::devices()) {
     if (device.major >= cuda::kLeastMajor) return device.number;
@@ -25,8 +25,8 @@ int usable_device() {
   return -1;
 }
 
-// A copy of a host array in memory of the current context, between two bands of 0xFF, which are
-// NaNs for a kernel that reads them.
+// A copy of a host array in memory of the current context, between two bands of bytes 0xFF. A
+// kernel that reads a band as reals gets NaN.
 class OnDevice {
  public:
   OnDevice(const cuda::Driver& driver, const ConstView& host) : driver_(driver) {
@@ -55,7 +55,7 @@ class OnDevice {
 
   const View& view() const { return view_; }
 
-  // Copies the host's array, or bytes that it had before, to the device.
+  // Copies the host's array, or given bytes in its place, to the device.
   void put() { put(host_bytes()); }
   std::vector<std::uint8_t> host_bytes() const { return {host_data(), host_data() + bytes_}; }
   void put(const std::vector<std::uint8_t>& bytes) {
@@ -64,7 +64,7 @@ class OnDevice {
     check(driver_.functions().copy_to_device(memory_ + before_, bytes.data(), bytes_, nullptr));
   }
 
-  // All bytes with the bands around them.
+  // Returns the array's bytes with the bands around them.
   std::vector<std::uint8_t> taken() const {
     std::vector<std::uint8_t> all(before_ + bytes_ + kBand);
     check(driver_.functions().copy_to_host(all.data(), memory_, all.size(), nullptr));
@@ -72,7 +72,14 @@ class OnDevice {
     return all;
   }
 
-  // Copies the bytes to the host's array. Returns whether the bands are as they were.
+  // Whether the bytes on the device, with the bands around them, are those that put() has copied.
+  bool is_as_put() const {
+    std::vector<std::uint8_t> all(before_ + bytes_ + kBand, 0xFF);
+    std::copy_n(host_data(), bytes_, all.begin() + static_cast<std::ptrdiff_t>(before_));
+    return taken() == all;
+  }
+
+  // Copies what taken() returned to the host's array. Returns whether the bands are as they were.
   bool put_back(const std::vector<std::uint8_t>& all) const {
     const auto first = all.begin() + static_cast<std::ptrdiff_t>(before_);
     const auto end = first + static_cast<std::ptrdiff_t>(bytes_);
@@ -82,7 +89,7 @@ class OnDevice {
   }
 
  private:
-  // A multiple of every alignment.
+  // The bytes of a band: a multiple of every alignment.
   static constexpr std::size_t kBand = 256;
 
   std::uint8_t* host_data() const {
@@ -93,7 +100,7 @@ class OnDevice {
   const cuda::Driver& driver_;
   std::uintptr_t host_ = 0;  // of the lowest element
   std::size_t bytes_ = 0;
-  std::size_t before_ = 0;  // the band before the lowest element, which keeps its alignment
+  std::size_t before_ = 0;  // bytes of the first band: the lowest element keeps its alignment
   cuda::Address memory_ = 0;
   View view_;
 };
@@ -115,11 +122,12 @@ class DeviceCall {
 
   const Inputs& inputs() const { return inputs_; }
   const Options& options() const { return options_; }
-  // Replaces an array by a copy on the device: one that is read, or a result.
+  // move() replaces an array that is read by its copy on the device, move_result() a result.
   void move(ConstView& view) {
     if (!view.given()) return;
     OnDevice& array = arrays_.emplace_back(driver_, view);
     array.put();
+    read_.push_back(&array);
     view = array.view();
   }
   void move_result(View& view) {
@@ -128,7 +136,9 @@ class DeviceCall {
     view = results_.back()->view();
   }
 
-  // Calls f() `runs` times, with results that begin as they are on the host, and copies them back.
+  // Calls f() `runs` times, each time with results that begin as they are on the host. Copies the
+  // results of the first run back. Throws std::runtime_error if a run writes to other bytes than
+  // those of results, or its results differ from the first run's.
   template <class F>
   void run(int runs, const F& f) {
     const std::vector<std::vector<std::uint8_t>> first = run_once(f);
@@ -140,6 +150,9 @@ class DeviceCall {
     if (!intact) throw std::runtime_error("bytes around a result on the device were written");
     for (int run = 1; run < runs; ++run) {
       if (run_once(f) != first) throw std::runtime_error("two runs differ in bits");
+    }
+    for (const OnDevice* array : read_) {
+      if (!array->is_as_put()) throw std::runtime_error("an array that is only read was written");
     }
   }
 
@@ -158,10 +171,10 @@ class DeviceCall {
     void operator()(Padding& mask) const { call.move(mask.padding); }
     void operator()(KeyLengths& mask) const { call.move(mask.lengths); }
     template <class Other>
-    void operator()(Other&) const {}  // has no array
+    void operator()(Other&) const {}  // has no array that a kernel reads
   };
 
-  // Runs, and returns the bytes of all results.
+  // Calls f() once and returns the bytes of all results, with their bands.
   template <class F>
   std::vector<std::vector<std::uint8_t>> run_once(const F& f) {
     for (std::size_t n = 0; n < results_.size(); ++n) {
@@ -181,6 +194,7 @@ class DeviceCall {
   Inputs inputs_;
   Options options_;
   std::deque<OnDevice> arrays_;
+  std::vector<const OnDevice*> read_;
   std::vector<OnDevice*> results_;
   std::vector<std::vector<std::uint8_t>> again_;  // results before the call, for further runs
 };

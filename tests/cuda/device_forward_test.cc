@@ -14,14 +14,16 @@
 #include "tests/cuda/forward_calls.h"
 #include "tests/cuda/gradient_calls.h"
 
-// The kernels on a GPU, compared with the reference. The calls are those that forward_test.cc,
-// additive_test.cc and gradients_test.cc run in the emulator, and more of them.
+// Compares the kernels on a GPU with the reference. Calls are drawn as in forward_test.cc,
+// additive_test.cc and gradients_test.cc, which run in the emulator, but more of them.
 namespace qkv::test {
 namespace {
 
 constexpr const char* kPath = "cuda on a device";
+constexpr const char* kProgram = "test_cuda";
 
-// Tools that watch every access slow a run down too much for 20.
+// How often a call runs: each run must give equal bits. A tool that watches every access makes 20
+// runs too slow.
 int runs() { return is_brief() ? 2 : 20; }
 
 class DeviceForward : public testing::TestWithParam<int> {
@@ -38,7 +40,8 @@ class DeviceForward : public testing::TestWithParam<int> {
       device_attention(call.inputs(), call.options(), outputs, runs());
     });
     if (difference.empty()) return;
-    findings.tell(kPath, difference, replay_of(call.describe(), seed, index, "*DeviceForward*0"));
+    findings.tell(kPath, difference,
+                  replay_of(call.describe(), seed, index, "*DeviceForward*0", kProgram));
   }
 
   static void compare_gradients(decltype(for_each_gradient_call)& for_each, int calls,
@@ -53,7 +56,7 @@ class DeviceForward : public testing::TestWithParam<int> {
             });
         if (difference.empty()) return;
         findings.tell(kPath, difference,
-                      replay_of(random.describe(), seed, index, "*DeviceForward*0"));
+                      replay_of(random.describe(), seed, index, "*DeviceForward*0", kProgram));
       });
     };
     if (!run_part(2, GetParam(), calls, findings, check)) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fat binaries, and the driver on a machine that has one.
+// Tests the fat binaries of this build, and CUDA's driver where the machine has it.
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -19,8 +19,8 @@ TEST(Images, AreFatBinaries) {
   if (cuda::images().empty()) GTEST_SKIP() << cuda::why_no_device();
   EXPECT_GE(cuda::toolkit_version(), 12080);
   for (const cuda::Image& image : cuda::images()) {
-    // The header of a fat binary: its magic number, a version and the size of the header in 8
-    // bytes, and in the next 8 that of the rest.
+    // The header of a fat binary has 16 bytes: a magic number, a version and the header's size in
+    // the first 8, and the size of the rest in the last 8.
     ASSERT_GT(image.bytes.size(), 16U) << image.name;
     std::uint32_t magic = 0;
     std::memcpy(&magic, image.bytes.data(), sizeof magic);

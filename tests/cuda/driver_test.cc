@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <qkv/error.h>
 
+#include "tests/cuda/fake_calls.h"
 #include "tests/support/errors.h"
 
 namespace qkv::test {
@@ -22,22 +22,12 @@ using cuda::CurrentContext;
 using cuda::Driver;
 using cuda::MemoryKind;
 
-std::string path_of(const std::string& driver) {
-  return std::string(QKV_FAKE_DRIVERS) + "/" + driver + "/libcuda.so.1";
-}
-
 // The fake driver with devices, and its list of calls.
 class Fake : public testing::Test {
  protected:
   Fake() : driver_(path_of("devices").c_str(), 13000) { calls(); }
 
-  std::string calls() {
-    void* const library = ::dlopen(path_of("devices").c_str(), RTLD_NOW);
-    const auto taken = reinterpret_cast<const char* (*)()>(::dlsym(library, "fake_calls"));
-    std::string text = taken();
-    ::dlclose(library);
-    return text;
-  }
+  static std::string calls() { return fake_calls("devices"); }
 
   Driver driver_;
   std::array<std::byte, 4> bytes_{};
@@ -199,6 +189,7 @@ TEST_F(Fake, ErrorsOfTheDriverHaveItsNameAndText) {
   EXPECT_EQ(error([&] { driver_.check(0, "trying"); }), "none");
 }
 
+// fake_driver.cc says what lies at these addresses.
 TEST_F(Fake, KnowsWhereAnAddressPoints) {
   const auto at = [&](std::uintptr_t address) {
     return driver_.memory_of(reinterpret_cast<const void*>(address));

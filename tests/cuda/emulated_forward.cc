@@ -23,7 +23,8 @@ void emulate_all(const auto& launches, std::uint32_t seed) {
   }
 }
 
-// A call's own memory: NaN, in which a number shows that is read but not written.
+// Returns a call's own memory. It is full of NaN, so that a number that is read before it is
+// written shows in the results.
 template <class T>
 std::vector<T> memory(std::size_t bytes, const T& nan) {
   return std::vector<T>(bytes / sizeof(T), nan);

@@ -9,16 +9,17 @@
 
 namespace qkv::test {
 
-// Why the forward kernels do not support a call, or an empty string.
+// Returns why the forward kernels do not support a call, or an empty string.
 std::string emulated_unsupported(const Inputs& inputs, const Options& options,
                                  const Outputs& outputs);
 
-// attention() by the forward kernel that would run on a GPU, in the emulator. The arrays are the
-// host's. `seed` chooses the order of threads and copies.
+// Computes attention() in the emulator, by the kernels that would run on a GPU. Arrays are in
+// memory of the host. `seed` chooses the order of threads and copies.
 void emulated_attention(const Inputs& inputs, const Options& options, const Outputs& outputs,
                         std::uint32_t seed = 1);
 
-// Why the gradient kernels do not support a call, and attention_backward() by them.
+// The backward counterparts: why the gradient kernels do not support a call, and
+// attention_backward() by these kernels.
 std::string emulated_unsupported(const Inputs& inputs, const Options& options, const Saved& saved,
                                  const OutputGradients& sources, const InputGradients& gradients);
 void emulated_backward(const Inputs& inputs, const Options& options, const Saved& saved,

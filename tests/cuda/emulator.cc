@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// setjmp and longjmp between stacks: glibc's checked longjmp takes a switch for an error.
+// Fibers switch stacks by longjmp(), which the checked longjmp() of glibc takes for an error.
 #undef _FORTIFY_SOURCE
 #include "tests/cuda/emulator.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -25,7 +27,7 @@ namespace {
 
 constexpr std::size_t kStackBytes = 128 << 10;
 
-// A copy that has not landed.
+// An asynchronous copy of 16 bytes that has not landed in shared memory.
 struct Copy {
   std::uint32_t to;
   std::array<unsigned char, 16> bytes;
@@ -50,6 +52,7 @@ struct Meeting {
 
 struct Machine {
   std::vector<Fiber> fibers;
+  std::vector<std::size_t> order;  // of the threads in a round
   std::jmp_buf scheduler{};
   int current = 0;
   std::int64_t block = 0;
@@ -143,17 +146,16 @@ void land_some(Machine& m) {
   }
 }
 
-// Whether a warp waits in this round. Now and then one waits for many, as if others ran faster.
-bool is_delayed(Machine& m, std::size_t thread) {
-  int& delay = m.delays[thread / cuda::kLanes];
-  if (thread % cuda::kLanes == 0) {
+// Draws the warps that wait in the next round. Now and then a warp waits for many rounds, as if the
+// others ran faster.
+void delay_some(Machine& m) {
+  for (int& delay : m.delays) {
     if (delay > 0) {
       --delay;
     } else if (m.random() % 128 == 0) {
       delay = static_cast<int>(m.random() % 128);
     }
   }
-  return delay > 0;
 }
 
 [[noreturn]] void fail_deadlock(const Machine& m) {
@@ -185,11 +187,11 @@ void run_block(Machine& m, const EmulatedLaunch& launch) {
   for (bool left = true; left;) {
     left = false;
     m.progress = false;
-    const std::size_t first = m.random() % m.fibers.size();
-    for (std::size_t n = 0; n < m.fibers.size(); ++n) {
-      const std::size_t t = (first + n) % m.fibers.size();
+    delay_some(m);
+    std::shuffle(m.order.begin(), m.order.end(), m.random);
+    for (const std::size_t t : m.order) {
       if (m.fibers[t].done) continue;
-      if (is_delayed(m, t)) {
+      if (m.delays[t / cuda::kLanes] > 0) {
         left = m.progress = true;
         continue;
       }
@@ -227,6 +229,8 @@ void emulate(const EmulatedLaunch& launch, const std::function<void()>& kernel) 
   m.kernel = &kernel;
   m.random.seed(launch.seed);
   m.fibers.resize(static_cast<std::size_t>(launch.threads));
+  m.order.resize(m.fibers.size());
+  std::iota(m.order.begin(), m.order.end(), std::size_t{0});
   m.given.resize(m.fibers.size());
   m.received.resize(m.fibers.size());
   machine = &m;
@@ -257,8 +261,8 @@ std::array<std::uint32_t, 4>& own_received() {
   return machine->received[static_cast<std::size_t>(machine->current)];
 }
 
-// y, moved by up to `most` units in the last place, as x has it: approximations err as much as the
-// manual of PTX permits.
+// Returns y moved by up to `most` units in the last place, by how many depends on x alone: an
+// approximation errs by as much as the PTX manual permits.
 float off_by(float y, int most, float x) {
   if (!(std::abs(y) >= 0x1p-126F && std::abs(y) < 0x1p127F)) return y;
   const auto draw = static_cast<int>((std::bit_cast<std::uint32_t>(x) * 0x9E3779B9U) >> 16U);
@@ -381,7 +385,7 @@ void load(std::uint32_t (&x)[4], std::uint32_t row) {
 
 template <class Tiles>
 void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  // All lanes' a and b first, then each lane computes its own four sums.
+  // The last lane to arrive collects the a and b of all; then each lane computes its own four sums.
   std::array<std::uint32_t, 8>& own = own_given();
   for (std::size_t n = 0; n < 4; ++n) own[n] = a[n];
   own[4] = b0;
@@ -412,7 +416,7 @@ void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std:
     const float* column = right[warp][l % 4 * 2 + e % 2];
     for (std::size_t k = 0; k < 16; ++k) c[e] += row[k] * column[k];
   }
-  // Nobody overwrites the tiles before all have read them.
+  // No lane overwrites `left` and `right` before all have read them.
   meet_warp("multiply_add", [](std::size_t) {});
 }
 
@@ -434,7 +438,7 @@ float exp2_of(float x) {
   return std::abs(y) < 0x1p-126F ? 0.0F : y;
 }
 float log2_of(float x) { return std::log2(x); }
-// The manual does not promise that reciprocals of powers of two are exact; hardware has them so.
+// Reciprocals of powers of two are exact on hardware, which the manual does not promise.
 float reciprocal(float x) {
   int exponent = 0;
   return off_by(1 / x, std::frexp(x, &exponent) == 0.5F ? 0 : 1, x);

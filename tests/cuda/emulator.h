@@ -6,18 +6,19 @@
 #include <functional>
 #include <string>
 
-// Runs kernels of src/cuda/device on the host: the operations of cuda/device/words.h, in which each
-// thread of a GPU is a fiber that runs until it meets an operation of several threads.
+// The emulator runs kernels of src/cuda/device on the host: it defines the operations of
+// cuda/device/words.h. Each thread of a GPU is a fiber, which runs until an operation of several
+// threads makes it wait for the others.
 //
-// The order of threads is random, and warps are delayed at random. Shared memory begins as NaN. An
-// asynchronous copy lands at once, at a random time, or when it is waited for, which are the
-// earliest, any, and the latest legal times, so that a missing wait or barrier, or a buffer that is
-// reused too early, shows as a wrong result. Threads that wait for each other without end are an
-// error. Approximate operations err by up to what the manual permits, in a way that depends on
-// their argument alone.
+// Threads run in rounds, each in a random order, and warps are delayed at random. Shared
+// memory begins as NaN. An asynchronous copy lands at once, at a random time, or when it is waited
+// for, which are the earliest, any, and the latest legal times, so that a missing wait or barrier,
+// or a buffer that is reused too early, shows as a wrong result. Threads that wait for each other
+// without end are an error. Approximate operations err by up to what the manual permits, in a way
+// that depends on the argument alone.
 //
-// Beyond its reach: the rounding inside tensor cores (products are summed here in float32, in
-// ascending order), timing, and what the hardware does differently from its manual.
+// The emulator cannot show the rounding inside tensor cores (products are summed here in float32,
+// in ascending order), timing, and what the hardware does differently from the manual.
 namespace qkv::test {
 
 struct EmulatedLaunch {
@@ -27,13 +28,13 @@ struct EmulatedLaunch {
   std::uint32_t seed = 0;
 };
 
-// Why emulate() cannot be used in this build, or an empty string: sanitizers do not follow threads
-// of our own from stack to stack.
+// Returns why emulate() cannot be used in this build, or an empty string. The address and thread
+// sanitizers do not follow fibers from stack to stack.
 std::string why_no_emulator();
 
 // Runs the kernel in every thread of every block, one block after another. Throws
 // std::runtime_error if the threads of a block wait for each other without end, or address shared
-// memory outside of their block's.
+// memory outside of the block's or misaligned.
 void emulate(const EmulatedLaunch& launch, const std::function<void()>& kernel);
 
 }  // namespace qkv::test

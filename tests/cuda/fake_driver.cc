@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A CUDA driver without a GPU: the functions that qkv calls. tests/cuda/CMakeLists.txt makes a
-// library of it for each thing that can be wrong with a driver, and one with computing_driver.cc,
-// which runs kernels. It keeps a list of calls, which
-// tests read with fake_calls().
+// library of this file for each thing that can be wrong with a driver, and one with
+// computing_driver.cc, which runs kernels. The driver keeps a list of calls, which tests read with
+// fake_calls(). Numbers of attributes and memory types are those of src/cuda/functions.h.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -56,7 +56,7 @@ int called(const std::string& call) {
 
 extern "C" {
 
-// The calls since the last time, one a line.
+// Returns the driver's calls since the last fake_calls(), one a line.
 const char* fake_calls() {
   static std::string taken;
   const std::lock_guard lock(mutex);
@@ -133,7 +133,7 @@ int cuModuleLoadData(void** module, const void* image) {
 int cuModuleGetFunction(void** function, [[maybe_unused]] void* module, const char* name) {
   if (std::strcmp(name, "absent") == 0) return kNotFound;
 #ifdef QKV_FAKE_COMPUTES
-  // A function is its name.
+  // The handle of a function is its name, by which the emulator finds the kernel.
   static std::set<std::string> names;
   const std::lock_guard lock(names_mutex);
   *function = const_cast<char*>(names.insert(name).first->c_str());
@@ -148,7 +148,7 @@ int cuFuncSetAttribute(void*, int attribute, int value) {
   return called("shared " + std::to_string(value));
 }
 #if !defined(QKV_FAKE_WITHOUT_LAUNCH) && !defined(QKV_FAKE_COMPUTES)
-// Expects the parameters (int, double), or one of another type, which is not read.
+// A kernel must have the parameters (int, double), or one parameter of any type, which is not read.
 int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                    unsigned block_y, unsigned block_z, unsigned shared, void* stream, void** values,
                    void**) {
@@ -166,8 +166,8 @@ int cuLaunchKernel(void*, unsigned grid_x, unsigned grid_y, unsigned grid_z, uns
 }
 #endif
 #ifndef QKV_FAKE_COMPUTES
-// Addresses: 1 is pinned host memory, 2 memory of device 2, 3 managed memory of device 0. The
-// 2^60 bytes from 2^60 on are memory of device 0, the next of device 2.
+// Address 1 is pinned host memory, 2 memory of device 2, 3 managed memory of device 0. The 2^60
+// bytes from 2^60 on are memory of device 0, the next 2^60 bytes memory of device 2.
 int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
                            std::uint64_t address) {
   const bool first = address >> 60U == 1;
@@ -194,7 +194,7 @@ int cuPointerGetAttributes(unsigned count, const int* attributes, void** values,
 #endif
 
 #ifndef QKV_FAKE_COMPUTES
-// More than the memory of device 0 fails; addresses are those of device 0.
+// An allocation larger than the memory of device 0 fails; any other gets one address in it.
 int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
   if (bytes > kDevices[0].bytes) return kOutOfMemory;
   *address = (std::uint64_t{1} << 60U) + (std::uint64_t{1} << 40U);
@@ -203,7 +203,7 @@ int cuMemAllocAsync(std::uint64_t* address, std::size_t bytes, void*) {
 int cuMemFreeAsync(std::uint64_t, void*) { return called("free"); }
 #endif
 
-// The functions that no test calls.
+// Functions that no test calls. They fail.
 #define QKV_UNUSED(name) \
   int name() { return 999; }
 #ifndef QKV_FAKE_COMPUTES

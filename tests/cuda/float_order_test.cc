@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,12 +15,12 @@
 #include "tests/cuda/emulated_forward.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
+#include "tests/support/in_blocks.h"
 
-// Equal bits on a GPU of float32, with dot products and the additive score, in the emulator and on
-// a device, if there is one: a row of out, lse and dq does not depend on the other queries, heads
-// and batch entries of a call, on keys that it may not attend to, be their projections as large as
-// they are, on strides, on packing, or on the order of threads. Sums have the order of
-// docs/cuda.md.
+// Tests that the float32 kernels of dot products and of the additive score give equal bits, in the
+// emulator and on a device, if there is one: a row of out, lse and dq does not depend on the other
+// queries, heads and batch entries of a call, on masked keys, however large their projections, on
+// strides, on packing, or on the order of threads. Sums have the order of docs/cuda.md.
 namespace qkv::test {
 namespace {
 
@@ -35,11 +34,12 @@ Guarded drawn(const Dims& shape, std::uint32_t seed, double deviation,
   return x;
 }
 
-// out and lse of a row, as bits.
+// Numbers of float32 as bits.
 using Bits = std::vector<std::uint32_t>;
 
 struct Computed {
   Tensor out, lse;
+  // out and lse of query i of head h in batch entry b.
   Bits row(Index b, Index h, Index i) const {
     const Index H = lse.view().size(1), T = lse.view().size(2);
     const auto* o =
@@ -50,13 +50,13 @@ struct Computed {
   }
 };
 
-// All gradients of a call, of parameters if the score is additive.
+// The gradients of q, k and v and, if the score is additive, of its parameters.
 struct Derived {
   Tensor dq, dk, dv;
   Tensor dwq{}, dwk{}, du{}, db{};
 };
 
-// The bits of a part of an array, in C order; none if it is absent.
+// Returns the bits of an array in C order; none if it is absent.
 Bits bits_of(const ConstView& x) {
   if (!x.given()) return {};
   const Tensor all = contiguous(x);
@@ -84,14 +84,14 @@ class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
   }
   static Place place() { return GetParam().first; }
   static bool is_additive() { return GetParam().second == Kind::kAdditive; }
-  // Projections have a deviation of 1.
+  // Projections of the additive score have a standard deviation of about 1.
   Options options(std::vector<Mask> masks = {}) const {
     Options x;
     if (is_additive()) x.score = Additive{wq_, wk_, u_, b_};
     x.masks = std::move(masks);
     return x;
   }
-  // Options of every kind.
+  // Causal attention with a soft-cap, a bias, slopes and dropout.
   Options every() const {
     Options x = options({Causal{}});
     x.softcap = 4;
@@ -107,7 +107,7 @@ class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
     attention_at(place(), {q, k, v}, options, {.out = x.out.view(), .lse = x.lse.view()}, seed);
     return x;
   }
-  // With gradients of dout and of lse, whose own gradients are 1.
+  // Computes the forward pass, and the gradients that follow from dout and from a dlse of 1.
   Derived derive(const ConstView& q, const ConstView& k, const ConstView& v, const ConstView& dout,
                  const Options& options, std::uint32_t seed = 1) const {
     const Computed saved = compute(q, k, v, options, seed);
@@ -132,7 +132,7 @@ class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
     backward_at(place(), inputs, options, saved, from, gradients, seed);
     return to;
   }
-  // Expects that all rows are equal.
+  // Expects equal bits of out and lse in all rows.
   void expect_equal(const Computed& x, const Computed& y) const {
     for (Index b = 0; b < kB; ++b) {
       for (Index h = 0; h < kH; ++h) {
@@ -155,36 +155,24 @@ class FloatOrder : public testing::TestWithParam<std::pair<Place, Kind>> {
   Guarded slopes_ = drawn({kH}, 9, 0.1);
 };
 
-// Sums products as docs/semantics.md orders them: in blocks of `block` terms, added from zero.
-template <class Term>
-float sum_in_blocks(Index count, Index block, const Term& add) {
-  float total = 0;
-  for (Index from = 0; from < count; from += block) {
-    float sum = 0;
-    for (Index n = from; n < std::min(count, from + block); ++n) sum = add(n, sum);
-    total += sum;
-  }
-  return total;
-}
-
 TEST(AdditiveUnits, AreSummedInChunksOf32AndChannelsInBlocksOf64) {
   if (!why_not(Place::kEmulator).empty()) GTEST_SKIP() << why_not(Place::kEmulator);
   constexpr Index D = 150, U = 101, T = 3;
-  // Some projections are beyond the bound up to which exponentials are factors.
+  // Some projections are beyond the bound up to which their exponentials are multiplied.
   const Guarded q = drawn({T, D}, 1, 1), k = drawn({T, D}, 2, 1);
   const Guarded wq = drawn({U, D}, 3, 2), wk = drawn({U, D}, 4, 2), u = drawn({U}, 5, 1);
   Tensor row_max(DType::kFloat32, {T});
-  // Each query sees one key: its score is the largest.
+  // The window leaves each query one key, so that row_max is the score of this pair.
   const Options options{.score = Additive{wq, wk, u}, .masks = {Window{0, 0}}};
   emulated_attention({q, k}, options, {.row_max = row_max.view()});
   int beyond = 0;
   for (Index i = 0; i < T; ++i) {
     const auto projected = [&](const Guarded& w, const Guarded& x, Index unit) {
-      return sum_in_blocks(D, 64, [&](Index c, float sum) {
+      return sum_in_blocks<float>(D, [&](Index c, float sum) {
         return std::fma(x.view().at<float>({i, c}), w.view().at<float>({unit, c}), sum);
       });
     };
-    const float half = sum_in_blocks(U, 32, [&](Index unit, float sum) {
+    const auto with_unit = [&](Index unit, float sum) {
       const float x = projected(wq, q, unit), y = projected(wk, k, unit);
       const bool plain = cuda::is_plain(x) && cuda::is_plain(y);
       beyond += plain ? 0 : 1;
@@ -193,7 +181,8 @@ TEST(AdditiveUnits, AreSummedInChunksOf32AndChannelsInBlocksOf64) {
                 : 1 + cuda::exp2_of((x + y) * (2 * cuda::kLog2E));
       const float r = cuda::reciprocal(denominator);
       return std::fma(u.view().at<float>({unit}), 0.5F - r, sum);
-    });
+    };
+    const float half = sum_in_blocks<float>(U, with_unit, 32);
     EXPECT_EQ(row_max.view().at<float>({i}), 2 * half) << i;
   }
   EXPECT_GT(beyond, 10);
@@ -250,8 +239,8 @@ TEST_P(FloatOrder, OtherHeadsAndEntriesDoNotMatter) {
 
 TEST_P(FloatOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
   const Computed plain = compute(q_, k_, v_, options({Causal{}}));
-  // The last query's projections are of the size 1e3, and those of the last key, which only this
-  // query sees.
+  // The projections of the last query are of the size 1e3, as are those of the last key, which no
+  // other query sees.
   Guarded q = drawn({kB, kH, kTq, kD}, 1, 1);
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
   for (Index b = 0; b < kB; ++b) {
@@ -266,7 +255,7 @@ TEST_P(FloatOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
 }
 
 TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
-  // Infinities and NaNs beyond a length and above the diagonal.
+  // Infinities and NaNs are in keys of batch entry 0 beyond its length.
   const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
   lengths.view().at<std::int32_t>({0}) = 41;
   lengths.view().at<std::int32_t>({1}) = 77;
@@ -280,7 +269,8 @@ TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
     k.view().at<float>({0, 1, j, 3}) = bad;
   }
   expect_equal(compute(q_, k, v, options), clean);
-  // Queries of entry 0 whose keys all lie beyond the diagonal.
+  // NaNs and infinities are in the first 10 queries of entry 0, too, whose keys all lie beyond the
+  // diagonal.
   Options shifted = options;
   shifted.diagonal = Offset{-10};
   Guarded q = drawn({kB, kH, kTq, kD}, 1, 1), dout = drawn({kB, kH, kTq, kE}, 10, 1);
@@ -291,7 +281,79 @@ TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   test::expect_equal(derive(q, k, v, dout, shifted), derive(q_, k_, v_, dout_, shifted));
 }
 
-// The sums of a key over the queries of its tile do not depend on keys in other tiles.
+// Infinities and NaNs are in keys from 80 on, which the diagonal hides from queries 0 to 49 alone.
+TEST_P(FloatOrder, KeysBeyondTheDiagonalDoNotMatter) {
+  const Options options = this->options({Causal{}});
+  Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
+  for (Index j = 80; j < kTk; ++j) {
+    const float bad = j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY;
+    v.view().at<float>({0, 0, j, j % kE}) = bad;
+    k.view().at<float>({0, 1, j, 3}) = bad;
+  }
+  const Computed clean = compute(q_, k_, v_, options), odd = compute(q_, k, v, options);
+  const Derived clean_gradients = derive(q_, k_, v_, dout_, options);
+  const Derived odd_gradients = derive(q_, k, v, dout_, options);
+  const auto dq = [](const Derived& x, Index h, Index from, Index to) {
+    return bits_of(slice(slice(slice(x.dq.view(), 0, 0, 1), 1, h, h + 1), 2, from, to));
+  };
+  for (Index h = 0; h < kH; ++h) {
+    for (Index i = 0; i < 50; ++i) ASSERT_EQ(odd.row(0, h, i), clean.row(0, h, i)) << h << " " << i;
+    EXPECT_NE(odd.row(0, h, 50), clean.row(0, h, 50)) << h;
+    EXPECT_EQ(dq(odd_gradients, h, 0, 50), dq(clean_gradients, h, 0, 50)) << h;
+    EXPECT_NE(dq(odd_gradients, h, 50, 51), dq(clean_gradients, h, 50, 51)) << h;
+  }
+}
+
+// A score of -inf masks its pair as Keep does, whatever the key and the value are. In the additive
+// score the sum of 40 units overflows, whose tanh is 1 for these keys and 0 for others.
+TEST_P(FloatOrder, ScoresOfMinusInfinityMask) {
+  const auto first_channel = [](const Guarded& x, Index row) {
+    return slice(slice(x.view(), 2, row, row + 1), 3, 0, 1);
+  };
+  const auto put = [](const View& x, float number) {
+    for (Index b = 0; b < x.size(0); ++b) {
+      for (Index h = 0; h < x.size(1); ++h) x.at<float>({b, h, 0, 0}) = number;
+    }
+  };
+  Guarded q = drawn({kB, kH, kTq, kD}, 1, 1);
+  Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded odd_k = drawn({kB, kG, kTk, kD}, 2, 1);
+  Guarded odd_v = drawn({kB, kG, kTk, kE}, 3, 1);
+  for (Index i = 0; i < kTq; ++i) put(first_channel(q, i), 1);
+  if (is_additive()) {
+    for (const Guarded* x : {&k, &odd_k}) {
+      for (Index j = 0; j < kTk; ++j) put(first_channel(*x, j), 0);
+    }
+  }
+  const Guarded keep(DType::kBool, {kTk}, Layout::kContiguous);
+  for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
+  for (const Index j : {3, 40, 63, 64, 99}) {
+    keep.view().at<bool>({j}) = false;
+    put(first_channel(odd_k, j), is_additive() ? 100 : -INFINITY);
+    odd_v.view().at<float>({0, 0, j, j % kE}) = std::numeric_limits<float>::quiet_NaN();
+    odd_v.view().at<float>({1, 1, j, j % kE}) = INFINITY;
+  }
+  constexpr Index kUnits = 40;
+  const Tensor wq(DType::kFloat32, {kUnits, kD}), b(DType::kFloat32, {kUnits});
+  Tensor wk(DType::kFloat32, {kUnits, kD}), u(DType::kFloat32, {kUnits});
+  for (Index unit = 0; unit < kUnits; ++unit) {
+    wk.view().at<float>({unit, 0}) = 1;
+    u.view().at<float>({unit}) = -2e37F;
+  }
+  Options options;
+  if (is_additive()) options.score = Additive{wq, wk, u, b};
+  Options kept = options;
+  kept.masks = {Keep{keep.view()}};
+  expect_equal(compute(q, odd_k, odd_v, options), compute(q, k, v_, kept));
+  const Derived got = derive(q, odd_k, odd_v, dout_, options);
+  const Derived want = derive(q, k, v_, dout_, kept);
+  EXPECT_EQ(bits_of(got.dq), bits_of(want.dq));
+  EXPECT_EQ(bits_of(got.dk), bits_of(want.dk));
+  EXPECT_EQ(bits_of(got.dv), bits_of(want.dv));
+}
+
+// dk and dv of a key depend on other keys through out and lse alone, which both calls share.
 TEST_P(FloatOrder, OtherKeysDoNotMatter) {
   const Computed saved = compute(q_, k_, v_, options());
   const Saved views{saved.out.view(), saved.lse.view()};
@@ -316,28 +378,9 @@ TEST_P(FloatOrder, StridesDoNotMatter) {
 }
 
 TEST_P(FloatOrder, PackingDoesNotMatter) {
-  // Batch entry 0 after a sequence of 5 queries and 9 keys of entry 1: [T,H,.].
-  const auto packed = [](const Guarded& x, Index other, Index heads, Index rows, Index width) {
-    Guarded to(DType::kFloat32, {other + rows, heads, width}, Layout::kContiguous);
-    for (Index t = 0; t < other + rows; ++t) {
-      for (Index h = 0; h < heads; ++h) {
-        for (Index c = 0; c < width; ++c) {
-          to.view().at<float>({t, h, c}) = t < other ? x.view().at<float>({1, h, t, c})
-                                                     : x.view().at<float>({0, h, t - other, c});
-        }
-      }
-    }
-    return to;
-  };
-  const Guarded q = packed(q_, 5, kH, kTq, kD), k = packed(k_, 9, kG, kTk, kD);
-  const Guarded v = packed(v_, 9, kG, kTk, kE);
-  const Guarded starts_q(DType::kInt32, {3}, Layout::kContiguous);
-  const Guarded starts_k(DType::kInt32, {3}, Layout::kContiguous);
-  for (const auto& [starts, first, rows] :
-       {std::tuple{&starts_q, 5, kTq}, std::tuple{&starts_k, 9, kTk}}) {
-    starts->view().at<std::int32_t>({1}) = first;
-    starts->view().at<std::int32_t>({2}) = static_cast<std::int32_t>(first + rows);
-  }
+  // 5 queries and 9 keys of batch entry 0, and all of entry 1.
+  const std::vector<Index> starts_q{0, 5, 5 + kTq}, starts_k{0, 9, 9 + kTk};
+  const Tensor q = packed(q_, starts_q), k = packed(k_, starts_k), v = packed(v_, starts_k);
   const Options options = this->options({Causal{}});
   const Computed plain = compute(q_, k_, v_, options);
   Tensor out(DType::kFloat32, {5 + kTq, kH, kE}), lse(DType::kFloat32, {kH, 5 + kTq});
@@ -349,13 +392,13 @@ TEST_P(FloatOrder, PackingDoesNotMatter) {
           static_cast<const std::uint32_t*>(out.view().data()) + ((5 + i) * kH + h) * kE;
       Bits bits(o, o + kE);
       bits.push_back(static_cast<const std::uint32_t*>(lse.view().data())[h * (5 + kTq) + 5 + i]);
-      ASSERT_EQ(bits, plain.row(0, h, i)) << h << " " << i;
+      ASSERT_EQ(bits, plain.row(1, h, i)) << h << " " << i;
     }
   }
-  const Guarded dout = packed(dout_, 5, kH, kTq, kE);
+  const Tensor dout = packed(dout_, starts_q);
   const Derived all = derive({q, k, v, starts_q, starts_k}, {out.view(), lse.view()},
                              {.out = dout.view()}, options);
-  const auto entry = [](const ConstView& x) { return slice(x, 0, 0, 1); };
+  const auto entry = [](const ConstView& x) { return slice(x, 0, 1, 2); };
   const Derived one = derive({entry(q_.view()), entry(k_.view()), entry(v_.view())},
                              {entry(plain.out.view()), entry(plain.lse.view())},
                              {.out = entry(dout_.view())}, options);
@@ -385,20 +428,29 @@ class AdditiveSums : public testing::TestWithParam<Place> {
     const std::string reason = why_not(GetParam());
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  // One unit, whose projections are 0, and one key with the sink's weight: the gradient of a score
-  // is a quarter of dlse, and tanh has the slope 1.
+  static Tensor ones(const Dims& shape) {
+    Tensor x(DType::kFloat32, shape);
+    std::ranges::fill(x.values<float>(), 1.0F);
+    return x;
+  }
+  // Returns the number of an array of one.
+  static float only(const Tensor& x) { return x.values<float>()[0]; }
+
   struct Gradients {
     Tensor dwq, dwk, du, db;
   };
-  static Gradients of_rows(const Tensor& q, const Tensor& dlse) {
+  // Returns the gradients of one unit, whose projections of q and k are 0, from dlse. Each key and
+  // the sink have equal scores tanh(b), and so equal weights. With one key, the gradient of a score
+  // is half of dlse. The slope of tanh is 1 at b = 0, where tanh is 0, and 0 at b = 100, where tanh
+  // is 1.
+  static Gradients of_rows(const Tensor& q, const Tensor& k, const Tensor& dlse, double b = 0) {
     const Index B = q.size(0), H = q.size(1), T = q.size(2);
-    const Guarded k(DType::kFloat32, {B, H, 1, 1}, Layout::kContiguous);
-    Guarded ones(DType::kFloat32, {1}, Layout::kContiguous);
-    ones.fill(std::vector<double>{1});
-    const Guarded zero(DType::kFloat32, {1, 1}, Layout::kContiguous);
-    Guarded zeros(DType::kFloat32, {H}, Layout::kContiguous);
-    const Guarded b(DType::kFloat32, {1}, Layout::kContiguous);
-    const Options options{.score = Additive{zero, zero, ones, b}, .sinks = zeros.view()};
+    const Tensor one = ones({1}), zero(DType::kFloat32, {1, 1});
+    Guarded sinks(DType::kFloat32, {H}, Layout::kContiguous);
+    sinks.fill(std::vector<double>(static_cast<std::size_t>(H), std::tanh(b)));
+    Guarded added(DType::kFloat32, {1}, Layout::kContiguous);
+    added.fill(std::vector<double>{b});
+    const Options options{.score = Additive{zero, zero, one, added}, .sinks = sinks.view()};
     Tensor out(DType::kFloat32, {B, H, T, 1}), lse(DType::kFloat32, {B, H, T});
     attention_at(GetParam(), {q, k, k}, options, {.out = out.view(), .lse = lse.view()});
     const auto made = [](const Dims& shape) { return Tensor(DType::kFloat32, shape); };
@@ -412,7 +464,9 @@ class AdditiveSums : public testing::TestWithParam<Place> {
   }
 };
 
-// Values are summed from zero in blocks of a tile's keys, which has 32 for more than 128 channels.
+// out adds sums of the keys of a tile, each from zero. A tile has 64 keys, or 32 if v has more than
+// 128 channels. A large number, its negative and a small one leave the small one only if the first
+// two are in one tile.
 TEST_P(AdditiveSums, OfValuesHaveBlocksOfATilesKeys) {
   for (const Index E : {Index{1}, Index{70}, Index{128}, Index{200}}) {
     const std::size_t block = E > 128 ? 32 : 64;
@@ -436,7 +490,9 @@ TEST_P(AdditiveSums, OfValuesHaveBlocksOfATilesKeys) {
   }
 }
 
-// A large number, its negative and a small one, in three batch entries or heads.
+// Three batch entries or heads have a large number, its negative and a small one. dWq and dWk, sums
+// of float32 in ascending order, keep the small number only if it is last; db and the gradient of
+// the parameter v, of float64, always.
 TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
   constexpr Index kRows = 3;
   for (const Dims& leading : {Dims{3, 1}, Dims{1, 3}}) {
@@ -444,30 +500,44 @@ TEST_P(AdditiveSums, OfMatricesAscendAndOfVectorsAreFloat64) {
     shape.push_back(kRows);
     Tensor dlse(DType::kFloat32, shape);
     shape.push_back(1);
-    Tensor q(DType::kFloat32, shape);
-    for (float& x : q.values<float>()) x = 1;
+    const Tensor q = ones(shape);
+    shape[2] = 1;
+    const Tensor k = ones(shape);
     const float numbers[] = {0x1p14F, -0x1p14F, 0x1p-12F};
     for (std::size_t n = 0; n < 3; ++n) dlse.values<float>()[n * kRows + 1] = 2 * numbers[n];
-    const Gradients got = of_rows(q, dlse);
-    EXPECT_FLOAT_EQ(got.dwq.values<float>()[0], 0x1p-12F);
-    EXPECT_FLOAT_EQ(got.db.values<float>()[0], 0x1p-12F);
-    // In float64 also the small number first.
+    const Gradients got = of_rows(q, k, dlse);
+    EXPECT_FLOAT_EQ(only(got.dwq), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(got.dwk), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(got.db), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(of_rows(q, k, dlse, 100).du), 0x1p-12F);
+    // The small number is first.
     std::swap(dlse.values<float>()[1], dlse.values<float>()[2 * kRows + 1]);
-    EXPECT_FLOAT_EQ(of_rows(q, dlse).db.values<float>()[0], 0x1p-12F);
-    EXPECT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0);
+    const Gradients swapped = of_rows(q, k, dlse);
+    EXPECT_EQ(only(swapped.dwq), 0);
+    EXPECT_EQ(only(swapped.dwk), 0);
+    EXPECT_FLOAT_EQ(only(swapped.db), 0x1p-12F);
+    EXPECT_FLOAT_EQ(only(of_rows(q, k, dlse, 100).du), 0x1p-12F);
   }
 }
 
-// Rows are summed from zero in blocks of 64.
+// dWq and dWk add sums of 64 rows, each from zero. Of 66 rows, three are a large number, its
+// negative and a small one, and the others 0; the small one is left if its negative is in the first
+// block. Gradients of scores are equal.
 TEST_P(AdditiveSums, OfMatricesHaveBlocksOf64Rows) {
-  Tensor q(DType::kFloat32, {1, 1, 66, 1}), dlse(DType::kFloat32, {1, 1, 66});
-  for (float& x : q.values<float>()) x = 1;
-  dlse.values<float>()[0] = 0x1p14F;
-  dlse.values<float>()[64] = -0x1p14F;  // in the second block, with a small number
-  dlse.values<float>()[65] = 0x1p-12F;
-  EXPECT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0);
-  std::swap(dlse.values<float>()[63], dlse.values<float>()[64]);
-  EXPECT_FLOAT_EQ(of_rows(q, dlse).dwq.values<float>()[0], 0x1p-13F);
+  const auto rows = [](std::size_t negative) {
+    Tensor x(DType::kFloat32, {1, 1, 66, 1});
+    x.values<float>()[0] = 0x1p14F;
+    x.values<float>()[negative] = -0x1p14F;
+    x.values<float>()[65] = 0x1p-12F;
+    return x;
+  };
+  const Tensor one = ones({1, 1, 1, 1});
+  const Tensor of_queries = ones({1, 1, 66}), of_query = ones({1, 1, 1});
+  // With one key, weights are 1/2; with 66 and the sink, 1/67.
+  EXPECT_EQ(only(of_rows(rows(64), one, of_queries).dwq), 0);
+  EXPECT_FLOAT_EQ(only(of_rows(rows(63), one, of_queries).dwq), 0x1p-13F);
+  EXPECT_EQ(only(of_rows(one, rows(64), of_query).dwk), 0);
+  EXPECT_NEAR(only(of_rows(one, rows(63), of_query).dwk), 0x1p-12 / 67, 0x1p-12 / 67 * 1e-5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, AdditiveSums, testing::Values(Place::kEmulator, Place::kDevice),

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/cuda/forward_calls.h"
 
+#include <cstddef>
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "tests/attention/agreement.h"
@@ -12,8 +15,8 @@
 namespace qkv::test {
 namespace {
 
-// Weights are rounded to 8 or 11 bits, and small float16 weights to multiples of 2^-24; those of
-// additive scores are not.
+// Returns by how much the results may differ. bfloat16 and float16 weights are rounded to 8 and 11
+// bits, and small float16 weights to multiples of 2^-24; float32 weights are not rounded.
 Looseness looseness(DType dtype, const Outputs& asked) {
   const double weights = dtype == DType::kFloat32    ? 0
                          : dtype == DType::kBFloat16 ? 0x1p-8
@@ -25,7 +28,8 @@ Looseness looseness(DType dtype, const Outputs& asked) {
   return loose;
 }
 
-// The results that the kernels have: of all queries, not of listed ones.
+// Returns the outputs that the kernels compute: matrices and sums of all queries, not of listed
+// ones, and none for float32.
 Outputs supported(const RandomCall& call, const Outputs& all) {
   Outputs some{.out = all.out, .lse = all.lse, .row_max = all.row_max};
   if (call.dtype() == DType::kFloat32) return some;
@@ -96,6 +100,19 @@ std::string difference_of_forward(const RandomCall& call, std::string_view path,
   }
   return Agreement::check(call, path, got, want,
                           looseness(call.dtype(), supported(call, want.outputs())));
+}
+
+Tensor packed(const ConstView& x, const std::vector<Index>& starts) {
+  const Index row = x.size(1) * x.size(3) * static_cast<Index>(size_of(x.dtype()));
+  Tensor to(x.dtype(), {starts.back(), x.size(1), x.size(3)});
+  for (std::size_t n = 0; n + 1 < starts.size(); ++n) {
+    const auto b = static_cast<Index>(n);
+    const Index rows = starts[n + 1] - starts[n];
+    const Tensor from = contiguous(transpose(slice(slice(x, 0, b, b + 1), 2, 0, rows), 1, 2));
+    std::memcpy(static_cast<std::byte*>(to.view().data()) + starts[n] * row, from.view().data(),
+                static_cast<std::size_t>(rows * row));
+  }
+  return to;
 }
 
 std::string why_not(Place place) {

@@ -6,14 +6,17 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include <qkv/tensor.h>
 
 #include "tests/attention/random_call.h"
 
-// Random calls that the forward kernels support, their comparison with the reference, and the
+// Random calls that the forward kernels support, how they are compared with the reference, and the
 // places where kernels run.
 namespace qkv::test {
 
-// Features that the random calls with product scores must have, separated by ", ".
+// The features, separated by ", ", that a thorough run has to draw in dot-product calls of 16 bits.
 inline constexpr std::string_view kCoveredOfForward =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
     "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "
@@ -22,7 +25,7 @@ inline constexpr std::string_view kCoveredOfForward =
     "layout negative, layout offset, layout broadcast, -> out, -> lse, -> row_max, -> "
     "entropy, -> column_sums, -> value_sums, -> weights";
 
-// The features of additive calls that a thorough run has to draw, besides
+// The features that a thorough run has to draw in additive calls, besides
 // covered_of(ScoreKind::kAdditive).
 inline constexpr std::string_view kCoveredOfAdditive =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
@@ -33,6 +36,7 @@ inline constexpr std::string_view kCoveredOfAdditive =
     "infinity in k, infinity in v, layout permuted, layout sliced, layout negative, layout offset, "
     "layout broadcast, -> out, -> lse, -> row_max";
 
+// The features that a thorough run has to draw in dot-product calls of float32.
 inline constexpr std::string_view kCoveredOfFloat =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
     "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "
@@ -40,9 +44,9 @@ inline constexpr std::string_view kCoveredOfFloat =
     "k, NaN in v, infinity in q, infinity in k, infinity in v, layout permuted, layout sliced, "
     "layout negative, layout offset, layout broadcast, -> out, -> lse, -> row_max";
 
-// Calls f with each of the random calls of (seed, index) that the kernels support, if only results
-// that they have are requested of it: with product scores of 16 bits, with product scores of
-// float32, and with additive ones.
+// Calls f with each random call of (seed, index) that the kernels support if it requests only the
+// results that they compute: for dot products of 16 bits, for dot products of float32, and for
+// additive scores.
 void for_each_forward_call(std::uint64_t seed, std::uint64_t index,
                            const std::function<void(const RandomCall&)>& f);
 void for_each_float_call(std::uint64_t seed, std::uint64_t index,
@@ -50,8 +54,8 @@ void for_each_float_call(std::uint64_t seed, std::uint64_t index,
 void for_each_additive_call(std::uint64_t seed, std::uint64_t index,
                             const std::function<void(const RandomCall&)>& f);
 
-// Runs the call into buffers of the results that the kernels have. Returns how these differ from
-// the reference, the message of an exception, or an empty string.
+// Calls run() with buffers for the results that the kernels compute. Returns how the results differ
+// from the reference's, the message of an exception, or an empty string.
 std::string difference_of_forward(const RandomCall& call, std::string_view path,
                                   const std::function<void(const Outputs&)>& run);
 
@@ -59,14 +63,18 @@ std::string difference_of_forward(const RandomCall& call, std::string_view path,
 enum class Place { kEmulator, kDevice };
 inline std::string name_of(Place place) { return place == Place::kDevice ? "Device" : "Emulator"; }
 
-// Why they cannot run there, or an empty string.
+// Returns why kernels cannot run at a place, or an empty string.
 std::string why_not(Place place);
 
-// attention() there, of arrays on the host. `seed` chooses the emulator's order of threads and
-// copies.
+// Returns the rows of two sequences or more as packed [rows, heads, width]: sequence n is the first
+// starts[n+1] - starts[n] rows of batch entry n of x [entries, heads, rows, width].
+Tensor packed(const ConstView& x, const std::vector<Index>& starts);
+
+// Computes attention() at a place, of arrays on the host. `seed` chooses the emulator's order of
+// threads and copies.
 void attention_at(Place place, const Inputs& inputs, const Options& options, const Outputs& outputs,
                   std::uint32_t seed = 1);
-// attention_backward() there, of gradients of q, k and v.
+// Computes attention_backward() at a place, of arrays on the host.
 void backward_at(Place place, const Inputs& inputs, const Options& options, const Saved& saved,
                  const OutputGradients& sources, const InputGradients& gradients,
                  std::uint32_t seed = 1);

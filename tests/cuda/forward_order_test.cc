@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -14,9 +15,10 @@
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
 
-// Equal bits on a GPU (docs/cuda.md), in the emulator and on a device, if there is one: a row of
-// out, lse and entropy does not depend on the other queries, heads and batch entries of a call, on
-// keys that it may not attend to, on strides, on packing, or on the order of threads.
+// Tests that the kernels of tensor cores give equal bits (docs/cuda.md), in the emulator and on a
+// device, if there is one: a row of out, lse and entropy does not depend on the other queries,
+// heads and batch entries of a call, on masked keys, on strides, on packing, or on the order of
+// threads.
 namespace qkv::test {
 namespace {
 
@@ -32,6 +34,15 @@ struct Arrays {
     q.fill_normal(random, 1.5);
     k.fill_normal(random, 1.5);
     v.fill_normal(random, 1);
+  }
+  // Puts NaNs and infinities in keys of batch entry 0 from `first` on: in values of key head 0, and
+  // in keys of key head 1.
+  void spoil(Index first) const {
+    for (Index j = first; j < kTk; ++j) {
+      const auto bad = BFloat16(j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY);
+      v.view().at<BFloat16>({0, 0, j, j % kD}) = bad;
+      k.view().at<BFloat16>({0, 1, j, 3}) = bad;
+    }
   }
 };
 
@@ -65,7 +76,8 @@ struct Computed {
   }
 };
 
-// With every option that the kernels for every option have, and with those of the others.
+// Returns options for the kernels without soft-cap, bias, ALiBi and dropout, and last options for
+// the `_every` kernels, which have them.
 std::vector<Options> all_options(const Guarded& bias, const Guarded& slopes) {
   return {Options{.masks = {Causal{}}}, Options{.masks = {Window{70, 0}}},
           Options{.softcap = 15,
@@ -136,6 +148,20 @@ TEST(OrderControl, ASumOfThreadsAsTheyCome) {
   EXPECT_FALSE(sum_of(1) == sum_of(2) && sum_of(1) == sum_of(3));
 }
 
+// A control: threads do not run in ascending order, from whichever thread on.
+TEST(OrderControl, ThreadsRunInAnyOrder) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  constexpr int kThreads = 128;
+  std::vector<int> order;
+  emulate({.blocks = 1, .threads = kThreads}, [&] { order.push_back(cuda::thread_index()); });
+  ASSERT_EQ(order.size(), std::size_t{kThreads});
+  int ascents = 0;
+  for (std::size_t n = 1; n < order.size(); ++n) {
+    ascents += order[n] == (order[n - 1] + 1) % kThreads ? 1 : 0;
+  }
+  EXPECT_LT(ascents, kThreads / 4);
+}
+
 TEST_P(ForwardOrder, OneQueryAloneEqualsAll) {
   const Options options{.masks = {Causal{}}};
   const Computed all = compute(arrays_.q, arrays_.k, arrays_.v, options);
@@ -167,7 +193,7 @@ TEST_P(ForwardOrder, OtherHeadsAndEntriesDoNotMatter) {
 }
 
 TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
-  // Infinities and NaNs beyond a length and above the diagonal.
+  // NaNs and infinities are in keys beyond the length of batch entry 0.
   const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
   lengths.view().at<std::int32_t>({0}) = 70;
   lengths.view().at<std::int32_t>({1}) = 131;
@@ -175,12 +201,8 @@ TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
     Options options{.masks = {KeyLengths{lengths.view()}, Causal{}}};
     if (every) options.softcap = 20;
     const Computed clean = compute(arrays_.q, arrays_.k, arrays_.v, options);
-    Arrays odd;
-    for (Index j = 70; j < kTk; ++j) {
-      const auto bad = BFloat16(j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY);
-      odd.v.view().at<BFloat16>({0, 0, j, j % kD}) = bad;
-      odd.k.view().at<BFloat16>({0, 1, j, 3}) = bad;
-    }
+    const Arrays odd;
+    odd.spoil(70);
     const Computed same = compute(odd.q, odd.k, odd.v, options);
     for (Index h = 0; h < kH; ++h) {
       EXPECT_EQ(same.rows(0, h, 0, kTq), clean.rows(0, h, 0, kTq)) << h << every;
@@ -188,10 +210,95 @@ TEST_P(ForwardOrder, KeysThatAreMaskedDoNotMatter) {
   }
 }
 
+// NaNs and infinities are in keys from 131 on, which the diagonal hides from queries 0 to 80 alone.
+TEST_P(ForwardOrder, KeysBeyondTheDiagonalDoNotMatter) {
+  const Arrays odd;
+  odd.spoil(131);
+  for (const double softcap : {0.0, 20.0}) {
+    const Options options{.softcap = softcap, .masks = {Causal{}}};
+    const Computed clean = compute(arrays_.q, arrays_.k, arrays_.v, options);
+    const Computed same = compute(odd.q, odd.k, odd.v, options);
+    for (Index h = 0; h < kH; ++h) {
+      EXPECT_EQ(same.rows(0, h, 0, 81), clean.rows(0, h, 0, 81)) << h << " " << softcap;
+      EXPECT_NE(same.rows(0, h, 81, 1), clean.rows(0, h, 81, 1)) << h << " " << softcap;
+    }
+  }
+}
+
+// A score of -inf masks its pair as Keep does, whatever the key and the value are. No mask forbids
+// the pairs, most of which are in tiles that all of a block's queries may attend to.
+TEST_P(ForwardOrder, ScoresOfMinusInfinityMask) {
+  const Arrays clean, odd;
+  const auto put = [](const Guarded& x, Index row, float number) {
+    for (Index b = 0; b < kB; ++b) {
+      for (Index h = 0; h < x.view().size(1); ++h) {
+        x.view().at<BFloat16>({b, h, row, 0}) = BFloat16(number);
+      }
+    }
+  };
+  for (const Arrays* arrays : {&clean, &odd}) {
+    for (Index i = 0; i < kTq; ++i) put(arrays->q, i, 1);
+  }
+  const Guarded keep(DType::kBool, {kTk}, Layout::kContiguous);
+  for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
+  for (const Index j : {3, 63, 64, 100, 199}) {
+    keep.view().at<bool>({j}) = false;
+    put(odd.k, j, -INFINITY);
+    odd.v.view().at<BFloat16>({0, 0, j, j % kD}) =
+        BFloat16(std::numeric_limits<float>::quiet_NaN());
+    odd.v.view().at<BFloat16>({1, 1, j, j % kD}) = BFloat16(INFINITY);
+  }
+  for (const Options& options : {Options{}, Options{.masks = {Causal{}}},
+                                 Options{.alibi = slopes_.view(), .dropout = {0.3, 7}}}) {
+    const Computed got = compute(odd.q, odd.k, odd.v, options);
+    Options kept = options;
+    kept.masks.emplace_back(Keep{keep.view()});
+    const Computed want = compute(clean.q, clean.k, clean.v, kept);
+    for (Index b = 0; b < kB; ++b) {
+      for (Index h = 0; h < kH; ++h) {
+        EXPECT_EQ(got.rows(b, h, 0, kTq), want.rows(b, h, 0, kTq)) << b << " " << h;
+        EXPECT_EQ(got.columns(b, h), want.columns(b, h)) << b << " " << h;
+      }
+    }
+  }
+}
+
+TEST_P(ForwardOrder, PackingDoesNotMatter) {
+  // Two sequences: 30 queries of 50 keys, and 140 of 190.
+  const std::vector<Index> starts_q{0, 30, 170}, starts_k{0, 50, 240};
+  const Tensor q = packed(arrays_.q, starts_q), k = packed(arrays_.k, starts_k);
+  const Tensor v = packed(arrays_.v, starts_k);
+  const Index rows = starts_q.back();
+  for (const Options& options :
+       {Options{.masks = {Causal{}}},
+        Options{.softcap = 15, .alibi = slopes_.view(), .masks = {Window{70, 9}}}}) {
+    Tensor out(DType::kBFloat16, {rows, kH, kD});
+    Computed all{Tensor(), Tensor(DType::kFloat32, {1, kH, rows}),
+                 Tensor(DType::kFloat32, {1, kH, rows}), Tensor()};
+    attention_at(GetParam(), {q, k, v, starts_q, starts_k}, options,
+                 {.out = out.view(),
+                  .lse = reshape(all.lse.view(), {kH, rows}),
+                  .entropy = reshape(all.entropy.view(), {kH, rows})});
+    all.out = contiguous(transpose(reshape(out.view(), {1, rows, kH, kD}), 1, 2));
+    for (std::size_t n = 0; n < 2; ++n) {
+      const auto own = [&](const Guarded& x, const std::vector<Index>& starts) {
+        const auto b = static_cast<Index>(n);
+        return slice(slice(x.view(), 0, b, b + 1), 2, 0, starts[n + 1] - starts[n]);
+      };
+      const Computed one = compute(own(arrays_.q, starts_q), own(arrays_.k, starts_k),
+                                   own(arrays_.v, starts_k), options);
+      const Index count = starts_q[n + 1] - starts_q[n];
+      for (Index h = 0; h < kH; ++h) {
+        EXPECT_EQ(all.rows(0, h, starts_q[n], count), one.rows(0, h, 0, count)) << n << " " << h;
+      }
+    }
+  }
+}
+
 TEST_P(ForwardOrder, StridesDoNotMatter) {
   const Options options{.masks = {Causal{}}};
   const Computed plain = compute(arrays_.q, arrays_.k, arrays_.v, options);
-  // Rows that cannot be read 16 bytes at a time.
+  // Rows of these layouts cannot be read 16 bytes at a time.
   Guarded k(DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kSliced);
   Guarded v(DType::kBFloat16, {kB, kG, kTk, kD}, Layout::kPermuted);
   for (const auto& [from, to] : {std::pair{&arrays_.k, &k}, std::pair{&arrays_.v, &v}}) {

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "core/storage.h"
 #include "tests/attention/conformance.h"
+#include "tests/attention/largest.h"
+#include "tests/attention/paths.h"
 #include "tests/attention/random_call.h"
 #include "tests/cuda/emulated_forward.h"
 #include "tests/cuda/emulator.h"
 #include "tests/cuda/forward_calls.h"
 #include "tests/support/arrays.h"
+#include "tests/support/compare.h"
 
-// The forward kernels of src/cuda in the emulator, compared with the reference.
+// Compares the forward kernels of src/cuda in the emulator with the reference.
 namespace qkv::test {
 namespace {
 
 constexpr const char* kPath = "cuda";
+constexpr const char* kProgram = "test_cuda";
 
 class EmulatedForward : public testing::TestWithParam<int> {
  protected:
@@ -26,7 +32,7 @@ class EmulatedForward : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  // Compares a part of so many random calls with the reference.
+  // Compares `calls` random calls, those of this part, with the reference.
   static void compare(decltype(for_each_forward_call)& for_each, int calls,
                       std::string_view covered) {
     Findings findings;
@@ -40,7 +46,7 @@ class EmulatedForward : public testing::TestWithParam<int> {
             });
         if (difference.empty()) return;
         findings.tell(kPath, difference,
-                      replay_of(call.describe(), seed, index, "*EmulatedForward*0"));
+                      replay_of(call.describe(), seed, index, "*EmulatedForward*0", kProgram));
       });
     };
     if (!run_part(1, GetParam(), calls, findings, check)) return;
@@ -56,7 +62,8 @@ TEST_P(EmulatedForward, OfFloat32AgreesWithTheReference) {
   compare(for_each_float_call, at_scale(3000, 200), kCoveredOfFloat);
 }
 
-// Where the rounding of the largest score is larger than the differences of scores.
+// A weight is 2^(factor s - factor m) for a score s and the largest score m, and the rounding of
+// factor m grows with m: it must not show where scores are equal.
 TEST(EmulatedForwardEdges, EqualScoresOfAnySizeHaveEqualWeights) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   const Guarded zeros(DType::kBFloat16, {1, 1, 5, 8}, Layout::kContiguous);
@@ -71,6 +78,46 @@ TEST(EmulatedForwardEdges, EqualScoresOfAnySizeHaveEqualWeights) {
     for (Index i = 0; i < 5; ++i) {
       EXPECT_EQ(static_cast<float>(out.view().at<BFloat16>({0, 0, i, 0})), 1.5F) << size;
       EXPECT_NEAR(lse.view().at<float>({0, 0, i}), size + std::log(5.0), 1e-6 * std::abs(size));
+    }
+  }
+}
+
+// The scores of three keys are -inf: of an infinite key, by overflow, and of both. Their values are
+// infinite or NaN. All queries see all keys of the first tile.
+TEST(EmulatedForwardEdges, ScoresOfMinusInfinityKeepValuesOut) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  constexpr Index kTq = 5, kTk = 70;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const Index width : {8, 100, 200}) {
+      Random random(4);
+      Guarded q(dtype, {1, 1, kTq, width}, Layout::kContiguous);
+      Guarded k(dtype, {1, 1, kTk, width}, Layout::kContiguous);
+      Guarded v(dtype, {1, 1, kTk, width}, Layout::kContiguous);
+      for (Guarded* x : {&q, &k, &v}) x->fill_normal(random);
+      const auto put = [&](const Guarded& x, Index row, Index channel, double number) {
+        core::store(dtype, x.view().data(), row * width + channel, number);
+      };
+      for (Index i = 0; i < kTq; ++i) {
+        put(q, i, 0, 1);
+        put(q, i, 1, dtype == DType::kBFloat16 ? 0x1p100 : 1);
+      }
+      for (Index j = 0; j < kTk; ++j) put(k, j, 1, 0);
+      // float16 has no products that overflow.
+      const double large = dtype == DType::kBFloat16 ? 0x1p100 : kInfinity;
+      put(k, 1, 0, -kInfinity);
+      put(k, 20, 1, -large);
+      put(k, 63, 0, -kInfinity);
+      put(k, 63, 1, -large);
+      put(v, 1, 3, kInfinity);
+      put(v, 20, 4, std::numeric_limits<double>::quiet_NaN());
+      put(v, 63, 5, -kInfinity);
+      const Guarded out(dtype, {1, 1, kTq, width}, Layout::kContiguous);
+      const Guarded want(dtype, {1, 1, kTq, width}, Layout::kContiguous);
+      emulated_attention({q, k, v}, {}, {.out = out});
+      Context context = context_on(kReferencePath);
+      attention({q, k, v}, {}, {.out = want}, context);
+      EXPECT_LE(largest_difference(values_of(out.view()), values_of(want.view())), 0.05) << width;
     }
   }
 }

@@ -26,9 +26,9 @@ bool is_additive(const BackwardCall& call) {
 
 bool is_float(const BackwardCall& call) { return call.inputs.q.dtype() == DType::kFloat32; }
 
-// The random call without the gradients that the kernels do not compute: those of weights and of
-// biases that are broadcast over queries or keys; of float32 those of all biases, of slopes and of
-// sinks.
+// Returns the random call without dweights, and without the gradients that the kernels do not
+// compute: those of biases that are broadcast over queries or keys; for float32 those of all
+// biases, of slopes and of sinks. If no gradient is left, the call asks for that of q.
 BackwardCall supported(const RandomBackward& random) {
   BackwardCall call = random.call();
   call.sources.weights = {};
@@ -105,7 +105,7 @@ std::string difference_of_gradients(
   const Gradients got(call);
   run_backward(call, kReferencePath, saved.views(), want);
   try {
-    // Scores differ from the reference's: then lse is to be the kernels' own.
+    // Scores of float32 kernels differ from the reference's: these kernels need their own lse.
     if (is_float(call)) {
       Outputs outputs{.lse = own.lse.view()};
       if (call.inputs.v.given()) outputs.out = own.out.view();

@@ -11,10 +11,11 @@
 #include "tests/attention/backward_call.h"
 #include "tests/cuda/forward_calls.h"
 
-// Random backward calls that the gradient kernels support, and their comparison with the reference.
+// Random backward calls that the gradient kernels support, and how their gradients are compared
+// with the reference's.
 namespace qkv::test {
 
-// Features that the random calls must have, separated by ", ".
+// The features, separated by ", ", that a thorough run has to draw in calls of 16 bits.
 inline constexpr std::string_view kCoveredOfGradients =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
     "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "
@@ -23,6 +24,8 @@ inline constexpr std::string_view kCoveredOfGradients =
     "layout sliced, layout negative, layout offset, layout broadcast, dout, dlse, asks q, asks k, "
     "asks v, asks bias, asks alibi, asks sinks, added, bfloat16, float16";
 
+// The features that a thorough run has to draw in calls of float32, with dot products and with
+// additive scores.
 inline constexpr std::string_view kCoveredOfFloatGradients =
     "scale, softcap, bias, bias -inf, top left, bottom right, offset, offsets, alibi, causal, "
     "window, keep, padding, lengths, lengths per query, sinks, odd sink, dropout, packed, empty "
@@ -30,16 +33,18 @@ inline constexpr std::string_view kCoveredOfFloatGradients =
     "infinity in q, infinity in k, infinity in v, NaN in dout, infinity in dout, layout permuted, "
     "layout sliced, layout negative, layout offset, layout broadcast, dout, dlse, asks q, asks k, "
     "asks v, added";
+// The further features that a thorough run has to draw in calls with additive scores.
 inline constexpr std::string_view kAskedOfAdditive = "asks wq, asks wk, asks score_v, asks score_b";
 
-// Calls f(call, random) with each of the random calls of (seed, index), without the gradients
-// of weights and of some biases, if the kernels support it then.
+// Calls f(call, random) with each random call of 16 bits of (seed, index) that the kernels support
+// without dweights and without the gradients of some biases.
 void for_each_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
 
-// As for_each_gradient_call(), of float32, without the gradients of biases, slopes and sinks: with
-// product scores, and with additive ones.
+// Calls f(call, random) with the random call of (seed, index) if it is of float32, with dot
+// products or with additive scores, and the kernels support it without dweights and without the
+// gradients of biases, slopes and sinks.
 void for_each_float_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
@@ -47,11 +52,11 @@ void for_each_additive_gradient_call(
     std::uint64_t seed, std::uint64_t index,
     const std::function<void(const BackwardCall& call, const RandomBackward& random)>& f);
 
-// The features of the random call, but for the gradients that the call does not ask.
+// Returns the features of the random call, except gradients that `call` does not ask for.
 std::set<std::string> features_of(const BackwardCall& call, const RandomBackward& random);
 
-// Runs the call into buffers of its gradients, from the results that the reference saves, or with
-// an additive score those of the kernels at a place. Returns how the gradients differ from the
+// Calls run() with the results that the reference saves, for float32 with those of the kernels at
+// `place`, and with buffers for the call's gradients. Returns how the gradients differ from the
 // reference's, the message of an exception, or an empty string.
 std::string difference_of_gradients(
     const BackwardCall& call, const RandomBackward& random, Place place,

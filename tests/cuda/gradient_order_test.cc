@@ -18,10 +18,11 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 
-// Equal bits of gradients on a GPU (docs/cuda.md), in the emulator and on a device, if there is
-// one: a row of dq does not depend on other queries, heads and batch entries, nor on masked keys;
-// dk and dv of a key not on other heads and entries, nor on masked queries and other keys; none of
-// them on strides, packing or the order of threads. Sums are added in ascending order.
+// Tests that the gradient kernels of tensor cores give equal bits (docs/cuda.md), in the emulator
+// and on a device, if there is one. A row of dq does not depend on other queries, heads and batch
+// entries, nor on masked keys. dk and dv of a key do not depend on other key heads and batch
+// entries, nor on masked queries, and on other keys only through out and lse. No gradient depends
+// on strides, packing or the order of threads. Sums are added in ascending order.
 namespace qkv::test {
 namespace {
 
@@ -29,20 +30,20 @@ constexpr Index kB = 2, kH = 4, kG = 2, kTq = 90, kTk = 140, kD = 64;
 
 using Bits = std::vector<std::uint16_t>;
 
-// The bits of an array's elements in C order.
+// Returns the bits of an array's elements in C order.
 Bits bits_of(const ConstView& x) {
   const Tensor all = contiguous(x);
   const auto* data = static_cast<const std::uint16_t*>(all.view().data());
   return {data, data + all.view().element_count()};
 }
 
-// Rows first .. end-1 of head h in batch entry b.
+// Returns the bits of rows first .. end-1 of head h in batch entry b.
 Bits rows_of(const Tensor& x, Index b, Index h, Index first, Index end) {
   const ConstView one = slice(slice(x.view(), 0, b, b + 1), 1, h, h + 1);
   return bits_of(slice(one, 2, first, end));
 }
 
-// The gradients of a call, those of bias, slopes and sinks if it has them.
+// The gradients of a call; those of bias, slopes and sinks are absent if the call has none.
 struct Computed {
   Tensor dq, dk, dv;
   Tensor dbias{}, dalibi{}, dsinks{};
@@ -59,8 +60,7 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
  protected:
   GradientOrder() {
     Random random(1);
-    for (Guarded* x : {&q_, &dout_}) x->fill_normal(random, 1.2);
-    for (Guarded* x : {&k_, &v_}) x->fill_normal(random, 1.2);
+    for (Guarded* x : {&q_, &dout_, &k_, &v_}) x->fill_normal(random, 1.2);
     bias_.fill_normal(random);
     slopes_.fill_normal(random, 0.1);
     sinks_.fill_normal(random);
@@ -95,7 +95,7 @@ class GradientOrder : public testing::TestWithParam<std::pair<Place, DType>> {
   Call plain(const Options& options = {}) const {
     return {q_.view(), k_.view(), v_.view(), dout_.view(), options};
   }
-  // With every option, and with few.
+  // Returns options with one mask alone, and options of many kinds together.
   std::vector<Options> all_options() const {
     return {Options{.masks = {Causal{}}}, Options{.masks = {Window{50, 0}}},
             Options{.softcap = 15,
@@ -177,7 +177,7 @@ TEST_P(GradientOrder, OtherHeadsAndEntriesDoNotMatter) {
   }
 }
 
-// NaNs and infinities in keys beyond a length, and in a query that may attend to no key.
+// NaNs and infinities are in keys beyond a length, and in queries that may attend to no key.
 TEST_P(GradientOrder, RowsThatAreMaskedDoNotMatter) {
   Guarded lengths(DType::kInt32, {kB, kTq}, Layout::kContiguous);
   std::vector<double> numbers(static_cast<std::size_t>(kB * kTq), 70);
@@ -206,9 +206,37 @@ TEST_P(GradientOrder, RowsThatAreMaskedDoNotMatter) {
   }
 }
 
+// A score of -inf masks its pair as Keep does, whatever the key and the value are. No mask forbids
+// the pairs.
+TEST_P(GradientOrder, ScoresOfMinusInfinityMask) {
+  const Guarded q = copy_of(q_), odd_k = copy_of(k_), odd_v = copy_of(v_);
+  const auto put = [](const Guarded& x, Index row, Index channel, double number) {
+    for (Index b = 0; b < kB; ++b) {
+      for (Index h = 0; h < x.view().size(1); ++h) {
+        core::store(dtype(), x.view().data(),
+                    ((b * x.view().size(1) + h) * x.view().size(2) + row) * kD + channel, number);
+      }
+    }
+  };
+  for (Index i = 0; i < kTq; ++i) put(q, i, 0, 1);
+  const Guarded keep(DType::kBool, {kTk}, Layout::kContiguous);
+  for (Index j = 0; j < kTk; ++j) keep.view().at<bool>({j}) = true;
+  for (const Index j : {3, 63, 64, 139}) {
+    keep.view().at<bool>({j}) = false;
+    put(odd_k, j, 0, -std::numeric_limits<double>::infinity());
+    put(odd_v, j, j % kD, std::numeric_limits<double>::quiet_NaN());
+  }
+  for (const Options& options : {Options{}, Options{.masks = {Causal{}}}}) {
+    Options kept = options;
+    kept.masks.emplace_back(Keep{keep.view()});
+    expect_equal(compute({q.view(), odd_k.view(), odd_v.view(), dout_.view(), options}),
+                 compute({q.view(), k_.view(), v_.view(), dout_.view(), kept}));
+  }
+}
+
 TEST_P(GradientOrder, OtherKeysDoNotMatter) {
   const Computed all = compute(plain());
-  // lse is that of the longer call, so that weights are equal.
+  // out and lse are those of the longer call, so that weights are equal.
   const auto keys = [&](const Guarded& x) { return slice(x.view(), 2, 64, 135); };
   Tensor out(dtype(), q_.view().shape());
   Tensor lse(DType::kFloat32, {kB, kH, kTq});
@@ -225,7 +253,7 @@ TEST_P(GradientOrder, OtherKeysDoNotMatter) {
 TEST_P(GradientOrder, StridesDoNotMatter) {
   const Options options{.masks = {Causal{}}};
   const Computed same = compute(plain(options));
-  // Rows that cannot be read 16 bytes at a time.
+  // Rows of these layouts cannot be read 16 bytes at a time.
   const Guarded q = copy_of(q_, Layout::kSliced), k = copy_of(k_, Layout::kSliced);
   const Guarded v = copy_of(v_, Layout::kPermuted), dout = copy_of(dout_, Layout::kNegative);
   expect_equal(compute({q.view(), k.view(), v.view(), dout.view(), options}), same);
@@ -251,7 +279,7 @@ TEST_P(GradientOrder, HeadsAscendAsQueriesDo) {
 }
 
 // Batch entries and heads that share a matrix of the bias add to its gradient in ascending order:
-// only then the small number is left of a large one, its negative and a small one.
+// only then does the sum of a large number, its negative and a small one keep the small one.
 TEST_P(GradientOrder, HeadsOfABiasAscend) {
   constexpr Index kRows = 4;
   for (const Dims& leading : {Dims{3, 1}, Dims{1, 3}}) {
@@ -274,13 +302,13 @@ TEST_P(GradientOrder, HeadsOfABiasAscend) {
   }
 }
 
-// dsinks and dalibi add queries and batch entries in float64: the small number is left of a large
-// one, its negative and a small one in any order.
+// dsinks and dalibi add queries and batch entries in float64: in any order, the sum of a large
+// number, its negative and a small one keeps the small one.
 TEST_P(GradientOrder, SumsOfHeadsAreFloat64) {
   constexpr Index kRows = 300;
   const Guarded zeros(dtype(), {3, 1, kRows, 8}, Layout::kContiguous);
   const Guarded numbers(DType::kFloat32, {1}, Layout::kContiguous);
-  const ConstView keys = slice(zeros.view(), 2, 0, 1);  // weights are 1/2, those of the sink, too
+  const ConstView keys = slice(zeros.view(), 2, 0, 1);  // key and sink have the weight 1/2
   for (const Index first : {0, 130, 299}) {
     Tensor dlse(DType::kFloat32, {3, 1, kRows});
     const auto at = [&](Index b, Index i) -> float& {
@@ -297,14 +325,14 @@ TEST_P(GradientOrder, SumsOfHeadsAreFloat64) {
                  {.diagonal = Offset{1}, .alibi = numbers.view(), .sinks = numbers.view()},
                  dlse.view()});
     EXPECT_FLOAT_EQ(got.dsinks.values<float>()[0], 0x1p-10F);
-    // The distances of the queries are 1 to kRows.
+    // Query i has the distance i + 1 from the key.
     const Index distances = first + 1 + (first + 17) % kRows + 1;
     EXPECT_FLOAT_EQ(got.dalibi.values<float>()[0], -0x1p-11F * static_cast<float>(distances));
   }
 }
 
-// In row 0 of each of three tiles lie a large number, its negative, and a small one: only the sum
-// in ascending order keeps the last.
+// Returns rows whose tiles of `stride` rows begin with a large number, its negative, and a small
+// one: only a sum in ascending order keeps the small one.
 Guarded cancelling(DType dtype, Index rows, Index stride) {
   Guarded x(dtype, {1, 1, rows, 8}, Layout::kContiguous);
   const double numbers[] = {0x1p14, -0x1p14, 0x1p-12};
@@ -332,19 +360,6 @@ TEST_P(GradientOrder, TilesAscend) {
 TEST_P(GradientOrder, PackingDoesNotMatter) {
   // Two sequences: 30 queries of 50 keys, and 90 of 140.
   const std::vector<Index> starts_q{0, 30, 120}, starts_k{0, 50, 190};
-  const auto packed = [&](const Guarded& x, const std::vector<Index>& starts) {
-    const Index heads = x.view().size(1);
-    Tensor to(dtype(), {starts.back(), heads, kD});
-    for (std::size_t at = 0; at < 2; ++at) {
-      const auto b = static_cast<Index>(at);
-      const Index rows = starts[at + 1] - starts[at];
-      const Tensor from =
-          contiguous(transpose(slice(slice(x.view(), 0, b, b + 1), 2, 0, rows), 1, 2));
-      std::copy_n(static_cast<const std::uint16_t*>(from.view().data()), rows * heads * kD,
-                  static_cast<std::uint16_t*>(to.view().data()) + starts[at] * heads * kD);
-    }
-    return to;
-  };
   const Tensor q = packed(q_, starts_q), k = packed(k_, starts_k), v = packed(v_, starts_k);
   const Tensor dout = packed(dout_, starts_q);
   const Options options{.masks = {Causal{}}};

@@ -19,11 +19,12 @@
 #include "tests/support/arrays.h"
 #include "tests/support/compare.h"
 
-// The gradient kernels of src/cuda in the emulator, compared with the reference.
+// Compares the gradient kernels of src/cuda in the emulator with the reference.
 namespace qkv::test {
 namespace {
 
 constexpr const char* kPath = "cuda";
+constexpr const char* kProgram = "test_cuda";
 
 class EmulatedGradients : public testing::TestWithParam<int> {
  protected:
@@ -31,7 +32,7 @@ class EmulatedGradients : public testing::TestWithParam<int> {
     const std::string reason = why_no_emulator();
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  // Compares a part of so many random calls with the reference.
+  // Compares `calls` random calls, those of this part, with the reference.
   void compare(decltype(for_each_gradient_call)& for_each, std::uint64_t seed, int calls,
                std::string_view covered, std::string_view asked = {}) {
     Findings findings;
@@ -46,7 +47,7 @@ class EmulatedGradients : public testing::TestWithParam<int> {
             });
         if (difference.empty()) return;
         findings.tell(kPath, difference,
-                      replay_of(random.describe(), first, index, "*EmulatedGradients*0"));
+                      replay_of(random.describe(), first, index, "*EmulatedGradients*0", kProgram));
       });
     };
     if (!run_part(seed, GetParam(), calls, findings, check)) return;
@@ -69,8 +70,9 @@ TEST_P(EmulatedGradients, OfFloat32AgreeWithTheReference) {
   compare(for_each_float_gradient_call, 4, at_scale(3000, 150), kCoveredOfFloatGradients);
 }
 
-// The weight that each of 4 queries gives each of `count` keys, whose scores are `size`, from the
-// lse of all of 8 keys with such scores. dv is its sum over queries, because dout is 1.
+// Returns the weight that each of 4 queries gives the first of `count` keys, computed from an lse
+// of 8 keys, and of a sink if `has_sink`. All scores and the sink are `size`. Because dout is 1, dv
+// is the sum of the weights of the 4 queries.
 double weight_from_lse(double size, Index count, bool has_sink) {
   const Guarded q(DType::kBFloat16, {1, 1, 4, 8}, Layout::kContiguous);
   const Guarded k(DType::kBFloat16, {1, 1, 8, 8}, Layout::kContiguous);
@@ -94,7 +96,7 @@ double weight_from_lse(double size, Index count, bool has_sink) {
   return values_of(got.arrays().at("v").view())[0] / 4;
 }
 
-// lse of 3e6 is rounded to a multiple of 1/4.
+// An lse of 3e6 is rounded to a multiple of 1/4.
 TEST(EmulatedGradientEdges, WeightsOfALargeLseAddUpToOneUnlessItCoversMoreKeys) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   for (const double size : {0.0, 20.0, -300.0, 3e6, -3e6}) {
@@ -106,8 +108,8 @@ TEST(EmulatedGradientEdges, WeightsOfALargeLseAddUpToOneUnlessItCoversMoreKeys) 
 }
 
 // An infinite score is finite under a soft-cap, and its slope is 0: the gradient of each unmasked
-// key is 0 * infinity in the infinite channel, and a number in the others. Query 0 is masked for
-// all keys but the first.
+// key is 0 * infinity in the infinite channel, and a number in the others. Query 3 has the infinity
+// and sees all keys.
 TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
@@ -135,8 +137,9 @@ TEST(EmulatedGradientEdges, InfinitiesUnderASoftCapReachTheirChannelOnly) {
   }
 }
 
-// The sink has all the weight of a row without keys, and takes the gradient of its lse alone:
-// out is 0 whatever dout is. The sums of scores tell such rows from rows whose keys weigh little.
+// The sink has all the weight of a row without unmasked keys, and its gradient is that of lse
+// alone: out is 0 whatever dout is. The sum of exponentials is 0 in such a row, but not in one
+// whose keys weigh little.
 TEST(EmulatedGradientEdges, OfSinksOfRowsWithoutKeys) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -174,8 +177,8 @@ TEST(EmulatedGradientEdges, OfSinksOfRowsWithoutKeys) {
   }
 }
 
-// A bias is added after the soft-cap, so that its gradient has no slope of it. Batch entries and
-// heads may share its matrices.
+// A bias is added after the soft-cap, whose slope is therefore no factor of dbias. Batch entries
+// and heads may share a matrix of the bias.
 TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   Random random(5);
@@ -211,8 +214,7 @@ TEST(EmulatedGradientEdges, OfBiasesOfAnyShape) {
   }
 }
 
-// The gradient of the sink of one query of `keys` keys of these scores, given an lse, from dlse
-// = 1.
+// Returns dsink for one query with the first `keys` of the scores, from this lse and a dlse of 1.
 double sink_gradient(const std::vector<double>& scores, Index keys, double sink, double lse) {
   const Guarded q(DType::kBFloat16, {1, 1, 1, 8}, Layout::kContiguous);
   const auto count = static_cast<Index>(scores.size());
@@ -233,8 +235,8 @@ double sink_gradient(const std::vector<double>& scores, Index keys, double sink,
   return values_of(got.view())[0];
 }
 
-// The lse of more keys than the call has: the weight of the sink is exp(sink - lse), however far
-// the call's own scores lie from both. Below 2^-72 it is 0.
+// The lse may cover more keys than the call has. The weight of the sink is exp(sink - lse), however
+// far the call's own scores lie from both, and 0 if that is below 2^-72.
 TEST(EmulatedGradientEdges, OfSinksFarFromTheScores) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   const double lse = 101 + std::log(1 + std::exp(-1));
@@ -245,7 +247,7 @@ TEST(EmulatedGradientEdges, OfSinksFarFromTheScores) {
   EXPECT_NE(sink_gradient({0}, 1, -49, 0), 0);
 }
 
-// Heads that share Wk by a stride of 0 have gradients of their own.
+// Heads that share Wq and Wk by a stride of 0 have gradients of their own.
 TEST(EmulatedGradientEdges, OfExpandedParameters) {
   if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
   Random random(9);
@@ -280,15 +282,15 @@ TEST(EmulatedGradientEdges, OfABiasWithoutReaders) {
     Dims shape = leading;
     for (const Index size : {20, 8}) shape.push_back(size);
     const Guarded q(DType::kBFloat16, shape, Layout::kContiguous);
-    Guarded bias(DType::kFloat32, {1, 1, 20, 20}, Layout::kContiguous);
+    const Guarded bias(DType::kFloat32, {1, 1, 20, 20}, Layout::kContiguous);
+    Guarded got(DType::kFloat32, {1, 1, 20, 20}, Layout::kContiguous);
+    got.fill(std::vector<double>(400, 7));
     BackwardCall call{.inputs = {q.view(), q.view(), q.view()},
                       .options = {.bias = bias.view()},
                       .sources = {.out = q.view()}};
     const SavedTensors saved(call, kReferencePath);
-    bias.fill(std::vector<double>(400, 7));
-    emulated_backward(call.inputs, call.options, saved.views(), call.sources,
-                      {.bias = bias.view()});
-    EXPECT_EQ(values_of(bias.view()), std::vector<double>(400, 0)) << to_string(leading);
+    emulated_backward(call.inputs, call.options, saved.views(), call.sources, {.bias = got.view()});
+    EXPECT_EQ(values_of(got.view()), std::vector<double>(400, 0)) << to_string(leading);
   }
 }
 

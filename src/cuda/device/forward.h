@@ -58,53 +58,61 @@ QKV_DEVICE void forward(const ForwardArguments& a) {
     if (thread_index() == 0) store_option_offsets<Shape>(a, place);
   }
 
-  RowState<Shape> state;
-  clear_state<Shape>(state);
-
-  const bool asks =
-      kEvery && (a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr);
   const float factor = exponent_factor<kEvery>(a);
-
   const BlockBounds bounds = find_bounds<Shape>(a, place);
   const int first_tile = bounds.last_end > 0 ? bounds.first_begin / Shape::kKeys : 0;
   const int end_tile = (bounds.last_end + Shape::kKeys - 1) / Shape::kKeys;
   load_rows<Shape, Shape::kRows>(Shape::kQ, q, place.first, place.Tq, a.D);
-  load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_tile * Shape::kKeys, place.Tk, a.D);
-  commit_copies();
+
+  // Whether every tile is searched for values that are infinite or NaN, which make the product with
+  // the weight 0 of a masked pair NaN. Options mask pairs in any tile. In the other kernels only
+  // tiles at the bounds are searched, and calls whose scores are not -inf pay for no more.
+  bool searches_all = kEvery;
+  RowState<Shape> state;
   QKV_ROLLED
-  for (int tile = first_tile; tile < end_tile; ++tile) {
-    const int j = tile * Shape::kKeys;
-    ScoreTile<Shape> s;
-    wait_copies<0>();
-    sync_threads();  // k is there, and all threads have finished with the previous v and options
-    load_rows<Shape, Shape::kKeys>(Shape::kV, v, j, place.Tk, a.E);
-    if constexpr (kEvery) stage_options<Shape>(a, place, j);
+  while (true) {
+    clear_state<Shape>(state);
+    load_rows<Shape, Shape::kKeys>(Shape::kK, k, first_tile * Shape::kKeys, place.Tk, a.D);
     commit_copies();
-    multiply_keys<Shape, Tiles>(s);
+    QKV_ROLLED
+    for (int tile = first_tile; tile < end_tile; ++tile) {
+      const int j = tile * Shape::kKeys;
+      ScoreTile<Shape> s;
+      wait_copies<0>();
+      sync_threads();  // k is there, and all threads have finished with the previous v and options
+      load_rows<Shape, Shape::kKeys>(Shape::kV, v, j, place.Tk, a.E);
+      if constexpr (kEvery) stage_options<Shape>(a, place, j);
+      commit_copies();
+      multiply_keys<Shape, Tiles>(s);
+      wait_copies<0>();
+      sync_threads();  // v and the options are there, and all threads have finished with k
+      if (tile + 1 < end_tile) {
+        load_rows<Shape, Shape::kKeys>(Shape::kK, k, j + Shape::kKeys, place.Tk, a.D);
+      }
+      commit_copies();
+      const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
+      finish_scores<Shape, kEvery>(a, place, inside, j, s);
+      const bool careful = (searches_all || !inside) &&
+                           any_thread(has_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV));
+      if (careful) mark_masked<Shape>(s);
+      update_softmax<Shape>(factor, s, state);
+      if constexpr (kEvery) {
+        if (a.drops) drop_weights<Shape>(a, place, tile, s);
+      }
+      if (careful) {
+        add_non_finite<Shape, Tiles>(s, state);
+        sync_threads();  // all threads have read the values
+        clear_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV);
+        sync_threads();
+      }
+      add_products<Shape, Tiles>(s, Shape::kV, state.o);
+    }
     wait_copies<0>();
-    sync_threads();  // v and the options are there, and all threads have finished with k
-    if (tile + 1 < end_tile) {
-      load_rows<Shape, Shape::kKeys>(Shape::kK, k, j + Shape::kKeys, place.Tk, a.D);
-    }
-    commit_copies();
-    const bool inside = j >= bounds.last_begin && j + Shape::kKeys <= bounds.first_end;
-    finish_scores<Shape, kEvery>(a, place, inside, j, s);
-    const bool careful =
-        (!inside || asks) && any_thread(has_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV));
-    if (careful) mark_masked<Shape>(s);
-    update_softmax<Shape>(factor, s, state);
-    if constexpr (kEvery) {
-      if (a.drops) drop_weights<Shape>(a, place, tile, s);
-    }
-    if (careful) {
-      add_non_finite<Shape, Tiles>(s, state);
-      sync_threads();  // all threads have read the values
-      clear_non_finite<Shape, Tiles, Shape::kKeys>(Shape::kV);
-      sync_threads();
-    }
-    add_products<Shape, Tiles>(s, Shape::kV, state.o);
+    // A score of -inf, which masks its pair in any tile, may have made a sum NaN: then the block is
+    // computed again, with a search in every tile.
+    if (searches_all || a.out.data == nullptr || !any_thread(has_nan<Shape>(state.o))) break;
+    searches_all = true;
   }
-  wait_copies<0>();
   store_results<Shape, Tiles>(a, place, factor, state);
 }
 

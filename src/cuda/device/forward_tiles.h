@@ -402,6 +402,21 @@ QKV_DEVICE void add_non_finite(const ScoreTile<Shape>& p, RowState<Shape>& state
   }
 }
 
+// Whether a sum of this thread is NaN.
+template <class Shape>
+QKV_DEVICE bool has_nan(const RowSums<Shape>& o) {
+  bool found = false;
+  QKV_UNROLL
+  for (int m = 0; m < Shape::kRowTiles; ++m) {
+    QKV_UNROLL
+    for (int c = 0; c < Shape::kChannelTiles; ++c) {
+      QKV_UNROLL
+      for (int e = 0; e < 4; ++e) found = found || o[m][c][e] != o[m][c][e];
+    }
+  }
+  return found;
+}
+
 }  // namespace qkv::cuda
 
 #endif  // QKV_CUDA_DEVICE_FORWARD_TILES_H_
