@@ -130,7 +130,7 @@ def difference(
     """The largest difference, relative to the largest number of its tensor.
 
     Where numbers cancel to 0, as in gradients of the biases of keys or of a constant loss, only
-    their rounding is left: up to 100 units in the last place of the largest of all numbers, or of 1.
+    their rounding is left: up to 100 units in the last place of the largest of all numbers or of 1.
     `real` is true for the positions that are compared, false for padding; None compares all.
     Without `all_of`, `got` may lack weights: in a few models eager returns them without request.
     """
