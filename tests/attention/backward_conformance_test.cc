@@ -169,7 +169,7 @@ TEST(BFloat16BackwardConformance, AgreesWithTheReferenceOfItsProducts) {
   for (const std::string& path : paths) expect_met(findings, path, ScoreKind::kDot, true);
 }
 
-// What the calls of check_sizes() must have with every score.
+// Features that calls of check_sizes() must have with every score.
 constexpr std::string_view kCoveredSizes =
     "float32, float64, B 1, B 2, threads 1, threads 2, no mask, causal, window, offset, "
     "no dropout, dropout";

@@ -55,7 +55,7 @@ TEST(Dropout, TheMaskIsThatOfTheSemantics) {
       }
     }
   }
-  // Of 264 weights about 158 are kept.
+  // The call keeps about 158 of its 264 weights.
   EXPECT_GT(kept, 100);
   EXPECT_LT(kept, 250);
 }

@@ -28,8 +28,8 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
   return a.size() == b.size() ? largest(differences) : std::nan("");
 }
 
-// What an additive score may err for each unit's |v|, besides twice the naive error
-// (docs/semantics.md): rounding 1 / (1 + e^2a e^2b), and the product of two denominators that share
+// The error that docs/semantics.md allows an additive score for each unit's |v|, besides twice the
+// naive error: rounding 1 / (1 + e^2a e^2b), and the product of two denominators that share
 // a division, leave an error however small a + b is.
 inline constexpr double kScoreError = 0x1.8p-22;
 

@@ -254,6 +254,15 @@ TEST_P(FloatOrder, LargeProjectionsOfOtherRowsDoNotMatter) {
   EXPECT_NE(large.row(1, 2, kTq - 1), plain.row(1, 2, kTq - 1));
 }
 
+// Writes NaN and infinity to keys and values of batch entry 0 from key `first` on.
+void plant_non_finite(const Guarded& k, const Guarded& v, Index first) {
+  for (Index j = first; j < kTk; ++j) {
+    const float bad = j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY;
+    v.view().at<float>({0, 0, j, j % kE}) = bad;
+    k.view().at<float>({0, 1, j, 3}) = bad;
+  }
+}
+
 TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   // Infinities and NaNs are in keys of batch entry 0 beyond its length.
   const Guarded lengths(DType::kInt32, {kB}, Layout::kContiguous);
@@ -263,11 +272,7 @@ TEST_P(FloatOrder, KeysThatAreMaskedDoNotMatter) {
   const Computed clean = compute(q_, k_, v_, options);
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
   Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
-  for (Index j = 41; j < kTk; ++j) {
-    const float bad = j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY;
-    v.view().at<float>({0, 0, j, j % kE}) = bad;
-    k.view().at<float>({0, 1, j, 3}) = bad;
-  }
+  plant_non_finite(k, v, 41);
   expect_equal(compute(q_, k, v, options), clean);
   // NaNs and infinities are in the first 10 queries of entry 0, too, whose keys all lie beyond the
   // diagonal.
@@ -286,11 +291,7 @@ TEST_P(FloatOrder, KeysBeyondTheDiagonalDoNotMatter) {
   const Options options = this->options({Causal{}});
   Guarded k = drawn({kB, kG, kTk, kD}, 2, 1);
   Guarded v = drawn({kB, kG, kTk, kE}, 3, 1);
-  for (Index j = 80; j < kTk; ++j) {
-    const float bad = j % 2 == 0 ? std::numeric_limits<float>::quiet_NaN() : INFINITY;
-    v.view().at<float>({0, 0, j, j % kE}) = bad;
-    k.view().at<float>({0, 1, j, 3}) = bad;
-  }
+  plant_non_finite(k, v, 80);
   const Computed clean = compute(q_, k_, v_, options), odd = compute(q_, k, v, options);
   const Derived clean_gradients = derive(q_, k_, v_, dout_, options);
   const Derived odd_gradients = derive(q_, k, v, dout_, options);

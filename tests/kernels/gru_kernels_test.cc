@@ -99,7 +99,7 @@ TYPED_TEST(GruKernelsOf, SmallNumbersKeepTheirDigits) {
   this->for_each_target([&](const GruKernels<T>& kernels) {
     kernels.forward(xs.data(), hs.data(), h.data(), static_cast<Index>(H), next.data(), nullptr);
     for (std::size_t n = 0; n < H; ++n) {
-      // Both types use a Taylor polynomial below 0.05, and exponentials for large numbers.
+      // float and double use a Taylor polynomial below 0.05, and exponentials for large numbers.
       const double bound = std::fabs(values[n]) < T(0.05) ? ulp : (sizeof(T) == 4 ? 4 : 16) * ulp;
       const double want = std::tanh(static_cast<double>(values[n]));
       EXPECT_NEAR(next[n], want, bound * std::fabs(want)) << values[n];

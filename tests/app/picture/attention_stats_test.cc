@@ -179,7 +179,7 @@ TEST(AttentionStats, PaddingReceivesWeight) {
 }
 
 TEST(AttentionStats, PaddingRowsAreLeftOut) {
-  // Of the two padding rows, the first has negative numbers, and the second attends to padding.
+  // The first padding row has negative numbers; the second padding row attends to padding.
   AttentionFile file = file_of(
       6, 6,
       [](Index i, Index j) {
