@@ -198,6 +198,7 @@ ForwardArguments forward_arguments(const Problem& p, const core::Results& result
   a.D = static_cast<int>(p.Dk);
   a.E = static_cast<int>(p.E);
   a.scale = static_cast<float>(p.scale);
+  a.scales_in_exponent = a.scale > 0 && a.scale <= 1;
   a.softcap = static_cast<float>(p.softcap);
   if (a.softcap > 0) a.twice_over_cap = 2 * kLog2E / a.softcap;
   std::visit(SetCorner{a}, p.diagonal);

@@ -36,7 +36,7 @@ constexpr TileKernel kInspectRows[] = {
 
 bool needs_every(const ForwardArguments& a) {
   return a.bias.data != nullptr || a.keep.data != nullptr || a.padding.data != nullptr ||
-         a.alibi.data != nullptr || a.softcap > 0 || a.drops || !(a.scale > 0);
+         a.alibi.data != nullptr || a.softcap > 0 || a.drops || !a.scales_in_exponent;
 }
 
 // Returns a result that the kernels do not have, or null.

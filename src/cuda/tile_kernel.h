@@ -14,7 +14,7 @@ namespace qkv::cuda {
 
 // One kernel, for tiles of one type and width. Forward kernels with `every` have all options that
 // options_unsupported() permits; the others have no bias, Keep, Padding, ALiBi, soft-cap or
-// dropout, and only scales above 0. All gradient kernels have all options; those with `every` have
+// dropout, and only scales from above 0 to 1. All gradient kernels have all options; those with `every` have
 // shared memory for the options that are staged there.
 struct TileKernel {
   const char* image;  // the file that defines it

@@ -122,6 +122,28 @@ TEST(EmulatedForwardEdges, ScoresOfMinusInfinityKeepValuesOut) {
   }
 }
 
+// The product of key 20 is finite, and its score is -inf by the scale.
+TEST(EmulatedForwardEdges, AScaleThatMakesScoresInfiniteMasks) {
+  if (!why_no_emulator().empty()) GTEST_SKIP() << why_no_emulator();
+  constexpr Index kTq = 5, kTk = 70, kWidth = 8;
+  const auto bf16 = [](Index rows) {
+    return Guarded(DType::kBFloat16, {1, 1, rows, kWidth}, Layout::kContiguous);
+  };
+  Random random(5);
+  Guarded q = bf16(kTq), k = bf16(kTk), v = bf16(kTk);
+  for (Guarded* x : {&q, &k, &v}) x->fill_normal(random);
+  for (Index i = 0; i < kTq; ++i) q.view().at<BFloat16>({0, 0, i, 1}) = BFloat16(0x1p100F);
+  for (Index j = 0; j < kTk; ++j) k.view().at<BFloat16>({0, 0, j, 1}) = BFloat16(0);
+  k.view().at<BFloat16>({0, 0, 20, 1}) = BFloat16(-0x1p27F);
+  v.view().at<BFloat16>({0, 0, 20, 4}) = BFloat16(std::numeric_limits<float>::quiet_NaN());
+  const Guarded out = bf16(kTq), want = bf16(kTq);
+  const Options options{.scale = 4};
+  emulated_attention({q, k, v}, options, {.out = out});
+  Context context = context_on(kReferencePath);
+  attention({q, k, v}, options, {.out = want}, context);
+  EXPECT_LE(largest_difference(values_of(out.view()), values_of(want.view())), 0.05);
+}
+
 INSTANTIATE_TEST_SUITE_P(Part, EmulatedForward, testing::Range(0, kParts));
 
 }  // namespace

@@ -81,6 +81,9 @@ struct ForwardArguments {
   int D = 0, E = 0;    // channels of q and k, and of v
 
   float scale = 1;
+  // Whether kernels without soft-cap, bias and ALiBi may multiply by the scale in the exponent: it
+  // is above 0 and at most 1, so that no finite product is an infinite score, which masks its pair.
+  bool scales_in_exponent = true;
   float softcap = 0;
   float twice_over_cap = 0;         // 2 log2(e) / softcap: in a kernel a division is a call
   std::int64_t left = kUnbounded;   // i + o - left <= j

@@ -44,7 +44,7 @@ QKV_DEVICE void store_results(const ForwardArguments& a, const BlockPlace& place
 // ---- the kernel -----------------------------------------------------------------------------
 
 // kEvery: with all options; else only causal mask, window, lengths, diagonals, sinks, and a scale
-// above 0.
+// that acts in the exponent.
 template <class Shape, class Tiles, bool kEvery>
 QKV_DEVICE void forward(const ForwardArguments& a) {
   BlockPlace place;

@@ -285,8 +285,8 @@ QKV_DEVICE void apply_bounds(int tile, ScoreTile<Shape>& s) {
 // Whether make_scores() applies. If not, scores are products, and the scale acts in the exponent.
 template <bool kEvery>
 QKV_DEVICE bool is_scaled(const ForwardArguments& a) {
-  return kEvery &&
-         (a.softcap > 0 || a.bias.data != nullptr || a.alibi.data != nullptr || !(a.scale > 0));
+  return kEvery && (a.softcap > 0 || a.bias.data != nullptr || a.alibi.data != nullptr ||
+                    !a.scales_in_exponent);
 }
 // The factor of a score in the exponent of 2.
 template <bool kEvery>
